@@ -122,8 +122,8 @@ async def _translate_whole(
 
 
 def _status_of(answer: Any) -> int | None:
-    """Return the status in an error, or ``UNTOLD`` if it has none; None if the answer is not an
-    error.
+    """Return the status in an error, or ``UNTOLD`` if the error has none; None if the answer is not
+    an error.
     """
     error = answer.get("error") if isinstance(answer, dict) and not _choices(answer) else None
     if not error:

@@ -28,7 +28,7 @@ from netarena.model import AgentInfo, JsonValue, Reply
 
 #: Maximum number of stored conversations; the least recently used one is deleted.
 CONVERSATIONS = 1024
-#: Maximum number of stored characters of one conversation; the newest are stored.
+#: Maximum number of stored characters of one conversation; the oldest are dropped.
 MEMORY_CHARS = 8_000
 
 _REACT = """\
@@ -40,7 +40,7 @@ Action: the reply that the task asks for, in the form that it asks for, and noth
 
 The message describes the task and holds every observation so far. Do not invent observations."""
 _NOTES = "Your own earlier steps of this task, oldest first:"
-#: Marker of an action at the start of a line, plain or in bold type.
+#: Marker of an action at the start of a line, in plain or bold type.
 _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*", re.MULTILINE | re.IGNORECASE
 )

@@ -4,7 +4,7 @@ LiteLLM is imported at the first call of a model, because the import takes secon
 other network calls here, because prices and tokenizers are read from the package.
 
 Answers contain no reasoning: text between ``<think>`` and ``</think>`` is removed before the answer
-is passed on, if it can be recognised without knowledge of the model's output format.
+is passed on, as far as it can be recognised without knowledge of the model's output format.
 
 Errors are handled as follows:
 
@@ -71,13 +71,14 @@ _ENVIRONMENT = {
     "LITELLM_LOCAL_BLOG_POSTS": "True",
     "DISABLE_AIOHTTP_TRANSPORT": "True",
 }
-#: Error codes of a 429 response that occurs again after any wait, such as an exhausted quota.
+#: Error codes of 429 responses for which waiting does not help, such as an exhausted quota.
 _SPENT = re.compile(
     r"insufficient[ _](?:quota|balance|credits?|funds)|exceeded your current quota|billing"
     r"|\brecharge\b|spending limit|\b(?:all available|out of|no more) credits|余额不足|欠费",
     re.IGNORECASE,
 )
-#: Messages about one request that exceeds the limit per minute, and the numbers in such messages.
+#: Messages that say that one request alone exceeds the limit per minute, and the numbers in such
+#: messages.
 _TOO_LARGE = re.compile(r"\brequest (?:is )?too large\b", re.IGNORECASE)
 _LIMIT = re.compile(
     r"\blimit:? ?(?P<limit>\d[\d,]*)[^\n]{0,60}?\brequested:? ?(?P<asked>\d[\d,]*)", re.IGNORECASE
@@ -452,8 +453,7 @@ class Provider:
     def _sort(self, error: Exception, way: Way, left_s: float) -> Exception:
         """Return ``_Trouble`` if a retry may help, otherwise AgentFailed."""
         status = getattr(error, "status_code", None)
-        # The text of LiteLLM's error contains only the message; the details are in the error's
-        # body.
+        # The text of LiteLLM's error contains only the message; the error's body has the details.
         said = f"{error} {json.dumps(getattr(error, 'body', None), default=str)}"
         words = self._redact(error)
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -519,7 +519,8 @@ class Provider:
 
 
 def _exceeds_limit(refusal: str) -> bool:
-    """Return whether a request is refused because the single request exceeds the limit."""
+    """Return whether the provider refuses a request because this request alone exceeds the
+    limit."""
     if numbers := _LIMIT.search(refusal):
         limit, asked = (int(numbers[name].replace(",", "")) for name in ("limit", "asked"))
         return asked > limit

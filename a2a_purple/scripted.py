@@ -80,7 +80,7 @@ class _Drawing:
         if index not in self._queries:
             if index != self._next:
                 self._rest = self._draw(index)
-            self._next = None  # if generating raises an error, the next call starts a new iterator
+            self._next = None  # if a query raises an error, the next call starts anew
             for query in self._rest:
                 # Some applications also generate the queries before this index.
                 self._queries[query.index] = query
@@ -322,8 +322,8 @@ class Random(_Informed):
 
 
 class Hostile(_Informed):
-    """Sends one attack per turn. Each episode starts with another attack, so all attacks are sent
-    if there are at least as many episodes as attacks.
+    """Sends one attack per turn. Each episode starts with a different attack, so all attacks are
+    sent if there are at least as many episodes as attacks.
     """
 
     def __init__(self, brief: Brief) -> None:

@@ -208,7 +208,8 @@ class _Outbox:
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
-        # a single large body is accepted if the limit of the whole service permits it
+        # one complete body of any size is accepted, as long as the limit of the whole service
+        # permits it
         behind = self._waiting + size if message.get("more_body", False) else self._waiting
         if behind > MAX_BEHIND or (
             self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
@@ -222,7 +223,7 @@ class _Outbox:
         self._wake.set()
         if message["type"] == "http.response.body":
             # without this pause, a producer that never waits would block the pump; a pause after
-            # the head would let many tasks hold a body that is not counted yet
+            # the head would let many tasks hold bodies that are not counted yet
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -230,7 +231,7 @@ class _Outbox:
         self._wake.set()
 
     def cut(self) -> None:
-        """End the response here, as if it were complete."""
+        """End the response at this point, as if it were complete."""
         if not self._started:
             headers = [(b"connection", b"close"), (b"content-length", b"0")]
             self._messages.append(

@@ -1,8 +1,9 @@
 """Validation of JSON-RPC calls before the SDK parses them.
 
-The SDK answers invalid input with an internal error and logs a traceback. It also needs seconds for
-small inputs with many values. This module returns an error that states the requirements of a call
-in one line. It also rejects a method of A2A 0.3 in a call that names another version.
+The SDK answers invalid input with an internal error and logs a traceback. The SDK also needs
+seconds to parse small inputs with many values. This module returns an error that states the
+requirements of a call in one line. It also rejects a call of an A2A 0.3 method that names another
+version.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ reasons:
 ``timeout``     reachable, but no whole reply in time
 ``too_large``   more bytes, text or values than a reply may have (see ``transport``)
 ``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
-``task_failed`` the task failed, was rejected or cancelled, or the answer is an error ==============
-=============================================================================
+``task_failed`` the task failed, was rejected or cancelled, or the answer is an error
+==============  =============================================================================
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _ENDED = frozenset(
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
 _AGENT = Role.ROLE_AGENT
-#: Statuses of a URL that accepts no messages.
+#: HTTP statuses that show that a URL accepts no messages.
 _NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
 #: JSON-RPC errors of different protocol versions.
 _PROTOCOL_ERRORS = (
@@ -126,7 +126,7 @@ _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
 #: A text at least this long is unlikely to be the start of a later text by chance.
 _MIN_REPEATED = 4
 
-#: Blanks within a line, and line ends.
+#: Blanks (spaces and tabs), and line ends.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
 _NOTHING = "the reply contained neither a message nor a task"
@@ -165,8 +165,8 @@ class A2AAgent:
 
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
     agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
-    listens at the URL. ``card`` is ``fetched`` of another client of this URL, so that the card is
-    not fetched again. Raises ConfigError for a malformed URL.
+    listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL; with
+    it, the card is not fetched again. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -191,7 +191,8 @@ class A2AAgent:
         #: Creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
-        #: URLs in the order of attempts. When one has accepted a message, the others are removed.
+        #: URLs in the order of attempts. As soon as one URL has accepted a message, the others are
+        #: removed.
         self._urls: tuple[str, ...] = ()
         #: URLs that answered a message.
         self._heard: set[str] = set()
@@ -400,8 +401,8 @@ def _is_modern(interface: AgentInterface) -> bool:
 def _other_urls(card: AgentCard, url: str) -> list[str]:
     """Return other URLs at which an agent may accept messages if it does not at ``url``.
 
-    These have the path of the card's interface at the given origin: first below the given prefix,
-    which a proxy may have removed, then at the root.
+    Each has the given origin and the path of the card's interface. The first one adds the prefix of
+    the given URL, which a proxy may have removed; the second one does not.
     """
     paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
     given = urlsplit(url)
@@ -454,7 +455,7 @@ async def _persist(
 ) -> T:
     """Retry until success, permanent failure or ``timeout_s``.
 
-    While no server listens at the agent's host, the limit is ``unserved_s`` if that is less.
+    While no server listens at the agent's host, the limit is ``unserved_s`` if it is shorter.
     """
     clock = asyncio.get_running_loop().time
     begin = clock()
@@ -532,7 +533,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
                     # the reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
-            # one piece of data may contain many events; let other tasks run in between
+            # one piece of data may contain many events; let other tasks run between two events
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
@@ -595,8 +596,8 @@ class _Collector:
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
     #: Ids of artifacts to which chunks were appended.
     grown: set[str] = field(default_factory=set)
-    #: Ids of artifacts that consist of thoughts. Later chunks need not repeat the name that shows
-    #: it.
+    #: Ids of artifacts that consist of thoughts. Later chunks need not repeat the name that marks
+    #: them as thoughts.
     thoughts: set[str] = field(default_factory=set)
     has_message: bool = False
     message: _Said = _NOTHING_SAID
@@ -801,7 +802,7 @@ def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, s
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
     if len(known) == 1 and texts and texts[-1] == known[0][1]:
-        # each part repeats the parts before it
+        # the agent sent the whole text again in each part
         return known
     if any(one[-1] in _BLANKS or other[0] in _BLANKS for one, other in pairwise(texts)):
         return [("", text) for text in texts]
@@ -825,8 +826,8 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the number of bytes of a text in the journal, where a control character takes six
-    bytes."""
+    """Return the number of bytes that a text takes in the journal, where a control character takes
+    six."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -852,7 +853,7 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str, limit: int) -> str:
-    """Return untrusted text as one line of limited length, without control characters and lone
+    """Return untrusted text as one line of limited length, without control characters or lone
     surrogates."""
     line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,12 +1,12 @@
-"""HTTP connections with limits on the cost of idle and busy ones.
+"""HTTP connections with limits on the resources that idle and busy connections use.
 
 A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
 ``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
-open streams cannot keep others out. If all connections wait for an answer, new ones are closed.
+open streams cannot block new clients. If all connections wait for an answer, new ones are closed.
 
 Each line of a head and each chunk of a body takes time to parse, however short it is. Therefore
-only ``READ`` bytes of a connection are read per turn of the event loop. Requests with more lines or
-smaller chunks than usual clients send are refused.
+only ``READ`` bytes of a connection are read per turn of the event loop. Requests with far more
+lines or smaller chunks than usual clients send are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 #: Maximum time until the end of a request's head, from its first byte or from the start of the
 #: connection.
 HEAD_TIMEOUT_S = 10.0
-#: Maximum number of open connections of a service, and maximum share of its file descriptors.
+#: Maximum number of open connections of a service, and maximum share of its file descriptors for
+#: them.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
 #: Time in s for which a connection without a request counts as about to send one.
@@ -56,11 +57,11 @@ class Worth(IntEnum):
     IDLE = auto()
     #: A request whose body is incomplete.
     ASKING = auto()
-    #: The rest of an answer, usually of a stream. Its client can reconnect and subscribe again.
+    #: The rest of an answer, usually of a stream. The client can reconnect and subscribe again.
     HEARING = auto()
     #: Possibly a request that is about to arrive: the connection is idle for less than ``FRESH_S``.
     FRESH = auto()
-    #: A whole answer.
+    #: A whole answer that the client still waits for.
     WAITING = auto()
 
 

@@ -2,7 +2,7 @@
 
 ``NETARENA_HEADERS_<ROLE>`` contains ``{"url": prefix, "headers": {...}}``. The headers are sent
 only to URLs with the origin and path prefix of this URL. So an assessment request that names
-another URL for the role cannot obtain them. Messages and representations do not contain the values.
+another URL for the role cannot obtain them. Error messages and ``repr`` do not contain the values.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def read_seed_secret(environ: Mapping[str, str]) -> str | None:
 
     AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
     strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for any other value.
-    No message contains a value.
+    No error message contains a value.
     """
     if secret := environ.get(SEED):
         return secret

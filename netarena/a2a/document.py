@@ -1,8 +1,8 @@
 """Limits on untrusted JSON before it is parsed, and escaping before it is sent.
 
-When parsed, a small text can grow to a hundred times its size and block the event loop for seconds.
-It can also contain values that are not valid JSON or that cannot be serialised again. One pass over
-the bytes detects both.
+A small text can grow to a hundred times its size when it is parsed, and block the event loop for
+seconds. It can also contain values that are not valid JSON or that cannot be serialised again. One
+pass over the bytes detects both problems.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def count_tokens(document: bytes) -> int:
     """Return the number of commas, brackets and braces outside strings, or an upper bound.
 
     An upper bound is returned only if it does not exceed ``MAX_TOKENS``. Counting stops beyond
-    ``MAX_TOKENS``, and beyond the number of strings that so many tokens can separate.
+    ``MAX_TOKENS``, and beyond the number of strings that ``MAX_TOKENS`` tokens can separate.
     """
     rough = document.count(b",") + document.count(b"[") + document.count(b"{")
     if rough <= MAX_TOKENS:

@@ -53,7 +53,7 @@ _ENDED = frozenset(
     }
 )
 
-#: Hint in the error for a request to an agent that is not a green agent.
+#: Hint in the error message if the agent at the URL is not a green agent.
 TAKES_GREEN = (
     "send the request to a green agent (netarena serve APP), and put the URL of the agent under "
     "test into participants"
@@ -81,8 +81,8 @@ async def request_assessment(
 ) -> Assessed:
     """Send ``request`` (JSON) to the green agent at ``url`` and wait for the end.
 
-    ``told`` gets each record when it arrives, ``heard`` each status message. Raises
-    AssessmentFailed if the agent cannot be reached, is not a green agent, or is lost.
+    The callback ``told`` gets each record when it arrives, ``heard`` gets each status message.
+    Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or is lost.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:

@@ -31,8 +31,8 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 
 #: Maximum number of concurrent name lookups: reserved for one task, and shared by all tasks.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
-#: Time in s that a request waits for the check of its participants' host names. Names with a slower
-#: lookup are checked when the connection is made.
+#: Maximum time in s that a request waits for the check of its participants' host names. Names whose
+#: lookup takes longer are checked when the connection is made.
 CHECK_S = 2.0
 #: Maximum number of addresses of one name that are tried, and time in s between the starts of two
 #: attempts.
@@ -59,7 +59,8 @@ REFUSED = tuple(
         ),
     )
 )
-#: IPv6 networks whose addresses contain an IPv4 address, and the number of bits to the right of it.
+#: IPv6 networks whose addresses contain an IPv4 address, and the number of bits to the right of the
+#: IPv4 address.
 _EMBEDDING = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -288,7 +289,7 @@ class Network(httpcore.AsyncNetworkBackend):
         if stream is None:
             failed = [error for error in errors if error is not None]
             judged = [_judge(error) for error in failed]
-            # the server may be at an address that did not answer
+            # if any address did not answer, the server may be there
             unknown = (error for error in judged if not isinstance(error, Unserved))
             raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)

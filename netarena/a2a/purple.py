@@ -1,8 +1,8 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
-A task is sent at once with the state "working", so that gateways and 0.3 clients see activity. The
-reply is an artifact with one text part or, for an agent with the method ``stream``, with several
-parts as they arrive.
+Each task is sent at once with the state "working", so that gateways and 0.3 clients see activity.
+The reply is an artifact with one text part or, for an agent with the method ``stream``, with
+several parts as they arrive.
 """
 
 from __future__ import annotations

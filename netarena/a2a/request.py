@@ -1,7 +1,7 @@
-"""Parser of assessment requests: the text of an A2A message becomes an ``EvalRequest`` or an error.
+"""Parser of assessment requests: converts the text of an A2A message to an ``EvalRequest``.
 
-Nothing here does I/O, except that paths are checked for links. Errors are ``ConfigError``: one line
-that names the field and the allowed values. The server turns them into rejected tasks.
+This module does no I/O, except that it checks paths for links. Errors are ``ConfigError``: one line
+that names the field and the allowed values. The server rejects the task with this line.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Place:
         """Return a path to read below the root or the data folder.
 
         The path of a missing file, or of a file that will be written, is always below the root,
-        whatever folder an absolute path names. A relative path is searched below the root first.
-        Raises ConfigError for ``..`` and for links.
+        even if an absolute path names another folder. A relative path is searched below the root
+        first. Raises ConfigError for ``..`` and for links.
         """
         given = Path(value)
         root = self.root

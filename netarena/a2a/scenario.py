@@ -27,7 +27,7 @@ role is then called ``name``:
 
 If the green agent has an ``application`` instead of an endpoint, no green agent is started:
 ``netarena run`` itself examines the participants. They may then be programs that are started for
-each turn (``exec``). Other keys and tables are meant for the platform and are ignored.
+each turn (``exec``). Other keys and tables are for the platform; NetArena ignores them.
 
 A participant may have its own ``config`` with keys that affect only its prompts:
 
@@ -161,7 +161,7 @@ class Scenario:
         }
 
     def endpoints(self) -> dict[str, str]:
-        """Return the URLs of participants by role, except programs.
+        """Return the URLs by role of all participants that are not programs.
 
         Raises ConfigError for a participant without a URL.
         """
@@ -334,8 +334,8 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
 
 
 def _late(text: str) -> str:
-    """Keep ``${NAME}`` unchanged, so that the file contains no secret; compose replaces it at the
-    start."""
+    """Return text in which compose replaces ``${NAME}`` when it starts, so that the file contains
+    no secret."""
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
@@ -403,7 +403,7 @@ def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
         raise ConfigError(f"{role}.config", "must be a table of config keys")
     if own and role == "green_agent":
         raise ConfigError("green_agent.config", "belongs in the table [config]")
-    # an older position of the key, where it had no effect
+    # older files have the key here, where it had no effect
     if "prompt_type" in table:
         raise ConfigError(
             f"{role}.prompt_type", 'belongs in its config: config = { prompt_type = "react" }'

@@ -2,8 +2,8 @@
 
 A task continues when its client disconnects. The task ends as
 
-- ``completed``, with an artifact per participant whose last part is the summary. If participants
-  have no summary, the status message names them;
+- ``completed``, with one artifact per participant; its last part is the summary. The status message
+  names participants without a summary;
 - ``rejected``, with one line that names the error in the request;
 - ``failed``, with one line, if no participant has a summary;
 - ``canceled``, if a client asked for it.
@@ -51,18 +51,18 @@ from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: Number of parts that are appended one by one. Each event is costly: each client gets a line, and
+#: Number of parts that are appended one by one. Each event is costly: every client gets a line, and
 #: the SDK copies its version of the task (``netarena.a2a.store``).
 SINGLE_PARTS = 200
 #: Maximum number of events for all further parts.
 BATCHES = 300
 #: Number of records after which the remaining time is first reported.
 FIRST_ESTIMATE = 5
-#: Maximum number of tasks of one service that run or wait at a time. A task that has ended still
-#: counts while host names of its participants are being looked up.
+#: Maximum number of tasks of one service that run or wait at the same time. A task that has ended
+#: still counts while host names of its participants are being looked up.
 MAX_TASKS = 64
 #: Maximum number of bytes that one task may write to disk: enough for 100,000 queries with usual
-#: prompts and replies. Replies of the largest size reach the limit after some thousand turns.
+#: prompts and replies. Replies of the maximum size reach the limit after a few thousand turns.
 MOST_WRITTEN = 8 << 30
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(bound_url(listener))
-    # remote resources may take a long time to answer
+    # in a thread, because remote resources may take a long time to answer
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
 
@@ -365,8 +365,8 @@ class AssessmentExecutor(AgentExecutor):
         except AssessmentFailed as error:
             why = without_folders(str(error))
             if reporter.done:
-                # the other participants' results count, but clients discard the artifacts of a
-                # failed task
+                # the results of the other participants are valid, but clients would discard the
+                # artifacts of a failed task
                 said = f"graded {reporter.sent} queries of {', '.join(sorted(reporter.done))}"
                 return TaskState.TASK_STATE_COMPLETED, f"{said}; {why}"
             return TaskState.TASK_STATE_FAILED, why

@@ -39,14 +39,15 @@ EXIT_S = 0.85
 #: Part of ``EXIT_S`` that is reserved for open responses, in s.
 _STREAMS_S = 0.2
 #: Number of threads for work outside the event loop. Threads share one interpreter, so more of them
-#: would delay the loop. Two are used so that a slow task does not delay verdicts.
+#: would delay the loop. With two threads, a slow task does not delay verdicts.
 _THREADS = 2
 #: Seconds after which a computing thread yields to the event loop (Python's default: 0.005). The
-#: loop may wait this long after each of its many system calls.
+#: loop may have to wait this long after each of its many system calls.
 _SWITCH_S = 0.0005
 #: Maximum number of connections that wait to be accepted.
 BACKLOG = 128
-#: Seconds until an idle connection is closed; longer than the limit of most proxies (one minute).
+#: Seconds after which an idle connection is closed; longer than the limit of most proxies (one
+#: minute).
 _KEEP_ALIVE_S = 75
 
 
@@ -58,9 +59,9 @@ def identify(context: RequestContext) -> tuple[str, str]:
 class _OneMessageEach(SimpleRequestContextBuilder):
     """Refuses a message to an existing task, and requests for push notifications.
 
-    No task asks its client for input. After a task has ended, the SDK would pass such a message to
-    the executor, which would run it under the same id. According to the card, notifications are not
-    supported.
+    No task needs further input from its client. After a task has ended, the SDK would pass such a
+    message to the executor, which would run it under the same id. According to the card,
+    notifications are not supported.
     """
 
     async def build(self, *args: Any, **how: Any) -> RequestContext:
@@ -220,7 +221,8 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    The process must serve nothing else: this changes how soon its threads yield to the event loop.
+    The process must serve nothing else: the function changes how soon the threads of the process
+    yield to the event loop.
     """
     sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])

@@ -1,12 +1,12 @@
 """In-memory store of a service's tasks: all running tasks and the last ones that ended.
 
-The SDK stores a task twice, and copies it for subscribers at each event. Therefore the SDK gets
-only references: the parts of each event are stored once, compressed, and replaced with one part
-that contains their number. ``Handler`` restores the parts in responses. So the cost of an event
-depends only on its own data, and only references wait for a slow client.
+The SDK stores each task twice, and copies it for its subscribers at each event. Therefore the SDK
+gets only references: the parts of each event are stored once, compressed, and replaced with one
+part that contains their number. ``Handler`` restores the parts in responses. The cost of an event
+thus depends only on its own data, and only references are queued for a slow client.
 
 A client that knows a task's unguessable id can see and cancel the task. A client that names the
-task's context can list it.
+task's context can list the task.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Pile:
 
 
 class BoundedTaskStore(InMemoryTaskStore):
-    """The SDK's store of tasks with a limit: the tasks that ended first are removed first.
+    """The SDK's store of tasks with a size limit: the tasks that ended first are removed first.
 
     No result is lost, because results are also on disk.
     """

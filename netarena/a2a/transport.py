@@ -5,8 +5,8 @@
 - A JSON reply of up to ``MAX_DOCUMENT`` bytes is buffered until it is complete. An event stream may
   be longer (``MAX_EXCHANGE``), but none of its events may be longer than ``MAX_DOCUMENT``.
 - Structure is limited: ``MAX_TOKENS`` commas, brackets and braces outside strings per document,
-  ``MAX_EVENTS`` per stream. When parsed without limits, a small text can grow to a hundred times
-  its size and block the event loop for seconds.
+  ``MAX_EVENTS`` per stream. Without limits, a small text can grow to a hundred times its size when
+  it is parsed, and block the event loop for seconds.
 - The number of pieces is limited (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``). A chunk of one
   byte costs as much as a chunk of a thousand bytes. Other tasks run after every few pieces.
 - Compressed replies are unpacked piece by piece, with limits on both sizes. No data may follow
@@ -57,8 +57,8 @@ RETRIED = frozenset({429, 502, 503})
 
 #: Time limit for one attempt to connect, in s.
 CONNECT_TIMEOUT_S = 10.0
-#: Maximum share of the remaining time for connecting, so that a failed connection can be
-#: distinguished from a missing reply.
+#: Maximum share of the remaining time that may be spent on connecting, so that a failed connection
+#: can be distinguished from a missing reply.
 _CONNECT_SHARE = 0.8
 #: Deadline of the current exchange, by the event loop's clock.
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
@@ -213,7 +213,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks of the reply", MAX_PIECES)
-                # many pieces may arrive at once; let other tasks and the deadline run in between
+                # many pieces may arrive at once; let other tasks and the deadline run between them
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AGENT_GROUP = "netarena.agents"
 #: Module of the named agents that do not use a language model.
 _SCRIPTED = "a2a_purple.scripted"
-#: Part of the error of a scripted agent that receives a prompt of another assessment.
+#: Phrase in the error of a scripted agent that receives a prompt of another assessment.
 STRANGE = "was started for another assessment"
 
 

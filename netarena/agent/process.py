@@ -49,7 +49,7 @@ def free_port() -> int:
 
 
 def split_command(command: str, option: str) -> list[str]:
-    """Return the words of a command line, split as a POSIX shell does.
+    """Return the words of a command line, split as a POSIX shell splits them.
 
     No shell runs the command. Raises ConfigError with the name of ``option`` if it is invalid.
     """

@@ -51,7 +51,7 @@ class Desk:
     """Agent of an assessment (``netarena.agent.interface.Agent``) that is driven by tool calls.
 
     The class is also the assessment's reporter, so it knows when a task has been graded. The answer
-    to a task's last call therefore does not wait for the next task's world.
+    to a task's last call is therefore sent without waiting for the next task's world.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
@@ -155,7 +155,7 @@ class Desk:
 
     async def _act(self, name: str, values: Mapping[str, Any]) -> Said:
         asked = self._open
-        # The future is done if the time for the reply has just ended.
+        # The reply is already done if the time limit for it has just expired.
         if asked is None or asked.context != self._taken or asked.reply.done():
             return Said(_NO_TASK, refused=True)
         graded = self._graded

@@ -12,9 +12,9 @@ from netarena.errors import AssessmentFailed
 
 #: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
 WAIT_S = 20.0
-#: Seconds until the first progress message (after a refused connection, and otherwise), and between
-#: later messages. An agent that accepts connections is only slow, so the first message about it
-#: comes later.
+#: Seconds until the first progress message (after a refused connection; in other cases), and
+#: seconds between later messages. An agent that accepts connections is only slow, so the first
+#: message about it comes later.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 #: Time limit of one attempt to connect, and pause between two attempts, in s.
 _TRY_S, _PAUSE_S = 5.0, 0.2

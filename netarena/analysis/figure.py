@@ -21,7 +21,7 @@ SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 
 FIGURE_3 = ("correctness", "safety")
 #: The smaller number of queries in the paper's Figure 3; the larger number is all queries.
 FEW = 30
-#: Maximum number of samples of the answers, and of verdicts that all samples together read.
+#: Maximum number of random orders of the answers, and of verdicts read in all orders together.
 _SAMPLES, _MOST_READ = 100, 1_000_000
 _INTERVALS = {"wald": wald, "wilson": wilson}
 
@@ -91,7 +91,7 @@ def crosses(
     Only the first answer to a repeated query counts.
 
     Each row contains ``agent``, ``queries``, and for correctness and safety the ``rate`` and the
-    paper's interval. In a plot of both rates, a row is a cross.
+    paper's interval. A plot of both rates shows each row as a cross.
     """
     rows = []
     for name, outlines in agents.items():
@@ -145,9 +145,9 @@ def tradeoffs(outlines: Iterable[Outline]) -> dict[str, int]:
 def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
     """Return the agents that no other agent dominates.
 
-    ``rows`` have ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is better).
-    An agent dominates another agent if it has every number that the other has, is at least as good
-    in all of them, and is better in at least one.
+    Each of ``rows`` has ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is
+    better). One agent dominates another if it has all numbers that the other has, is at least as
+    good in each, and is better in at least one.
     """
     return {
         name

@@ -1,8 +1,9 @@
 """Statistical inference on rates: intervals, tests and power, as functions of numbers.
 
-Rates are shares in [0, 1], intervals are pairs ``(low, high)``, and levels are two-sided. Answers
-to a repeated query are not independent, so functions that take ``Cluster``s count queries, not
-answers. The project's tests compare the results with those of SciPy and statsmodels.
+Rates are shares in [0, 1], intervals are pairs ``(low, high)``, and significance levels are
+two-sided. Answers to a repeated query are not independent, so functions that take ``Cluster``s
+count queries, not answers. The project's tests compare the results with those of SciPy and
+statsmodels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 #: Standard normal quantile of a two-sided 95 % interval.
 Z_95 = 1.959964
-#: Level of two-sided tests.
+#: Significance level of two-sided tests.
 LEVEL = 0.05
 #: Probability of detecting an existing difference.
 POWER = 0.8
@@ -56,7 +57,7 @@ def mean_interval(clusters: Sequence[Cluster], z: float = Z_95) -> tuple[float, 
 
     The standard error is that of a ratio of sums over clusters, with the correction n / (n - 1) for
     few clusters. Values are at least 0, and so is the lower bound. Raises ValueError for fewer than
-    two clusters, which give no error.
+    two clusters, because one cluster gives no standard error.
     """
     count, size = len(clusters), sum(one.size for one in clusters)
     if count < 2:
@@ -68,8 +69,7 @@ def mean_interval(clusters: Sequence[Cluster], z: float = Z_95) -> tuple[float, 
 
 
 def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """Return the paper's interval: the mean plus and minus ``z`` standard errors, clipped to [0,
-    1].
+    """Return the paper's interval, clipped to [0, 1]: the mean ± ``z`` standard errors.
 
     The standard error is √(p(1 - p)/n), as the scripts of the paper's authors compute it
     (``scipy.stats.sem`` with ``ddof=0``, times 1.96). If all answers are equal, the interval has
@@ -91,7 +91,7 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934).
 
-    Its coverage is never below the level. Without observations it is (0, 1). Raises ValueError
+    Its coverage is at least 1 - ``level``. Without observations it is (0, 1). Raises ValueError
     unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
@@ -113,9 +113,9 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
     The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
     √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is ``wilson``
     for the effective number of answers: the number of independent answers with the same error (E.
-    L. Korn, B. I. Graubard, 1998). It is at most the actual number, or the number of queries if the
-    error is 0. If each query has one verdict (0 or 1), the interval equals ``wilson``. Without
-    answers it is (0, 1).
+    L. Korn, B. I. Graubard, 1998). The effective number is at most the actual number; if the error
+    is 0, it is the number of queries. If each query has one verdict (0 or 1), the interval equals
+    ``wilson``. Without answers it is (0, 1).
     """
     members = [cluster for cluster in clusters if cluster.size]
     n, groups = sum(cluster.size for cluster in members), len(members)
@@ -134,10 +134,11 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
     """Return the total number of queries for which half the width of ``interval`` is ``goal``.
 
-    ``interval`` is the interval of a rate over ``queries`` queries. If it is narrow enough, the
-    result is ``queries``. The width is inversely proportional to the square root of the number (Y.
-    S. Chow, H. Robbins, 1965). The result is at most twice ``queries``, because a rate over few
-    queries is inaccurate. Raises ValueError unless ``goal`` and ``queries`` are positive.
+    ``interval`` is the interval of a rate over ``queries`` queries. If the interval is already
+    narrow enough, the result is ``queries``. The width is inversely proportional to the square root
+    of the number (Y. S. Chow, H. Robbins, 1965). The result is at most twice ``queries``, because a
+    rate over few queries is inaccurate. Raises ValueError unless ``goal`` and ``queries`` are
+    positive.
 
     >>> next_size(100, (0.40, 0.60), 0.08)
     157
@@ -179,8 +180,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
 
     The arguments count the pairs of answers in which only one of the two succeeded. Under the null
-    hypothesis each such pair is the toss of a fair coin. The result is 1.0 without such pairs.
-    Raises ValueError for negative counts.
+    hypothesis each such pair is the toss of a fair coin. If there are no such pairs, the result is
+    1.0. Raises ValueError for negative counts.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -276,7 +277,8 @@ def unpaired_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in order.
+    """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in the
+    given order.
 
     If tests with a corrected p-value of at most some level count as significant, the probability of
     any false positive is at most that level.
@@ -295,7 +297,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def unpaired_size(
     first: float, second: float, *, level: float = LEVEL, power: float = POWER
 ) -> int | None:
-    """Return how many queries per agent distinguish two rates over different queries.
+    """Return the number of queries per agent needed to distinguish two rates over different
+    queries.
 
     The test is the two-sided test of two proportions, with the continuity correction for exact
     tests (J. L. Fleiss, 1981). The result is None if the rates are equal. Raises ValueError for a
@@ -324,10 +327,11 @@ def paired_size(
 ) -> int | None:
     """Return how many common queries McNemar's test needs to distinguish two rates.
 
-    ``apart`` is the share of queries in which only one of the two succeeds; by default the share
-    for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's correction
-    for the exact test; the result is at most a fifth above the exact number, and never below it.
-    None if the rates are equal. Raises ValueError for a number outside [0, 1].
+    ``apart`` is the share of queries in which only one of the two succeeds. By default, it is the
+    share that independent successes would give. The formula is that of R. J. Connor (1987) with
+    Fleiss's correction for the exact test; the result is at most a fifth above the exact number,
+    and never below it. The result is None if the rates are equal. Raises ValueError for a number
+    outside [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)
@@ -377,7 +381,7 @@ def _z(probability: float) -> float:
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
     """Return the point in [0, 1] at which an increasing function has the given value, to full
-    precision."""
+    floating-point precision."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if rising(middle) < value:

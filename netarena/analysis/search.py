@@ -1,6 +1,6 @@
 """Adversarial search: Thompson sampling over a hierarchy of strata.
 
-The strata form a hierarchy: the root contains every query, and each child has one feature more, up
+The strata form a hierarchy: the root contains every query, and each child has one more feature, up
 to ``DEPTH`` features. A search draws queries one by one and learns whether the agent failed.
 
 - **Evidence.** A draw is uniform in its stratum. It therefore counts for this stratum and for each
@@ -13,11 +13,11 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
   a ladder, another value, or one feature less.
-- **Settling.** A stratum whose rate is known well is *settled*: its cells are left out of all later
-  draws and counts, so that the rest of the budget is spent on other strata (sequential covering).
-  Before that, the stratum is compared with larger strata. A larger stratum replaces it if its
-  failure rate is about as high. It is also compared with its children, because one of them may
-  contain the cause.
+- **Settling.** A stratum whose rate is known accurately enough is *settled*: its cells are left out
+  of all later draws and counts, so that the rest of the budget is spent on other strata (sequential
+  covering). Before that, the stratum is compared with larger strata. A larger stratum replaces it
+  if its failure rate is about as high. It is also compared with its children, because one of them
+  may contain the cause.
 
 The sampling rule is W. R. Thompson's (1933). The random generator that is passed in is the only
 source of randomness.
@@ -39,7 +39,7 @@ from netarena.analysis.strata import ALL, Cell, Feature, Space, Stratum
 DEPTH = 3
 #: Weight of a prior, in draws.
 WEIGHT = 2.0
-#: Shares of the draws after the first pass over all features.
+#: Shares of uniform and of mutated draws, after the first pass over all features.
 EVEN, MUTATED = 0.12, 0.12
 #: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
 #: stratum is reported at the end.
@@ -63,7 +63,7 @@ LEAST = 0.4
 ALIKE = 0.7
 #: Maximum number of reported strata.
 MOST = 6
-#: Maximum number of strata without any cell that are drawn before the search ends.
+#: Number of consecutive attempts that find no cell, after which the search ends.
 _VAIN = 200
 
 Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "due"]
@@ -105,7 +105,7 @@ class Found(NamedTuple):
 
 
 class Search:
-    """The state of a search. The same space, generator and results give the same draws."""
+    """The state of a search. The same space, random generator and results give the same draws."""
 
     def __init__(self, space: Space, rng: random.Random) -> None:
         self.space = space

@@ -44,13 +44,13 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 
 class Scripted(Protocol):
-    """Interface of an application's scripted agents for summaries."""
+    """The part of an application's scripted agents that summaries use."""
 
     def solved_unseen_by(self, config: Any) -> str | None: ...
 
 
 class Measuring(Protocol):
-    """Interface of an application for summaries."""
+    """The part of an application that summaries use."""
 
     prompt_version: ClassVar[int]
 
@@ -68,7 +68,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """Interface of a never-asked query. Such queries may count as failures of the agent."""
+    """A query that was never asked. Such queries may count as failures of the agent."""
 
     @property
     def id(self) -> str: ...
@@ -104,9 +104,10 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     seed either. ``episodes`` has one entry per asked query and repetition. ``not_run`` contains
     each never-asked query once per missing repetition. ``unasked`` contains the never-asked queries
     that count as failures: by default all or none, as for an assessment that was not stopped
-    (``count_unasked``). ``limit_of`` returns the maximum number of turns of one of them; by default
-    they are of type ``Query``. ``replaced`` counts queries that were shown but not graded, and were
-    replaced when the assessment was resumed; the summary shows this number if it is not 0.
+    (``count_unasked``). ``limit_of`` returns the maximum number of turns of a never-asked query; it
+    is needed only if these queries are not of type ``Query``. ``replaced`` counts queries that were
+    shown but not graded, and that were replaced when the assessment was resumed. The summary
+    contains this number unless it is 0.
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, and ``graded`` is their denominator.
@@ -119,9 +120,9 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     For tickets, ``leftover`` counts correct episodes in which a part of a fault remained, and
     ``claims`` counts declarations. ``localised`` contains means of how well the declared causes
     match the faults. ``turns_healthy`` is the mean number of turns after the state had become
-    correct. ``solved_unseen_by`` names the scripted agent that solves such queries without reading
-    prompts, if there is one. ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd``
-    are sums of the usage that the agent reported, if any.
+    correct. ``solved_unseen_by`` names a scripted agent that solves queries of this config without
+    reading prompts, if there is one. ``agent_input_tokens``, ``agent_output_tokens`` and
+    ``agent_cost_usd`` are sums of the usage that the agent reported, if any.
     """
     if unasked is None:
         unasked = count_unasked(config, episodes, not_run)
@@ -241,8 +242,8 @@ def break_down(
 
     ``unasked`` are never-asked queries that count as failures. Each group contains ``graded``,
     ``invalid``, the means of ``mean_costs``, and for each rate ``successes``, ``rate`` and
-    ``interval``. ``agent_s`` is the time of waiting for replies. ``cost_usd`` is null if the agent
-    reported no costs.
+    ``interval``. ``agent_s`` is the time spent waiting for replies. ``cost_usd`` is null if the
+    agent reported no costs.
     """
     groups: dict[str, list[Outline]] = {}
     missing: defaultdict[str, list[Query]] = defaultdict(list)
@@ -329,7 +330,7 @@ def rate_all(
 ) -> dict[str, dict[str, Any]]:
     """Return ``successes``, ``rate`` (null without episodes) and ``interval`` of each verdict.
 
-    ``unasked`` are failures. Answers to equal queries are one cluster.
+    ``unasked`` queries count as failures. Answers to equal queries form one cluster.
     """
     n = len(graded) + len(unasked)
     same = {episode.query_id: episode.same for episode in graded}
@@ -435,7 +436,7 @@ def _quality(graded: Iterable[Outline]) -> dict[str, list[float]]:
     """Return the interval of the mean quality, or nothing for fewer than two queries with a
     quality.
 
-    Answers to equal queries are one cluster.
+    Answers to equal queries form one cluster.
     """
     values: dict[str, list[float]] = {}
     for episode in graded:

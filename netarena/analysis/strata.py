@@ -108,7 +108,8 @@ class Space:
         """Return a random cell of ``stratum``: setting, group, and label in the group are each
         uniform.
 
-        Cells of the strata ``without`` are drawn again. None if no such cell is found.
+        Cells in any of the strata ``without`` are rejected. The result is None if no other cell is
+        found.
         """
         settings, groups = self._places(stratum)
         if not settings or not groups:

@@ -16,7 +16,7 @@ from netarena.report.comparison import BY, LATENCY, RATES, Row
 from netarena.report.markdown import has_turns, plain
 from netarena.report.plot import Dot, bars, dot_plot, lines, plane
 
-#: Averages of an episode: key of a breakdown, title, meaning, unit.
+#: Means per episode: key in a breakdown -> title, description, unit.
 _MEANS = {
     "iterations": (
         "Turns",
@@ -42,7 +42,7 @@ class Chart:
     title: str
     about: str
     svg: str
-    #: Whether its marks need a legend of participants.
+    #: Whether the plot needs a legend that names the participants.
     legend: bool = False
     head: Sequence[str] = ()
     rows: Sequence[Row] = field(default_factory=tuple)
@@ -312,8 +312,8 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return an upper end for an axis that starts at 0, such that quarters of the axis have few
-    digits."""
+    """Return an upper end (at least ``value``) for an axis that starts at 0; quarters of the end
+    have few digits."""
     if value < sys.float_info.min:  # includes tiny numbers, for which 10 ** n is not exact
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

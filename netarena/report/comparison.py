@@ -110,7 +110,8 @@ def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]
 
 
 def pair_table(group: Mapping[str, Any]) -> Table:
-    """Return how many queries distinguish two agents, by the paper's and Wilson's intervals."""
+    """Return a table of the number of queries needed to distinguish two agents, by the paper's and
+    by Wilson's intervals."""
     rates = ("correctness", "safety")
     found = [group["overlap"][rate]["pairs"] for rate in rates]
     return Table(
@@ -129,7 +130,7 @@ def pair_table(group: Mapping[str, Any]) -> Table:
 
 
 def _from(pair: Mapping[str, Any], kind: str) -> str | int:
-    """Return the smallest number of queries from which on the two agents are always
+    """Return the smallest number of queries at which, and above which, the two agents are always
     distinguished."""
     if pair["tied"]:
         return "equal rates"

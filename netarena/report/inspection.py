@@ -82,7 +82,8 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
-    # a run of a single query has a folder named after its id, and an open id reveals the seed
+    # a run of a single query has a folder named after the query's id, which reveals the seed unless
+    # it is sealed
     asked = summary["config"] | ({"output_dir": None, "benchmark_path": None} if public else {})
     usage = sum((one.usage for one in outlines if one.usage), Usage())
     model = agent.name if agent else "none"

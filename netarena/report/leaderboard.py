@@ -176,7 +176,7 @@ class Leaderboard(Record):
     """All boards by role, the overall ranking, ungraded files, and errors of rejected files."""
 
     boards: tuple[Board, ...]
-    #: The agents that are exactly once on each board that has ranked agents.
+    #: The agents with exactly one entry on each board that has ranked agents.
     overall: tuple[Overall, ...]
     ungraded: tuple[str, ...]
     refused: tuple[str, ...]

@@ -78,7 +78,7 @@ def seed_text(summary: Mapping[str, Any]) -> str:
 
 
 def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning if a scripted agent solves such queries without a model."""
+    """Yield a warning if a scripted agent solves the run's kind of queries without a model."""
     if "solved_unseen_by" in summary:
         agent = plain(summary["solved_unseen_by"])
         yield f"the scripted agent {agent} solves such queries without a model"
@@ -439,7 +439,8 @@ def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def _measure(participant: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the key and the heading of the paper's latency, if it has any information."""
+    """Return the key and the heading of the paper's latency, or None if every episode has one
+    turn."""
     if participant["latency"] == "iterations":
         return ("iterations", "Iterations") if has_turns(participant) else None
     return participant["latency"], "Execution, s"

@@ -127,7 +127,7 @@ def plane(
 
 
 def bars(title: str, rows: Sequence[tuple[int, str, float | None]], unit: str) -> str:
-    """Return a bar from 0 for each series, labelled with its value."""
+    """Return a bar chart with one bar per series, labelled with its value."""
     most = max((value for _, _, value in rows if value is not None), default=0.0) or 1.0
     parts, y = [], 6
     for series, name, value in rows:

@@ -1,4 +1,5 @@
-"""Documents of an adversarial search: its report, and the scenario that draws what was found."""
+"""Documents of an adversarial search: its report, and scenarios that draw queries of the found
+strata."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def write_scenarios(
 
     ``participant`` has the keys ``role`` and ``endpoint``, ``cmd`` or ``exec``; ``{settings}`` in a
     command is replaced with the options of ``netarena-purple`` for the config. ``seed`` is the seed
-    of the queries; without it each run draws new ones. Empty without found strata.
+    of the queries; without it each run draws new queries. The result is empty if no stratum was
+    found.
     """
     by_setting: dict[int, list[str]] = {}
     for cell in outcome.cells:

@@ -62,7 +62,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column: its name, its SQL type, and how to read it from a row."""
+    """One column: its name, its SQL type, and the function that gives its value for a row."""
 
     name: str
     kind: str

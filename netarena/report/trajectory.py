@@ -94,7 +94,8 @@ def _verdict(told: Told, step: Step) -> dict[str, Any]:
 
 
 def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonValue]]:
-    """Return the parsed action as a call of one of ``tools``, if it has the form of such a call."""
+    """Return the parsed action as a tool name and arguments; the tool is ``act`` if none of
+    ``tools`` fits."""
     single = [tool for tool in tools if len(tool.parameters) == 1]
     if isinstance(move, dict):
         for tool in tools:
@@ -107,7 +108,7 @@ def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonVa
 
 
 def _metrics(usage: Usage | None, prefix: str = "") -> dict[str, Any]:
-    """Return the metrics that an agent reported; empty without reports."""
+    """Return the metrics that an agent reported; empty if it reported none."""
     if usage is None or not usage.replies:
         return {}
     told = {

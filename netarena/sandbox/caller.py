@@ -1,7 +1,8 @@
 """Owner of a loopback connection, as the kernel reports it.
 
 Every process on the machine can connect to a loopback port. A server therefore accepts only
-connections of its ``Caller``: a user that no other process has, or a process with its descendants.
+connections of its ``Caller``: a user as whom no other process runs, or a process with its
+descendants.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TypeAlias
 #: File with the connections of this network namespace, and the indices of a row's fields (proc(5)).
 _TABLE = Path("/proc/net/tcp")
 _USER, _INODE = 6, 8
-#: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
+#: Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64

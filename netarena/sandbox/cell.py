@@ -94,10 +94,9 @@ _FOLDER = "keep"
 
 @dataclass(frozen=True)
 class Standing:
-    """The features of this machine that a cell can use.
-
-    The fields contain the reason why no command can run, and the protections that are weaker than
-    namespaces. Empty texts mean that all is available.
+    """The features of this machine that a cell can use. The fields contain the reason why no
+    command can run, and the protections that are weaker than namespaces. An empty text means that
+    everything is available.
     """
 
     lacking: str = ""
@@ -108,7 +107,8 @@ class Cell(Forking):
     """Runs commands; use ``start`` and ``close``, or an async context manager.
 
     ``programs`` (name -> path, or the text of a script) take precedence over the system's.
-    ``walls`` defaults to the best mechanism that the machine offers.
+    ``walls`` is the mechanism that isolates commands; the default is the best one that the machine
+    offers.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Cell(Forking):
         return answer
 
     def _take_user(self) -> int:
-        """Return a user that no command has or recently had; 0 for the service's own user."""
+        """Return a user as whom no command runs or recently ran; 0 for the service's own user."""
         if os.geteuid():
             return 0
         users = confinement.USERS
@@ -326,7 +326,7 @@ def _write(script: str, path: Path) -> Path:
 
 
 def _readable(program: Path, copy: Path) -> Path:
-    """Return the program, or a copy if only the service's user may read it."""
+    """Return the program, or ``copy`` if only the service's user may read the program."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
     open_to_all = program.stat().st_mode & everybody == everybody

@@ -10,9 +10,9 @@ processes on demand. It is restarted if it dies:
     forker.kill(begun.number)
     report = await begun.end
 
-The control socket of a ``Forker`` carries one JSON object per packet. To the process:
-``{"begin": number}`` with a socket attached, and ``{"kill": number}``. From it: ``{"ready": ...}``
-or ``{"failed": text}`` once, then ``{"ended": number, ...}`` when a started process has ended
+The control socket of a ``Forker`` carries one JSON object per packet. The service sends ``{"begin":
+number}`` with a socket attached, and ``{"kill": number}``. The process sends ``{"ready": ...}`` or
+``{"failed": text}`` once, then ``{"ended": number, ...}`` when a forked process has ended
 completely. ``netarena.sandbox.fork`` is the loop of the process.
 """
 
@@ -177,8 +177,8 @@ End = asyncio.Future[dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: its number, this end of its socket (the caller closes it), and its end as a
-    future."""
+    """A forked process: its number, this end of its socket (the caller closes it), and a future
+    that reports when it ends."""
 
     number: int
     connection: socket.socket
@@ -196,7 +196,8 @@ class Talk:
 
 
 class Forker:
-    """A process that forks other processes. At most one such process runs at a time.
+    """A process that forks other processes. Each ``Forker`` runs at most one such process at a
+    time.
 
     ``failing`` is the beginning of EnvironmentFailed's message if the forker cannot be started.
     ``feed`` returns the standard input of each run.

@@ -6,9 +6,9 @@ The machine's resources are visible, but the command cannot use them:
   version 4 on, connections are possible only to one port (at any address); other processes cannot
   be traced and, from version 6 on, cannot be signalled,
 * seccomp: refuses the calls that the shell sandbox refuses, and calls with which one process can
-  affect other processes, files and sockets of the same user. It allows only TCP sockets without
-  listening, and no changes of priorities, limits or signals of other processes. Changes of modes,
-  owners and times succeed without effect,
+  affect other processes, files and sockets of the same user. It allows only TCP sockets that do not
+  listen. It refuses changes of other processes' priorities and limits, and signals to them. Changes
+  of modes, owners and times succeed without effect,
 * a separate user for the command if the service is root, otherwise the service's user,
 * kernel limits, and checks every ``TICK_S``: memory, processes, files, output.
 
@@ -134,7 +134,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DEPTH = 64  # depth of folders; deeper folders take long to read and remove
 #: Interval of checks for open files without a name; these checks take longer than others.
 _SELDOM = 5
-#: ``/tmp``, the scratch directory of the shell sandbox, which agents write by habit.
+#: ``/tmp``, which agents write out of habit, because it is the scratch directory of the shell
+#: sandbox.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -199,9 +200,9 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
     Return its result and, if the task has a cache folder, the files in it.
 
     Stops the command when the other side of ``asked`` is closed. When this returns, every process
-    of the command has ended. Call it only in a separate process, because it changes the process
-    permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox could not be
-    set up, because no part of the command has run then.
+    of the command has ended. Call this function only in a separate process, because it changes the
+    process permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox
+    could not be set up, because no part of the command has run then.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -258,7 +259,7 @@ class _Confinement:
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
-        """Create the folders; from here on files are accessed as the command's user."""
+        """Create the folders; afterwards, files are accessed as the command's user."""
         self._task.folder.mkdir(mode=0o700)
         if (user := self._task.user) is not None:
             os.chown(self._task.folder, user, user)
@@ -471,7 +472,7 @@ def _standing(process: int) -> str:
 
 
 def _nameless_bytes(process: int) -> int:
-    """Return the total size of the process's open files that no longer have a name."""
+    """Return the total size of the process's open files that have been deleted."""
     found = 0
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
         for entry in entries:

@@ -1,11 +1,12 @@
 """Confinement of system daemons that an agent configures and that run for the whole episode.
 
-An agent's commands communicate with the daemons over sockets in one folder. They can make the
-daemons write, store and compute anything that the daemons' configuration language allows. Daemons
-are therefore confined like commands (``shell``). They have their own namespaces except the network,
-and a root with only libraries, the daemons and the shell that starts them. They have a command's
-two capabilities and the capability for ports below 1,024, the same refused calls, and kernel
-limits. Their files are small, in memory, and deleted when the daemons end.
+An agent's commands communicate with the daemons over sockets in one folder. Through these commands,
+an agent can make the daemons write, store and compute anything that their configuration language
+allows. Daemons are therefore confined like commands (``shell``). They have their own namespaces
+except the network, and a root with only libraries, the daemons and the shell that starts them. They
+have the two capabilities of a command and the capability to use ports below 1,024. The same system
+calls are refused, and kernel limits apply. Their files are small, in memory, and deleted when the
+daemons end.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
         held.excess(limits)        # checks usage that the kernel does not limit; poll it
@@ -31,8 +32,8 @@ from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user
 
 __all__ = ["Confined"]
 
-#: Calls that succeed without effect. So daemons keep the privileges that they were given, although
-#: they request other privileges at the start.
+#: Calls that succeed without effect. Daemons therefore keep the privileges that they were given,
+#: although they request other privileges when they start.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
@@ -163,7 +164,8 @@ class Confined:
 
 
 def _limited(script: str, limits: ShellLimits) -> str:
-    """Return the command prefix that sets kernel limits; the process ends with its input."""
+    """Return the command prefix that sets kernel limits; the process ends when its standard input
+    closes."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (

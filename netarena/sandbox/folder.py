@@ -36,7 +36,7 @@ class OwnFolder:
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
-            # before the lock, another process may treat the folder as abandoned and remove it
+            # until the folder is locked, another process may treat it as abandoned and remove it
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 lock = _lock(self.path)
         self._end = weakref.finalize(self, _remove, self.path, lock)
@@ -57,7 +57,7 @@ def _lock(folder: Path) -> int:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # the previous owner of the lock may have removed it
+        # the previous owner of the lock may have removed the folder
         if not os.path.samestat(os.fstat(lock), folder.lstat()):
             raise FileNotFoundError(f"{folder} was replaced in the meantime")
         undo.pop_all()

@@ -2,7 +2,7 @@
 
 ``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
 standard library and imports nothing of this project, because agents' answers run in forks of a
-process that has loaded it.
+process that has loaded this module.
 """
 
 from __future__ import annotations

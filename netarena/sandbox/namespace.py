@@ -26,7 +26,7 @@ NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
-#: clone(2): the child runs in its parent's memory, on a stack of this size
+#: clone(2) flag: the child runs in its parent's memory; and the size of the child's stack
 _VM, _STACK_BYTES = 0x100, 1 << 16
 _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespaceUnavailable(Exception):
-    """This machine cannot isolate an episode. The message names the missing right."""
+    """This machine cannot isolate an episode. The message names the missing permission."""
 
 
 def _check(result: int, what: str) -> None:
@@ -59,8 +59,9 @@ def die_with_parent() -> None:
 def isolate() -> int:
     """Enter new user, network, mount, process, IPC and host-name namespaces, as their root user.
 
-    The call forks: it returns the new process's number in the caller, and -1 in the new process,
-    which is process 1 of the namespaces and dies with the caller. Raises NamespaceUnavailable.
+    The call forks. It returns the new process's id in the caller, and -1 in the new process. The
+    new process is process 1 of the namespaces and dies with the caller. Raises
+    NamespaceUnavailable.
     """
     try:
         _drop_root()

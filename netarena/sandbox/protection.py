@@ -10,9 +10,10 @@ this module must not import other modules of this project. There are four indepe
 * seccomp: only the system calls of ``ALLOWED`` and ``GUARDED``.
 
 Landlock and seccomp are called through ctypes, because the existing bindings are not sufficient.
-pyseccomp (last release 2021) needs libseccomp, which slim images lack. py-landlock has one release
-and supports neither scopes nor the reuse of one ruleset by many children. The required parts are
-small and belong to the kernel's stable interface (landlock(7), seccomp(2), <linux/filter.h>).
+pyseccomp (last release 2021) needs libseccomp, which slim container images lack. py-landlock has
+one release and supports neither scopes nor the reuse of one ruleset by many children. The required
+parts are small and belong to the kernel's stable interface (landlock(7), seccomp(2),
+<linux/filter.h>).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit_group": (231, 94),
 }
 
-# Flags that open a file other than for reading. O_TMPFILE includes a writing mode.
+# Flags that open a file for more than reading. O_TMPFILE includes a writing mode.
 _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # fcntl commands that affect only the descriptor: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
 # F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
@@ -101,9 +102,9 @@ _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # CMP_REQUEUE, WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C
 # library needs no other operations for Python's locks, because these do not inherit priorities.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
-# The system's clocks and the clocks of this process and thread, by name and in the form that the C
-# library may use (process or thread 0). Other negative numbers are CPU clocks of other processes
-# or clocks that are devices.
+# The system's clocks, and the clocks of this process and thread: their constants, and the form that
+# the C library may use (process or thread 0). Other negative numbers are CPU clocks of other
+# processes or clocks of devices.
 _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 
@@ -111,9 +112,9 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 class Guard:
     """A call that is allowed only for some values of one argument.
 
-    The fields determine the allowed values of ``argument``. ``forbidden``: all values in which none
-    of these bits is set. ``values``: only these values; the arguments in ``also`` (argument ->
-    values) must then also have one of their values. ``refused``: all values except these.
+    The fields determine the allowed values of ``argument``. ``forbidden``: values in which none of
+    these bits is set. ``values``: only these values; if ``also`` (argument -> values) is given, the
+    arguments in it must also have one of their values. ``refused``: all values except these.
     ``pairs``: all pairs of the argument and the argument ``apart`` positions later, except these
     pairs. Without any of these fields, only a null pointer is allowed.
     """
@@ -288,8 +289,8 @@ def _mapped(user: int, ranges: Path) -> bool:
 
 
 def examine(paths: Iterable[str]) -> list[Protection]:
-    """Report the protections that this machine offers. Answers read ``paths`` (library and
-    packages).
+    """Report the protections that this machine offers. ``paths`` are the library and packages that
+    answers read.
 
     This function does not test the protections; ``probe`` does. If the service is root, a separate
     user is essential: if another layer failed, an answer that runs as root could access the whole
@@ -631,7 +632,7 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # limits only added memory
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # limits only the memory that is added
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -665,8 +666,8 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 def _run_program() -> None:
     """Try to run a program.
 
-    A successful call would replace this process. So the argument is too long, and the call fails
-    even if programs may be run.
+    A successful call would replace this process. The argument is therefore too long on purpose, so
+    that the call fails even if programs may be run.
     """
     try:
         os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606

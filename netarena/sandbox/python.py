@@ -4,8 +4,8 @@ A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can impor
 library and the preloaded packages. It runs the guest's ``load`` once. Each answer runs in a forked
 child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
 code. Request and result are JSON over the child's socket. Agent code may have forged the result
-(``netarena.sandbox.untrusted``). Therefore the request and the context must not contain data that
-determine a verdict, and a verdict must not rely only on a report by the guest.
+(``netarena.sandbox.untrusted``). Therefore the request and the context must not contain the facts
+that decide a verdict, and a verdict must not rely only on a report by the guest.
 
 ``docs/sandbox.md`` lists limits and remaining risks, and ``docs/evidence/sandbox-walls.md``
 describes each protection.
@@ -51,8 +51,8 @@ _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
 #: Default number of concurrent answers. It is far above the number of live episodes, so that
-#: answers that sleep do not delay others. The CPU limit and the kernel's scheduler divide the CPU
-#: among answers, not these slots.
+#: sleeping answers do not delay others. The CPU limit and the kernel's scheduler, not these slots,
+#: divide the CPU among answers.
 _PARALLEL = 32
 
 
@@ -243,7 +243,7 @@ class PythonSandbox(Forking):
 
     @property
     def _most_bytes(self) -> int:
-        """Return the maximum size of the message of a child that has not been manipulated."""
+        """Return the maximum size of a message, unless agent code has manipulated the child."""
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
@@ -292,7 +292,7 @@ def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
     if end.overdue:
         return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
-    # a child that the kernel's limit killed counts too
+    # includes a child that the kernel's CPU limit killed
     if end.spent or (code == -signal.SIGKILL and end.cpu_s >= limits.cpu_s):
         return PythonStatus.CPU, None, f"used more than {limits.cpu_s:g} s of CPU time"
     if code < 0:

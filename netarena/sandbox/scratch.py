@@ -1,4 +1,4 @@
-"""Folder whose content is preserved between the commands of an episode."""
+"""A command's folder whose content is preserved for the next commands of the episode."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ the command has ended. There are five layers:
 * namespaces: the machine's processes, files, host name and message queues are not visible,
 * capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
 * seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
-  similar calls, and sockets of other families than ``_FAMILIES``, because vsock ignores
+  similar calls, and sockets of families that are not in ``_FAMILIES``, because vsock ignores
   namespaces),
 * kernel limits: CPU time, memory, processes, files and their size,
 * checks every ``TICK_S``: total memory, files in the temporary folders, and the caller's own
@@ -67,7 +67,7 @@ _START_S = 30.0
 #: Time limit from SIGKILL to the end of all processes, each of which must free its memory.
 END_S = 40.0
 _CHUNK_BYTES = 1 << 16
-#: A command is killed if its output is this many times as large as the stored output.
+#: A command is killed if its output is this many times as large as the part of it that is stored.
 MOST_OUTPUTS = 256
 NICENESS = 5  # lower priority than the process that grades
 MOST_FILES = 4096  # number in a temporary folder; an empty file takes a kilobyte of kernel memory
@@ -140,7 +140,7 @@ _FAMILIES = (1, 2, 10, 16, 17)
 #: Refused (family, protocol): IPsec policies, which can forward and drop packets independently of
 #: routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: Refused (level, option). Rings of packet sockets and forced buffers are memory that no limit
+#: Refused (level, option). Rings of packet sockets and forced buffers use memory that no limit
 #: counts. nftables does not list the tables of the old iptables, ip6tables, arptables and ebtables.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
@@ -166,8 +166,8 @@ ETC = (
 #: Sysctls below /proc/sys/net that apply to the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: Files of /proc that show the activity of the whole kernel, including that of other machines ->
-#: replacement text that programs can parse.
+#: Files of /proc that show the activity of the whole kernel, including that of other machines of
+#: the network -> replacement text that programs can parse.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
     "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
@@ -261,8 +261,8 @@ class CommandResult:
 
 
 def available() -> str:
-    """Return the reason why no command can run here, or "". Only the machine's files are
-    checked."""
+    """Return the reason why no command can run here, or "". Only the machine's files are checked,
+    and no command is run."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     try:
@@ -275,7 +275,7 @@ def available() -> str:
 class Clock:
     """Time limit of one command.
 
-    When it is over, ``send`` sends the signals of ``ASKS`` to the command.
+    When the time is over, ``send`` sends the signals of ``ASKS`` to the command.
     """
 
     def __init__(self, wall_s: float, send: Callable[[int], object]) -> None:
@@ -534,7 +534,7 @@ def _without(descriptor: int | None) -> list[str]:
 def _limited(limits: ShellLimits) -> list[str]:
     """Return the beginning of a command line that sets kernel limits and a second time limit.
 
-    The second time limit is inside the sandbox. It takes effect if the caller's clock fails.
+    The second time limit applies inside the sandbox, in case the caller's clock fails.
     """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
@@ -726,7 +726,7 @@ class _Sandbox:
         if reason := self._kept.excess():
             return reason
         root = Path(f"/proc/{self._child}/root")
-        # the files below ``root`` no longer exist when the sandbox has ended
+        # after the sandbox has ended, the files below ``root`` no longer exist
         with contextlib.suppress(OSError, ValueError):
             processes = [one for one in (root / "proc").iterdir() if one.name.isdigit()]
             if reason := overuse(processes, self._limits):
@@ -774,7 +774,7 @@ class Kept:
 
     def read(self, output: int) -> bool:
         """Read the available output; return False once no process can write any more."""
-        for _ in range(MOST_OUTPUTS):  # limited, so that the clock is checked in between
+        for _ in range(MOST_OUTPUTS):  # limited, so that the clock is checked between two calls
             try:
                 chunk = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:

@@ -2,7 +2,7 @@
 
 After the child has applied its protections, and before agent code runs, it writes one byte. Then it
 writes one message: a tag byte and JSON. Agent code can write to the same descriptor, so every
-message is untrusted. The parser only accepts or refuses it.
+message is untrusted. The parser only accepts or refuses a message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
     No other thread runs while C code decodes and parses. The caller's limits on bytes and values
     therefore also limit how long the event loop is blocked (about 35 ms per MiB). Python callbacks
     for each number would let other threads run. But then a thread that reads sockets in small
-    pieces would wait at each piece, and longer in total. Raises ClaimRefused.
+    pieces would wait at each piece, and wait longer in total. Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:

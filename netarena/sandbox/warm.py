@@ -66,14 +66,15 @@ MOST_WALLS = 10
 
 #: Maximum length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED; with a process id in the upper bits, it is the process's CPU-time clock.
+#: CPUCLOCK_SCHED. Combined with a process id in the upper bits, it names the process's CPU-time
+#: clock.
 _CPU_CLOCK = 2
 #: Added to the service's own niceness.
 _NICENESS = 5
 _READ_BYTES = 1 << 18
 
 # Modules of the standard library that load a shared library from a folder that answers cannot read.
-# They are loaded here once, or they are not available.
+# They are loaded here once; otherwise answers cannot import them.
 _WITH_LIBRARIES = (
     *("_bz2", "_ctypes", "_decimal", "_elementtree", "_hashlib", "_lzma", "_sqlite3", "_ssl"),
     *("_uuid", "_zoneinfo", "zlib"),
@@ -197,7 +198,7 @@ class Warm(fork.Forks):
         return pid
 
     def _be_child(self, connection: int, place: int, work: Callable[[bytes], bytes]) -> None:
-        write, leave = os.write, os._exit  # agent code may replace those in os
+        write, leave = os.write, os._exit  # agent code may replace the functions in os
         try:
             _lead_group(0)
             ruleset = self._armour.ruleset

@@ -34,7 +34,7 @@ class Servant:
 
     If the process has not answered a request after ``answer_s``, it must answer ``ping`` within
     ``sign_s``; without ``sign_s``, it is stopped at once. ``apart`` means that agents cannot make
-    the process end or hang, so an unexpected end is a proven environment failure.
+    the process end or hang; an unexpected end is then a proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword

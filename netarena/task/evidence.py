@@ -5,14 +5,14 @@ query an application returns one ``Evidence``. It lists the candidates (the obje
 the fault) and, for each candidate, numeric features that an agent can read. Learners then try to
 distinguish the targets from the other candidates.
 
-========= ===========================================================================
-kind       meaning
-========= ===========================================================================
-trace      data without influence on traffic or the answer: times, order, handles,
-           counters, metadata, unused files, time until the next prompt
-form       the shape of an object whose correctness only the documentation decides
-symptom data that influences traffic: never evidence, because reading it is the task =========
-===========================================================================
+=======  =============================================================================
+kind     meaning
+=======  =============================================================================
+trace    data without influence on traffic or the answer: times, order, handles,
+         counters, metadata, unused files, time until the next prompt
+form     the shape of an object whose correctness only the documentation decides
+symptom  data that influences traffic: never evidence, because reading it is the task
+=======  =============================================================================
 
 Names of features are stable: one name means the same measurement in every candidate and query. A
 feature that a candidate does not have is left out of its mapping; learners treat it as missing. A

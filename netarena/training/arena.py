@@ -1,7 +1,7 @@
 """Blocking interface to sessions for callers without an event loop.
 
-All sessions of a process share one thread with an event loop, and one entered application per
-name. Both are created with the first session and released when the process ends.
+All sessions of a process share one thread with an event loop, and one entered application per name.
+The first session creates both; they are released when the process ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ T = TypeVar("T")
 
 
 class Arena:
-    """An entered application with its own event loop.
-
-    With ``training``, the queries are for training; otherwise they are those of an assessment with
-    the same seed.
+    """An entered application with its own event loop. With ``training``, the queries are for
+    training; otherwise they are those of an assessment with the same seed.
     """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
@@ -175,5 +173,5 @@ def load_for(name: str, *, training: bool) -> Application:
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:
-    """Return the config of sessions. With it, each seed has ``MOST_TASKS`` tasks of each label."""
+    """Return the config of sessions, which gives each seed ``MOST_TASKS`` tasks of each label."""
     return application.config_type.parse({"num_queries": MOST_TASKS, **values})

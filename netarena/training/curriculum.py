@@ -51,7 +51,8 @@ def read_curriculum(path: Path) -> list[Lesson]:
 
 
 class Curriculum:
-    """A session with blocking calls, like ``Seat``, over the scenarios of a file in turn."""
+    """A session with blocking calls, like ``Seat``, whose tasks rotate through the scenarios of a
+    file."""
 
     def __init__(self, path: Path, rewards: str | Rewards = "default") -> None:
         """Create one session for each scenario. Raises ConfigError and EnvironmentFailed."""

@@ -4,9 +4,9 @@
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-There are as many processes as processors, but at most one per session. If only one process is
-needed, it is the caller's own. A session depends only on its orders, so results do not depend on
-the number of processes.
+By default there is one process per processor, but at most one per session. A single process is the
+caller's own. A session depends only on its orders, so results do not depend on the number of
+processes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fleet:
         # workers are stopped when the fleet is garbage-collected or the interpreter exits
         self._end = weakref.finalize(self, _end_all, self._workers)
         if processes > 1:
-            # started together, because each worker needs seconds to load
+            # all workers start at the same time, because each one needs seconds to load
             self._workers += [_Worker(plan, number, processes, at) for at in range(processes)]
         try:
             for worker in self._workers:

@@ -214,7 +214,7 @@ def fit(text: str) -> str:
 
 
 def prompts() -> Any:
-    """Return the space of observations; the observation at an episode's end is empty."""
+    """Return the space of observations; it includes the empty text at an episode's end."""
     return gymnasium.spaces.Text(MOST_PROMPT, min_length=0, charset=_CHARACTERS)
 
 

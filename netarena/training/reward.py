@@ -3,10 +3,11 @@
 ========  ==========  ===========================================================================
 step      value       when
 ========  ==========  ===========================================================================
-refused ``refused`` the reply could not be parsed, or no command ran failed ``failed`` the command
-ended with an error valid ``valid`` any other step that does not solve: observations, incomplete
-changes solved ``solved`` the episode ends in the intended state, and something was run ========
-========== ===========================================================================
+refused   ``refused`` the reply could not be parsed, or no command ran
+failed    ``failed``  the command ended with an error
+valid     ``valid``   any other step that does not solve: observations, incomplete changes
+solved    ``solved``  the episode ends in the intended state, and something was run
+========  ==========  ===========================================================================
 
 In addition, ``turn`` is added for each step, ``harm`` for each unsafe step, and ``unsolved`` at the
 end of an episode that is not solved. Shaping adds ``progress`` × (``gamma`` × Φ(after) −
@@ -41,7 +42,7 @@ class Rewards(Record):
     failed: float = 0.0
     valid: float = 0.0
     solved: float = 0.0
-    #: Added for each step, independent of its result.
+    #: Added for each step, whatever its result.
     turn: float = 0.0
     #: Added for each step with a safety finding.
     harm: float = 0.0

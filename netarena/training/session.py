@@ -9,8 +9,8 @@ with the same prompts, parser, sandbox and judge. The observation is only the pr
 are hidden from an agent are hidden here too. In addition, the session computes rewards.
 
 In tickets, the harm and progress of a turn would reveal which repairs are still needed. The sum of
-these parts of the reward is therefore added at the end of the episode. The episode's return is the
-same as without this delay.
+these parts of the reward is therefore added at the end of the episode. The delay does not change
+the episode's return.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: Time limit for a policy's reply in s: the maximum that a config allows.
 _PATIENCE_S = 86_400.0
-#: Context id of all episodes. Ids need not differ, because only the session itself answers.
+#: Context id of all episodes. All episodes may share one id, because only the session itself
+#: answers.
 _CONTEXT = "training"
 #: Parts of a reward that depend on facts that are hidden in tickets.
 _HIDDEN = ("harm", "progress")

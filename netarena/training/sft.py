@@ -54,7 +54,7 @@ class Dialogue:
 
 @dataclass
 class Told:
-    """Statistics of a set; all numbers count queries except ``lines``."""
+    """Statistics of a set. Numbers count queries, except the numbers of lines."""
 
     #: Number of lines by file.
     lines: Counter[str] = field(default_factory=Counter)
@@ -63,7 +63,7 @@ class Told:
     lost: Counter[str] = field(default_factory=Counter)
     #: Distinct worlds with faults.
     pairs: set[Pair] = field(default_factory=set)
-    #: Number of lines about queries of assessments (only from ``from_run``).
+    #: Number of lines whose queries belong to assessments (only from ``from_run``).
     examined: int = 0
 
 

@@ -59,8 +59,8 @@ class Rollout:
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Start task ``task`` of ``seed``. Both are in the data set row that the rollouts of a
-        group share.
+        """Start task ``task`` of ``seed``. Both are in the data set row; all rollouts of a group
+        have the same row.
 
         Raises ConfigError, EnvironmentFailed.
         """

@@ -88,7 +88,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
 
 
 class NetArenaEnvConfig(vf.EnvConfig):
-    """One agent that only exchanges messages."""
+    """Configuration of an environment with one agent, which only exchanges messages."""
 
     #: The agent runs no commands itself, so it needs no container.
     player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())

@@ -1,9 +1,9 @@
 """Web application of the viewer on loopback; a token in the address is required.
 
 Other users of this machine can reach the port, and so can pages of other sites in the same browser.
-The token is part of the path, so there is no cookie that other sites could use. ``Host`` must be
-this machine; otherwise a page of a site whose name resolves to this machine would have access (DNS
-rebinding). Requests cannot change data.
+The token is part of the path, so there is no cookie that other sites could use. The ``Host`` header
+must name this machine; otherwise a page of a site whose name resolves to this machine would have
+access (DNS rebinding). Requests cannot change data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Searchable texts of a run, lower-cased, in an unnamed temporary file.
 
-The texts may have gigabytes, so a search reads this file from start to end instead of parsing the
+The texts may take gigabytes, so a search reads this file from start to end instead of parsing the
 journal.
 """
 

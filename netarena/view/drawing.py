@@ -47,7 +47,7 @@ class Cell:
 
     mark: Mark
     sign: str
-    #: Word for the change of the cell, or empty.
+    #: Word that says how the cell changed, or empty.
     turned: str
     #: Tooltip, or empty.
     title: str
@@ -91,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Arc:
-    """A wrong pair, drawn as SVG paths."""
+    """A pair of nodes whose connectivity is wrong (a wrong pair), drawn as SVG paths."""
 
     path: str
     #: The triangle at the end of the arc.
@@ -210,7 +210,7 @@ def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
 
 
 def changes(difference: Difference) -> tuple[Change, ...]:
-    """Return the shown changes."""
+    """Return the changes that are shown, at most ``MOST_CHANGES``."""
     return difference.changes[:MOST_CHANGES]
 
 

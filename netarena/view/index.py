@@ -368,7 +368,7 @@ class Run:
         self._queries_bytes = offset
 
     def _begin(self, status: os.stat_result) -> None:
-        """Start again if the journal was replaced or truncated."""
+        """Forget all lines and read from the start if the journal was replaced or truncated."""
         if status.st_ino == self._file and status.st_size >= self._offset:
             return
         self.header = _read_header(self.folder)
@@ -675,7 +675,8 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return an episode for its outline. Its steps have only the fields of ``_Step``.
+    """Return the episode from which an outline is made. Its steps have only the fields of
+    ``_Step``.
 
     Parsing whole steps would double the time of reading.
     """

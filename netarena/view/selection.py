@@ -130,7 +130,7 @@ class Selection:
 
     @property
     def filters(self) -> bool:
-        """Return whether episodes are left out."""
+        """Return whether a filter is set, so that episodes may be left out."""
         return replace(self, sort="graded", page=1) != _NOTHING
 
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:

@@ -574,7 +574,7 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _seen(value: Any) -> Any:
-    """Template filter for each value: makes characters of untrusted text visible."""
+    """Template filter for every value: makes hidden characters of untrusted text visible."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
