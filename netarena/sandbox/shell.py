@@ -763,14 +763,27 @@ class Kept:
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
+        #: Carriage returns at the end of the output so far, which may belong to the next newline.
+        self._returns = b""
+        #: Number of bytes and of newlines that were dropped between the two parts.
+        self._dropped = self._newlines = 0
         self.total = 0
 
     def add(self, chunk: bytes) -> None:
         self.total += len(chunk)
+        whole = self._returns + chunk
+        ended = whole.rstrip(b"\r")
+        self._returns = whole[len(ended) :][-_MOST_RETURNS:]
+        self._keep(_LINE_END.sub(b"\n", ended))
+
+    def _keep(self, chunk: bytes) -> None:
         room = self._half - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[max(room, 0) :]
-        del self._tail[: -self._half]
+        if dropped := self._tail[: max(0, len(self._tail) - self._half)]:
+            del self._tail[: len(dropped)]
+            self._dropped += len(dropped)
+            self._newlines += dropped.count(b"\n")
 
     def read(self, output: int) -> bool:
         """Read the available output; return False once no process can write any more."""
@@ -790,14 +803,34 @@ class Kept:
         return f"it wrote more than {most >> 10} KiB" if self.total > most else ""
 
     def text(self) -> str:
-        left_out = self.total - len(self._head) - len(self._tail)
-        cut = f"\n[... {left_out} bytes left out ...]\n" if left_out else ""
-        if not cut:
-            return plain(bytes(self._head + self._tail))
-        return f"{plain(bytes(self._head))}{cut}{plain(bytes(self._tail))}"
+        """Return the output as text, with a note in place of the lines that are left out.
+
+        Only a line longer than a quarter of the limit is shown in part.
+        """
+        self._keep(self._returns.replace(b"\r", b"\n"))
+        self._returns = b""
+        head, tail = bytes(self._head), bytes(self._tail)
+        if not self._dropped:
+            return plain(head + tail)
+        first, last = head.rfind(b"\n") + 1, tail.find(b"\n") + 1
+        if 2 * first < len(head):
+            first = len(head)
+        if 2 * last > len(tail):
+            last = 0
+        is_open = not head[:first].endswith(b"\n")
+        newlines = head.count(b"\n", first) + self._newlines + tail.count(b"\n", 0, last)
+        if (lines := newlines - is_open) > 0:
+            note = f"[… {lines} line{'s' * (lines != 1)} left out …]\n"
+            note = f"\n{note}" if is_open else note
+        else:
+            dropped = len(head) - first + self._dropped + last
+            note = f"[… {dropped} bytes left out …]" + "\n" * newlines
+        return f"{plain(head[:first])}{note}{plain(tail[last:])}"
 
 
-_LINE_END = re.compile("\r+\n|\r")
+_LINE_END = re.compile(b"\r+\n|\r")
+#: Maximum number of carriage returns that are stored before a newline.
+_MOST_RETURNS = 1024
 
 
 def plain(written: bytes) -> str:
@@ -806,7 +839,7 @@ def plain(written: bytes) -> str:
     >>> plain(b"\x1b[31mred\r\nline\x00")
     '\\x1b[31mred\nline\\x00'
     """
-    text = _LINE_END.sub("\n", written.decode("utf-8", "replace"))
+    text = _LINE_END.sub(b"\n", written).decode("utf-8", "replace")
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

@@ -7,6 +7,7 @@ last reply was refused, the reason.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -227,8 +228,8 @@ def clip(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int) -> str:
     """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
 
-    A note with the number of omitted lines is between them. The middle of a line that is too long
-    for this is removed.
+    A note with the number of omitted lines is between them; it includes the lines that notes in
+    ``text`` count. The middle of a line that is too long for this is removed.
     """
     if len(text) <= max_chars:
         return text
@@ -241,9 +242,24 @@ def cut(text: str, max_chars: int) -> str:
     middle = lines[head : len(lines) - tail]
     # shows part of a long line if little else is shown
     shown = [clip(middle.pop(0), rest)] if rest > max_chars // 2 else []
-    left_out = f"[… {len(middle)} line{'s' * (len(middle) != 1)} left out …]"
-    note = [left_out] if middle else []
+    number = max(1, sum(map(_count_lines, middle)))
+    note = [f"[… {number} line{'s' * (number != 1)} left out …]"] if middle else []
     return "\n".join([*lines[:head], *shown, *note, *lines[len(lines) - tail :]])
+
+
+#: Note of an earlier cut: the number of lines left out, or of characters in the middle of a line.
+_NOTE = re.compile(r"\[… (\d+) (lines?|characters) left out …\]")
+
+
+def _count_lines(line: str) -> int:
+    """Return the number of lines of the whole output that a line of a cut output represents.
+
+    A line whose middle is left out has three parts.
+    """
+    note = _NOTE.fullmatch(line)
+    if note is None:
+        return 1
+    return -1 if note[2] == "characters" else int(note[1])
 
 
 def _count(sizes: Iterable[int], room: int) -> int:

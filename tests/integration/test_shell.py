@@ -314,7 +314,7 @@ def test_long_output_keeps_its_beginning_and_end() -> None:
     assert result.exit == 0
     assert result.output.startswith("1\n2\n3\n")
     assert result.output.endswith("9999\n10000\n")
-    assert "bytes left out" in result.output
+    assert "lines left out" in result.output
     assert len(result.output) < 1100
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 from pathlib import Path
 
@@ -119,8 +120,16 @@ def test_plain_text_turns_line_ends_into_single_newlines() -> None:
     assert plain(b"a\r\nb\rc\r\r\nd") == "a\nb\nc\nd"
 
 
+def _kept(written: bytes, most: int, chunk: int = 7) -> str:
+    kept = shell.Kept(most)
+    for start in range(0, len(written), chunk):
+        kept.add(written[start : start + chunk])
+    assert kept.total == len(written)
+    return kept.text()
+
+
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
-def test_long_output_keeps_its_beginning_and_end(chunks: list[bytes], most: int) -> None:
+def test_long_line_keeps_its_beginning_and_end(chunks: list[bytes], most: int) -> None:
     chunks = [chunk.translate(bytes(97 + value % 26 for value in range(256))) for chunk in chunks]
     kept = shell.Kept(most)
     for chunk in chunks:
@@ -130,8 +139,31 @@ def test_long_output_keeps_its_beginning_and_end(chunks: list[bytes], most: int)
     if len(whole) <= 2 * half:
         assert kept.text() == whole
     else:
-        note = f"\n[... {len(whole) - 2 * half} bytes left out ...]\n"
+        note = f"[… {len(whole) - 2 * half} bytes left out …]"
         assert kept.text() == f"{whole[:half]}{note}{whole[-half:]}"
+
+
+@given(
+    st.lists(st.text("ab", max_size=60), min_size=1, max_size=60),
+    st.sampled_from(["\n", "\r\n"]),
+    st.integers(2, 200),
+    st.integers(1, 50),
+)
+def test_long_output_accounts_for_each_line(
+    lines: list[str], end: str, most: int, chunk: int
+) -> None:
+    text = _kept(end.join(lines).encode(), most, chunk)
+    notes = re.findall(r"^\[… (\d+) lines? left out …\]$", text, re.MULTILINE)
+    left_out = sum(map(int, notes))
+    shown = [line for line in text.split("\n") if not line.startswith("[… ") or "bytes" in line]
+    assert len(shown) + left_out == len(lines)
+
+
+def test_long_output_is_cut_at_line_ends() -> None:
+    text = _kept(b"".join(b"line %03d\n" % number for number in range(500)), 100)
+    head = [f"line {number:03}" for number in range(5)]
+    tail = [f"line {number:03}" for number in range(495, 500)]
+    assert text.splitlines() == [*head, "[… 490 lines left out …]", *tail]
 
 
 @pytest.mark.parametrize(

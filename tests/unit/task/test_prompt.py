@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.config import PromptStyle
+from netarena.sandbox.shell import Kept
 from netarena.task.prompt import (
     MAX_HARM_LINES,
     Example,
@@ -101,6 +102,21 @@ def test_cut_output_fits_the_limit_and_accounts_for_each_line(text: str, most: i
         left_out = sum(int(number) for number, _ in notes)
         kept = [line for line in shown.split("\n") if not line.startswith("[… ")]
         assert len(kept) + left_out == len(text.split("\n"))
+
+
+def test_cut_counts_lines_that_were_already_left_out() -> None:
+    lines = [f"line {number:02}" for number in range(40)]
+    kept = Kept(200)
+    kept.add("\n".join(f"line {number:06}" for number in range(9_000)).encode())
+    for text, total in ((cut("\n".join(lines), 160), 40), (kept.text(), 9_000)):
+        shown = cut(text, 80).split("\n")
+        (note,) = [line for line in shown if line.startswith("[… ")]
+        assert note == f"[… {total - len(shown) + 1} lines left out …]"
+
+
+def test_line_that_is_cut_twice_counts_as_one_line() -> None:
+    text = "\n".join(["first", "x" * 200, "last"])
+    assert cut(cut(text, 120), 20).split("\n") == ["first", "[… 1 line left out …]", "last"]
 
 
 def test_newest_output_is_shown_whole_and_older_ones_are_shortened() -> None:
