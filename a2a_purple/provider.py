@@ -277,6 +277,17 @@ class _Stream:
         return self.sieve.take(text)
 
 
+def _has_ended(answer: Any) -> bool:
+    """Return whether the provider sent a finish reason in a stream of LiteLLM.
+
+    The chunks do not show this: after a cut connection, LiteLLM adds a finish reason. Gemini's
+    finish reason is in the second attribute.
+    """
+    names = ("received_finish_reason", "intermittent_finish_reason")
+    reasons = [getattr(answer, name) for name in names if hasattr(answer, name)]
+    return not reasons or any(reasons)
+
+
 def _as_asked(messages: Sequence[Message], way: Way) -> list[Message]:
     """Return the messages in the form ``way``, with alternating roles, as many models require."""
     told = [
@@ -436,8 +447,7 @@ class Provider:
                 async with asyncio.timeout_at(end):
                     chunk = await anext(events, None)
                 if chunk is None:
-                    # LiteLLM invents a finish reason after a cut connection, but not here
-                    stream.whole = getattr(answer, "received_finish_reason", "unknown") is not None
+                    stream.whole = _has_ended(answer)
                     return
                 if text := stream.take(chunk):
                     yield text

@@ -32,11 +32,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.body = body
-        texts = [str(message.get("content")) for message in body["messages"]]
-        found = re.search(r"case: ([\w-]+)", "\n".join(texts))
+        # Gemini's format calls the messages "contents"
+        messages = body.get("messages") or body["contents"]
+        found = re.search(r"case: ([\w-]+)", "\n".join(map(str, messages)))
         with self.stub.lock:
             self.stub.asked.append(body)
-            step: Step = say(self.stub.answer(body["messages"]))
+            step: Step = say(self.stub.answer(messages))
             if found:
                 script = self.stub.script[found[1]]
                 step = script[min(self.stub.calls[found[1]], len(script) - 1)]
@@ -144,6 +145,23 @@ def say_as_anthropic(text: str) -> Step:
         to.start()
         for event in events:
             to.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+
+    return step
+
+
+def say_as_gemini(*words: str, finish: str | None = "STOP") -> Step:
+    """Return a streamed answer in Gemini's format, which always reports the token usage."""
+
+    def step(to: Handler) -> None:
+        to.start()
+        for number, word in enumerate(words, 1):
+            candidate: dict[str, Any] = {"content": {"role": "model", "parts": [{"text": word}]}}
+            if number == len(words) and finish is not None:
+                candidate["finishReason"] = finish
+            usage = {"promptTokenCount": 11, "candidatesTokenCount": number}
+            usage |= {"thoughtsTokenCount": 4, "totalTokenCount": 15 + number}
+            event = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m"}
+            to.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
 
     return step
 

@@ -21,6 +21,7 @@ from tests.fake.provider import (
     refuse,
     say,
     say_as_anthropic,
+    say_as_gemini,
     tool_call,
 )
 
@@ -169,6 +170,8 @@ SCRIPT: dict[str, list[Step]] = {
     "refused-in-any-way": [refuse(400, "bad", "System role not supported")],
     "tools": [say(tool_call("run", {})), say("in words")],
     "anthropic": [say_as_anthropic("hello")],
+    "gemini": [say_as_gemini("hel", "lo ", "there")],
+    "gemini-limit": [say_as_gemini("hel", "lo", finish="MAX_TOKENS")],
 }
 
 
@@ -278,6 +281,22 @@ async def test_anthropic_stream_has_tokens_and_cost(stub):
     assert answer.text == "hello"
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
     assert answer.usage.cost_usd
+
+
+async def test_gemini_stream_is_accepted_at_once_with_tokens_and_cost(stub):
+    stub.calls.clear()
+    asked = Provider("gemini/gemini-2.5-flash", api_base=stub.url, environ={})
+    pieces, answer = await ask(asked, "gemini")
+    assert pieces == answer.text == "hello there"
+    assert stub.calls["gemini"] == answer.usage.calls == 1
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 3 + 4)  # with thoughts
+    assert answer.usage.cost_usd
+
+
+async def test_gemini_stream_cut_by_max_tokens_is_an_error(stub):
+    asked = Provider("gemini/gemini-2.5-flash", api_base=stub.url, environ={})
+    with pytest.raises(AgentFailed, match="max_tokens"):
+        await ask(asked, "gemini-limit")
 
 
 async def test_streaming_can_be_switched_off(stub):
