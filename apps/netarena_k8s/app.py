@@ -214,8 +214,8 @@ class Kubernetes(Reactive):
         self._cell = Cell(kubectl.programs())
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
-        # The agent card is served even without the rights to run commands. ``check`` reports the
-        # missing rights for each task, and each environment tries to start again.
+        # The agent card is served even if commands cannot run for lack of permissions. ``check``
+        # reports the missing permissions for each task, and each environment tries to start again.
         with suppress(EnvironmentFailed):
             await embedded.start()
             await self._cell.start()
@@ -260,7 +260,7 @@ class Kubernetes(Reactive):
         return fault.waits(query.faults_of(query_))
 
     def doubts(self, query_: Query) -> Sequence[str]:
-        """Return the requirements for faults that the query's faults do not meet.
+        """Return the requirements that the query's faults do not meet.
 
         Each fault by itself must change the measurement, every permitted repair order must be safe,
         and faults that another fault masks must be hidden.

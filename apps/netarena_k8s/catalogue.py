@@ -12,8 +12,8 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: A list names a group if it contains at least so many of the group's members, and at most so many
-#: members are missing per member in the list.
+#: A list names a group if at least ``_LEAST`` members of the group are in the list, and at most
+#: ``_LACKING`` members are missing for each member in the list.
 _LEAST, _LACKING = 2, 0.5
 #: separator between the parts of a list
 SEPARATOR = "; "
@@ -146,7 +146,8 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:
-    """Return the text for a list of applications, or for one guest or partner."""
+    """Return the text for a list of applications, or for one guest (pods of another namespace) or
+    partner (an address block)."""
     for guest in plan.guests:
         if guest.address in ends:
             labels, spaces = map(_labels, (guest.labels, guest.space_labels))

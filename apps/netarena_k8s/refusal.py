@@ -17,7 +17,7 @@ from netarena.sdk import Step
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
 #: exit statuses of the shell for a program that cannot run or does not exist
 _UNRUN = frozenset({126, 127})
-#: lowest exit status of a command that ``timeout`` or a signal stopped
+#: exit status of a command that ``timeout`` stopped; statuses of signals are higher
 _CUT_OFF = 124
 #: A line with a refusal. The message that kubectl timed out waiting is not a refusal.
 _REFUSAL = re.compile(

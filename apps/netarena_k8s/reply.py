@@ -29,8 +29,8 @@ MAX_COMMAND_BYTES = 65_536
 #: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
 #: Maximum number of lines ending in backticks that are tried as the end of a block, and of bare
-#: lines that are tried as commands. Each try may parse a whole command, so a hostile reply could
-#: otherwise cost much time.
+#: lines that are tried as commands. Each try may parse a whole command, so without this limit a
+#: hostile reply could cost much time.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -64,7 +64,7 @@ _BARE = re.compile(rf"^[ \t]*+(?:\$ )?(?={_KUBECTL})", re.MULTILINE)
 _INLINE_TAG = re.compile(
     rf"(?:{'|'.join(sorted(_TAGS))})[ \t]++(?=(?:\$ )?kubectl[ \t]|\{{)", re.IGNORECASE
 )
-#: words that occur in most sentences but in few commands
+#: words that are common in sentences but rare in commands
 _PROSE = re.compile(
     r"(?<![^ \t\n,])(?:the|an|this|that|these|those|it|its|I|you|we|they|is|are|was|were|be|been|"
     r"would|will|could|should|can|cannot|may|might|must|has|have|had|does|did|not|and|or|but|"
@@ -100,8 +100,8 @@ _WORDS = (
     ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
 )
 _ONE = "w{0,2}|/+"
-#: Patterns of the words that may follow a verb that writes, in a bare line. kubectl accepts any
-#: number of names, but names cannot be distinguished from the words of a sentence.
+#: Patterns of the words that may follow a verb that changes objects, in a bare line. kubectl
+#: accepts any number of names, but names cannot be distinguished from the words of a sentence.
 _TAKES = {
     verb: re.compile(words)
     for verb, words in {
@@ -318,7 +318,8 @@ def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]
 
 
 def _writing(call: str) -> bool | None:
-    """Return whether the arguments of a call fit its verb, or None if the verb does not write."""
+    """Return whether the arguments of a call fit its verb, or None if the verb changes no
+    object."""
     _, _, given = call.partition("kubectl")
     words: list[str] = []
     valued = False

@@ -61,9 +61,9 @@ MAX_NAMED = 60
 #: Above this number, openings are not compared and the state counts as exposed, because the cost
 #: grows with the square of the number.
 MAX_ENTRIES = 500
-#: The same limit for all states between the writes of one step together, in units of ``weigh``. The
-#: weight of several intended states is added to it, because large worlds have large intended
-#: states. The computation takes one or two seconds.
+#: Limit on the total weight (``weigh``) of all states between the writes of one step. The weight of
+#: several intended states is added to this limit, because large worlds have large intended states.
+#: At the limit, the computation takes one or two seconds.
 MAX_WEIGHT = 500_000
 _HEALTHY_STATES = 16
 
@@ -314,7 +314,7 @@ def _opened_midway(
             strayed_by_each(world, before[1], states, *where),
         )
     # A comparison of sizes is not enough: a few entries may open much traffic, and removals by one
-    # write would offset additions by another. So every state counts as exposed.
+    # write would offset additions by another. Every state therefore counts as exposed.
     return [(_anything(entries_of(policies)),) for policies in states[1:]]
 
 

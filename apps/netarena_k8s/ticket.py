@@ -50,7 +50,7 @@ _SEEN: Mapping[bool, Sequence[str]] = {
         "{target} receives requests from {source}.",
     ),
 }
-#: the same map for connections other than pairs
+#: whether a connection other than a pair works -> sentences about this connection
 _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
     False: (
         "{source} gets no answer from {target} on port {port}.",

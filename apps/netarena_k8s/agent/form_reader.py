@@ -1,10 +1,10 @@
 """Scripted agent that repairs policies that look faulty, without knowing the intended connections.
 
 It reads applications and policies, but neither the documentation nor the ticket, and sends no
-probe. It treats each suspicious form that the leakage audit counts (``evidence``) as a fault.
-Examples are a selector that matches no pod, a port that no pod serves, and rules that are not in
-force. It starts with the policies that have most of these forms. If forms do not reveal the faults,
-it solves no query.
+probe. It treats each suspicious form that the leakage audit counts (``evidence``) as a fault: a
+selector that matches no pod, a port that no pod serves, rules that are not in force, and others. It
+starts with the policies that have the most of these forms. If forms do not reveal the faults, the
+agent solves no query.
 """
 
 from __future__ import annotations

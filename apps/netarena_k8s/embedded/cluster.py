@@ -30,8 +30,8 @@ _STOP_S = 10.0
 _ANSWER_S = 60.0
 #: Maximum time without any message from the process while it has an order to execute.
 _SIGN_S = 30.0
-#: Policies with at most so many list items more than the intended policies are evaluated at once,
-#: because starting a thread would take longer.
+#: Policies that have at most this many list items more than the intended policies are evaluated in
+#: the event loop, because starting a thread would take longer.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
@@ -126,8 +126,7 @@ class EmbeddedShop(Deployed):
         self._of = (number, life)
         self._world = world
         self._access = access
-        #: last policies as received, the same as parsed, and for each pair whether it works under
-        #: them
+        #: last policies as received, the parsed policies, and whether each pair works under them
         self._last: tuple[list[Any], tuple[Policy, ...], tuple[bool, ...]] = ([], (), ())
         #: state after a patch, which the next call of ``look`` returns
         self._seen: dict[str, Any] | None = None

@@ -7,7 +7,8 @@ reader of the policies cannot find out which policies are wrong, or whether any 
 If an intended spec is not suitable, another spec is drawn for the same policy. Trying another
 policy instead would favour large policies, because they have many suitable specs. Two faults of
 which one may hide the other are put on a pair of a random matching of the policies. Each policy has
-one partner in the matching, so a policy with many possible partners is not chosen more often.
+one partner in the matching, so a policy with many possible partners is not chosen more often than
+others.
 
 For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
 any other policy, a method draws the intended spec, usually by adding or removing a rule, a peer or
@@ -224,9 +225,9 @@ def meant(shown: World, drafts: Iterable[Draft]) -> World:
 class _Reach(NamedTuple):
     """Pairs whose result a fault of one policy may hide or change, with one bit for each pair."""
 
-    #: the policy selects the source, and the egress policies of the source block the pair
+    #: pairs whose source the policy selects, and which the source's egress policies block
     blocked_out: int
-    #: the policy selects the target, and the ingress policies of the target block the pair
+    #: pairs whose target the policy selects, and which the target's ingress policies block
     blocked_in: int
     #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
     #: rule or peer

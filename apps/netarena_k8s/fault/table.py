@@ -807,8 +807,8 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
         return False
     whole = faulty(world, faults)
     if twice:
-        # A comparison with the previous state too would not change the result. Before the first
-        # state that opens traffic, no state opens any.
+        # A further comparison with the previous state would not change the result, because no state
+        # before the first one that opens traffic opens any.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True

@@ -1,4 +1,5 @@
-"""Proxy between an agent and a real API server. It hides object versions from before the episode.
+"""Proxy between an agent and a real API server. It hides object versions that are older than the
+episode.
 
 An API server keeps old versions for some minutes and returns them on request. These versions
 include the intended policies from before the fault, and the writes of the previous agent. The proxy

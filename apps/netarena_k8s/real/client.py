@@ -38,10 +38,11 @@ MANAGER: Final = "kubectl"
 #: Time for which requests are repeated while the API does not respond. A server takes a minute to
 #: shut down, and refuses requests during this time (measured with an idle 1.34.2 server).
 _PATIENCE_S = 90.0
-#: The same limit during the final clean-up. It is short, because the next service cleans up too.
+#: Time for which requests are repeated during the final clean-up. It is short, because the next
+#: service cleans up too.
 _PARTING_S = 10.0
-#: The same limit for the first requests to an API that has not responded yet. It is short, because
-#: a user waits for the error.
+#: Time for which the first requests to an API that has not responded yet are repeated. It is short,
+#: because a user waits for the error.
 CHECK_S = 2.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0

@@ -34,7 +34,7 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: selector of NetArena's objects
+#: query parameter that selects NetArena's objects
 MINE: Mapping[str, str] = {"labelSelector": f"{OWNED}={OWNER}"}
 NAME = "netarena"
 _POLICIES = "policies"

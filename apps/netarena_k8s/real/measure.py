@@ -23,9 +23,9 @@ HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
 #: maximum time for the answer to a round; probes take a few seconds, and more on a busy machine
 _ANSWER_S = 20.0
-#: Time after which other rounds may start. By then, a round of all pairs only waits for probes
-#: without a reply. Of the tested values (0.1 to 0.25 s), this value made eight simultaneous rounds
-#: fastest on two processors.
+#: Time in s after which other rounds may start. After this time, a round of all pairs only waits
+#: for probes without a reply. Of the tested values (0.1 to 0.25 s), this value made eight
+#: simultaneous rounds fastest on two processors.
 _BUSY_S = 0.15
 
 
@@ -51,7 +51,7 @@ class Address:
 @dataclass(frozen=True)
 class Wait:
     """Times in ms after which a pair without a reply counts as blocked: for pairs that should
-    reply, and for the others.
+    reply, and for pairs that should not.
 
     A reply ends the wait, so the first value costs no time while all pairs behave as expected.
     """

@@ -1,6 +1,6 @@
 """Ownership of namespaces, and detection of namespaces whose service has ended.
 
-Every namespace records its creator and the creator's last heartbeat, in time of the cluster's
+Every namespace records its creator and the time of the creator's last heartbeat on the cluster's
 clock. While a service runs, it holds a socket with a unique name. Processes on the same network
 (that of the machine, also in containers with ``--network=host``) can therefore detect at once that
 the service has ended. A service on another network counts as ended after ``SILENT_S`` without a
@@ -21,8 +21,9 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: Interval of a service's heartbeats, and the time without any after which it counts as ended. An
-#: API server may be unavailable for a minute, and cannot record heartbeats during this time.
+#: Interval of a service's heartbeats, and the time without heartbeats after which a service counts
+#: as ended. An API server may be unavailable for a minute, and cannot record heartbeats during this
+#: time.
 RENEW_S = 10.0
 SILENT_S = 120.0
 #: Time for which a service on another network is observed without a heartbeat before it counts as
@@ -66,8 +67,8 @@ class Listener:
         self._last: dict[str, tuple[object, float]] = {}
 
     def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
-        """Return the result of the function ``why_kept``, but first observe a service without
-        recent heartbeat on another network."""
+        """Return the result of the function ``why_kept``. A service on another network without a
+        recent heartbeat is first observed for ``LISTEN_S``."""
         why = why_kept(notes, now)
         if why or is_seen_alive(notes) is not None:
             self._last.pop(name, None)

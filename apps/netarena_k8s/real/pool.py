@@ -1,11 +1,11 @@
 """Pool of namespaces. It stays small for short episodes and grows up to its limit for slow agents.
 
 Building and removing a namespace takes longer than a short episode in it. Each namespace also makes
-every policy change slower, because network plug-ins process all policies of the cluster. So an
-episode without a free namespace gets a new one only if the cluster is idle, or if it has waited for
-about the cost of a build since the last namespace was added. If the waiting time is unknown, this
-rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and Sleator, Competitive
-snoopy caching, Algorithmica 3, 1988).
+every policy change slower, because network plug-ins process all policies of the cluster. An episode
+without a free namespace therefore gets a new one only if the cluster is idle, or if the episode has
+waited for about the cost of a build since the last namespace was added. As the waiting time is not
+known in advance, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and
+Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class Pool:
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether the limit keeps more episodes waiting than there will be free slots after
-        the current removals."""
+        """Return whether the episodes that wait because of the limit outnumber the namespaces that
+        may be added after the current removals."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:

@@ -20,7 +20,7 @@ _WRITE = (*_READ, "create", "patch", "delete")
 
 @dataclass(frozen=True)
 class Need:
-    """Verbs on a resource. ``resource`` may have a subresource after a slash."""
+    """Verbs needed on a resource. ``resource`` may have a subresource after a slash."""
 
     group: str
     resource: str

@@ -42,7 +42,7 @@ from netarena_k8s.world.policy import Manifest
 
 #: maximum time for which the measurement and the prediction may differ
 DISAGREE_S = 10.0
-#: The same limit for each trial in which only the agent's policies can be the cause. If the
+#: Maximum time for each trial, in which only the agent's policies can cause a difference. If the
 #: difference remains in all trials, it counts as an agent failure. An outage of the network plug-in
 #: would have to affect every trial, and the last trial gives a slow plug-in enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
@@ -52,20 +52,20 @@ _HEARD_TIMES = 2
 #: Initial and maximum wait after which a pair without a reply counts as blocked, if a reply is
 #: expected. A reply ends the wait.
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
-#: the same waits if no reply is expected
+#: initial and maximum wait for a pair from which no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
 #: minimum wait for a missing reply, as a multiple of the longest time until a reply
 _MARGIN = 3
 #: initial wait in rounds that test only pairs whose expected result has changed, and the growth
 #: factor of this wait after each missing reply
 _SCOUT_MS, _LONGER = 50, 1.5
-#: interval of these rounds
+#: interval of rounds that test only changed pairs
 _SCOUT_PAUSE_S = 0.05
 #: number of rounds that must agree
 _ROUNDS = 2
 #: maximum time for pods to become ready, including the pull of images on a busy machine
 _READY_S = 180.0
-#: the same time if the user's own images are pulled
+#: maximum time for pods to become ready if the user's own images are pulled
 _PULLED_S = 900.0
 #: maximum time for name servers to forget an earlier service of the same name; they take 5 to 30 s
 _NAMES_S = 120.0
@@ -793,7 +793,8 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # Not cancelled before its end, because the namespace would then be lost.
+        # A cancellation waits for the end of ``_leave``, because the namespace would otherwise be
+        # lost.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -833,7 +834,7 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return values that differ after any change of a spec, even if the change was reverted."""
+    """Return values that change with every change of a spec, even if the change was reverted."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 

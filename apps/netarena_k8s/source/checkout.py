@@ -75,7 +75,7 @@ _Labels: TypeAlias = dict[str, str]
 
 class _Part(BaseModel):
     """The fields of an object that this module uses. Other fields are ignored, and a null counts as
-    absent."""
+    a missing field."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

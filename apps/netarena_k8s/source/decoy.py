@@ -1,9 +1,10 @@
 """Decoys of random worlds: correct entries that look like faults.
 
 Each decoy has the form of some fault: a mistyped label, a port on which no pod listens, a rule that
-is not in force. A decoy changes no connection, but "correcting" it would open one. So a script that
-corrects policies without reading the documentation causes harm in every random world. Scripts that
-change only unreachable applications cause harm too, because two applications have no callers.
+is not in force. A decoy changes no connection, but "correcting" it would open one. A script that
+corrects policies without reading the documentation therefore causes harm in every random world.
+Scripts that change only unreachable applications cause harm too, because two applications have no
+callers.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The intended access consists of random grants between groups (``plan``). The intended policies
 implement it (``ruleset``), with decoys among them (``lookalike``). In addition to the tested pairs,
 the plan grants access on additional ports, for guests from other namespaces and to outside
-addresses. So an agent that derives new policies only from the pairs, or that restricts traffic as a
-precaution, breaks intended access.
+addresses. An agent that derives new policies only from the pairs, or that restricts traffic as a
+precaution, therefore breaks intended access.
 """
 
 from __future__ import annotations

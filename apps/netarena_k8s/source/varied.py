@@ -46,7 +46,7 @@ _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
 )
 _POD_PORTS = (3000, 3550, 5050, 5432, 6379, 7000, 7070, 8000, 8080, 8443, 9000, 9090, 9555, 50051)
 PORT_NAMES = ("http", "grpc", "api", "main", "data")
-#: one in so many services uses UDP
+#: one in this many services uses UDP
 _UDP_OF = 9
 
 

@@ -1,9 +1,9 @@
 """Evaluation of all connections of a world at once, with one bit for each connection.
 
 ``policy.Rules`` evaluates one connection at a time. Generators compare thousands of states that
-differ in one policy. So this module computes the effect of each policy once, as bits over the
-connections, and combines the effects of the policies of a state. A test checks that both modules
-give the same results.
+differ in one policy. This module therefore computes the effect of each policy once, as bits over
+the connections, and combines the effects of the policies of a state. A test checks that both
+modules give the same results.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Matrix:
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that can work, and those of them that need no name lookup
+        #: connections that can work, and the ones among them that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}

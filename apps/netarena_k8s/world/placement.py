@@ -121,8 +121,8 @@ class Ground:
         """Yield the links on which, in each pair of ``pairs``, the first rules allow more than the
         second rules.
 
-        A link is yielded if its egress or its ingress allows more. The link as a whole may still
-        allow no more. ``one_sided`` includes links with absent pods.
+        A link is yielded if its egress or its ingress allows more, even if both together allow no
+        more. ``one_sided`` includes links with absent pods.
         """
         outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
@@ -141,8 +141,8 @@ class Ground:
     def _beyond(
         self, rules: Rules, others: Rules, ends: Mapping[str, Endpoint], about: Altered
     ) -> Iterator[tuple[str, str]]:
-        """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in a
-        direction."""
+        """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in at
+        least one direction."""
         spaces = rules.namespaces | others.namespaces
         # A guest may be in the world's own namespace. Policies then apply to the guest too.
         subject_to = {name: end for name, end in self.strangers.items() if end.namespace in spaces}

@@ -15,8 +15,8 @@ The following rules are often misread, and each has a separate test:
 - A named port is looked up on the destination pod and must have the protocol. ``endPort`` is
   inclusive and needs a number. An entry without a port means any port of its protocol (default:
   TCP).
-- A selector never matches a pod on the host's network. Only an ``ipBlock`` matches it, like nodes
-  and outside addresses.
+- A selector never matches a pod on the host's network. Only an ``ipBlock`` matches such a pod, as
+  it matches nodes and outside addresses.
 - A pod always reaches itself by its own address.
 
 Source: the API reference of NetworkPolicy v1 and the concept page of Kubernetes 1.34.
@@ -212,8 +212,8 @@ class Side:
                 yield name
 
     def passes(self, peer: Endpoint, port: int, protocol: Protocol) -> bool:
-        """Return whether connections to or from ``peer`` are allowed, where ``port`` is the
-        target's port."""
+        """Return whether connections to or from ``peer`` are allowed on ``port``, the target's
+        port."""
         key = (peer, port, protocol)
         found = self._passes.get(key)
         if found is None:

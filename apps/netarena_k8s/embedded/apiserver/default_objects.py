@@ -63,7 +63,7 @@ def objects(
 
 
 def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return FieldsV1 of a policy whose labels and spec belong to one manager.
+    """Return FieldsV1 of a policy whose labels and spec belong to one field manager.
 
     The keys of the spec are enough, because the lists and the selector of a policy's spec are
     atomic.

@@ -28,7 +28,7 @@ VERSION = MappingProxyType(
         "platform": "linux/amd64",
     }
 )
-#: subresource -> its (group, version, kind), if they differ from those of the parent
+#: subresource -> its (group, version, kind), if they differ from those of the parent resource
 _KINDS = MappingProxyType(
     {
         "scale": ("autoscaling", "v1", "Scale"),

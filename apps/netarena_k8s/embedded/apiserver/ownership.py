@@ -123,7 +123,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
         for depth, key in enumerate(leaf, start=1):
             known = key in node
             inner = node.setdefault(key, {})
-            # The owner has the map itself and some of its keys.
+            # The owner owns the map itself and some of its keys.
             if depth < len(leaf) and known and not inner:
                 inner["."] = {}
             node = inner
@@ -196,7 +196,8 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Return ``owners``; entries whose fields are unchanged get their time in ``before``."""
+    """Return ``owners``; entries whose fields are unchanged get the time that they have in
+    ``before``."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
     for one in owners:

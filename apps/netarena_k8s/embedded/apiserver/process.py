@@ -2,8 +2,8 @@
 
 The service sends orders as lines of JSON over an inherited socket. When this socket closes, the
 process ends. Each episode has its own thread, port on loopback, tokens and connection limits. The
-port accepts only connections of a running command. The kernel counts the thread's processor time. A
-thread that exceeds its share pauses; other threads continue. The key of the certificate authority
+port accepts only connections of a running command. The kernel counts each thread's processor time.
+A thread that exceeds its share pauses; other threads continue. The key of the certificate authority
 is never written to disk and is discarded at once.
 """
 

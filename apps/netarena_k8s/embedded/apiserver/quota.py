@@ -2,8 +2,8 @@
 
 ``Share`` counts the time of the calling thread. This time includes all work that an episode causes,
 such as handshakes, parsing and responses. ``Room`` counts bytes in memory. Some bytes are reserved
-for each episode, and more come from a ``Pool`` that all episodes share. So the total is limited,
-and each episode always has its reserve.
+for each episode, and more come from a ``Pool`` that all episodes share. The total is therefore
+limited, and each episode always has its reserve.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
-        """Reserve bytes if enough are left, and return whether they were."""
+        """Reserve bytes if enough are left, and return whether they were reserved."""
         with self._lock:
             if size > self._left:
                 return False
@@ -75,7 +75,7 @@ class Room:
         self._used = 0
 
     def take(self, size: int) -> bool:
-        """Reserve bytes if they are available, and return whether they were."""
+        """Reserve bytes if they are available, and return whether they were reserved."""
         after = self._used + size
         if after > self._most or not self._pool.take(
             self._beyond(after) - self._beyond(self._used)

@@ -88,8 +88,8 @@ class Impersonated:
 
 
 def _impersonated(name: str) -> Impersonated:
-    """Return the resource for a user name: a user, or a service account if the name is that of
-    one."""
+    """Return the resource for a user name: a service account if the name belongs to one, otherwise
+    a user."""
     prefix, _, account = name.partition("system:serviceaccount:")
     namespace, _, short = account.partition(":")
     if not prefix and namespace and short and ":" not in short:

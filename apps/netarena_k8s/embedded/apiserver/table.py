@@ -69,7 +69,8 @@ def read_time(text: str) -> datetime:
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration as kubectl shows it: two units, or only one if its number is large.
+    """Return a duration as kubectl shows it: the two largest units, or only the largest one if its
+    number is large.
 
     >>> [show_age(s) for s in (5, 300, 725, 4000, 100000)]
     ['5s', '5m', '12m', '66m', '27h']

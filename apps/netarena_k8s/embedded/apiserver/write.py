@@ -144,7 +144,7 @@ def _create(call: Call, store: Store) -> Answer:
 
 
 def _add(job: _Job, sent: Object, owners: list[Owner] | None = None) -> Answer:
-    """Store a new object. ``owners`` (server-side apply only) are the field managers it gets."""
+    """Store a new object. ``owners`` (server-side apply only) are the object's field managers."""
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -275,7 +275,7 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
 
 
 def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
-    """Return the applied fields, which are the sent fields as read, without defaults.
+    """Return the applied fields: the sent fields in the API's form, without defaults.
 
     Defaults have no owner. A client that sends an empty list, an empty map or a null owns the
     field, although the field is not stored.
@@ -308,8 +308,8 @@ def _change(
 ) -> Answer:
     """Store the new form of ``old``.
 
-    ``owners`` (server-side apply only) are the field managers it gets. ``hollow`` is whether an
-    empty list or map was dropped from the sent object.
+    ``owners`` (server-side apply only) are the object's new field managers. ``hollow`` is whether
+    an empty list or map was dropped from the sent object.
     """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)

@@ -17,8 +17,8 @@ from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
 #: Maximum number of changes of one command, and of characters of their specs as JSON. This is
-#: several times the number of policies of a world. The grader judges as many changes in one or two
-#: seconds.
+#: several times the number of policies of a world. The grader judges this many changes in one or
+#: two seconds.
 CHANGES, CHARS = 100, 1 << 20
 #: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})

@@ -6,7 +6,7 @@
 It runs in its own user namespace, so the kernel removes all networks when it exits. Requests are
 lines of JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number":
 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is
-ready, or what is missing.
+ready, or names the missing feature of this machine.
 
 A veth pair connects each pod's namespace to the node's namespace. There the nftables rules of
 ``rule`` filter forwarded packets. Both ends have the same hardware address and send no ARP
