@@ -12,8 +12,11 @@ kind           direction  content
 ``go``         to worker  id: the answer to ``started`` and ``executing``
 ``cancel``     to worker  id
 ``leave``      to worker  close all worlds and end
+``ping``       to worker  answer with ``pong``
 ``ready``      to head    facts about the worker's machine
 ``refused``    to head    why the worker cannot play
+``joined``     to head    role, and why the worker cannot run the agent (empty if it can)
+``pong``       to head    nothing: the worker still runs
 ``prepared``   to head    id
 ``started``    to head    id; the worker waits for ``go``
 ``answered``   to head    id, and the failure if the agent failed

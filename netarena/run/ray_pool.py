@@ -52,6 +52,8 @@ _STORE_BYTES = 80 << 20
 #: Time after a broken connection until a node counts as reachable or gone, in s.
 _NODE_S = 90.0
 _PAUSE_S = 1.0
+#: Time limit for an actor to end its worker, in s.
+_CLOSE_S = 10.0
 #: Program that asks a cluster without a token; status 0 means that the cluster answered.
 _PROBE = """
 import sys
@@ -116,10 +118,12 @@ class RayPool:
         try:
             actor = self._ray.remote(RayRelay).options(**self._options).remote()
             node, name = await actor.start_here.remote()
-        except Exception as error:  # noqa: BLE001 -- Ray raises many types
+        except BaseException as error:
             if actor is not None:
                 with suppress(Exception):
                     self._ray.kill(actor)
+            if not isinstance(error, Exception):
+                raise  # the time to start is over
             raise LinkLostError(_describe(error)) from None
         return RayLink(self._ray, actor, node, name)
 
@@ -199,6 +203,7 @@ class RayLink:
     def __init__(self, ray: Any, actor: Any, node: str, name: str) -> None:
         self._ray, self._actor, self._id, self._name = ray, actor, node, name
         self._numbers = count()
+        self._cut_off = False
 
     @property
     def node(self) -> str:
@@ -215,6 +220,7 @@ class RayLink:
             data, ended = await self._actor.receive.remote()
         except errors.ActorUnavailableError as error:
             detail = _describe(error)
+            self._cut_off = True
             raise LinkLostError(detail, node_gone=await self._was_cut_off()) from None
         except errors.RayError as error:
             gone = await asyncio.to_thread(self._node_gone)
@@ -223,9 +229,33 @@ class RayLink:
             raise LinkLostError(ended)
         return bytes(data)
 
+    async def examine(self) -> None:
+        """Return if the actor answers. Raises LinkLostError after ``_NODE_S``."""
+        errors = self._ray.exceptions
+        end = asyncio.get_running_loop().time() + _NODE_S
+        ping = asyncio.ensure_future(self._ping())
+        try:
+            while not ping.done() and asyncio.get_running_loop().time() < end:
+                if await asyncio.to_thread(self._node_gone):
+                    raise LinkLostError("Ray reports that the node is dead", node_gone=True)
+                await asyncio.wait({ping}, timeout=_PAUSE_S)
+            if self._cut_off or (ping.done() and isinstance(ping.exception(), errors.RayError)):
+                await asyncio.sleep(_NODE_S)  # ``receive`` reports the broken connection
+            if not ping.done() or ping.exception() is not None:
+                raise LinkLostError(f"the relay of the worker did not answer for {_NODE_S:g} s")
+        finally:
+            ping.cancel()
+
+    async def _ping(self) -> None:
+        await self._actor.ping.remote()
+
     async def close(self) -> None:
-        """Kill the actor; its worker then closes its worlds and ends."""
-        with suppress(self._ray.exceptions.RayError):
+        """Have the actor end its worker, then kill the actor."""
+        errors = self._ray.exceptions
+        with suppress(errors.RayError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._actor.stop.remote()
+        with suppress(errors.RayError):
             self._ray.kill(self._actor)
 
     async def _was_cut_off(self) -> bool:

@@ -21,7 +21,7 @@ _RAY, _ADDED = "RAY_", frozenset({"OMP_NUM_THREADS"})
 #: Maximum number of bytes of one message to the head.
 _CHUNK = 4 << 20
 #: Time limit for a worker to end by itself after its socket was closed, in s.
-_STOP_S = 10.0
+_STOP_S = 5.0
 
 
 class Relay:

@@ -18,10 +18,14 @@ If a worker dies, its episodes end as follows:
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
 episode, its own or another one, from the rates. This does not hold for a program that runs as the
-user of the workers (``--agent-exec``): it can also kill Ray's processes. Participants share
-workers, so an agent that kills its worker also ends other participants' episodes there. A stopped
-worker blocks the run without limit. A worker waits for the head before it executes the first
-command, so the head knows which rule applies.
+user of the workers (``--agent-exec``): it can also kill Ray's processes. A worker waits for the
+head before it executes the first command, so the head knows which rule applies.
+
+A worker that does not answer ``MOST_MISSED`` questions, one per ``BEAT_S``, counts as dead and is
+killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned.
+
+A worker that cannot run a participant's agent gets none of its episodes. It leaves if it can run no
+agent.
 """
 
 from __future__ import annotations
@@ -51,6 +55,14 @@ from netarena.task.application import Application
 START_S = 180.0
 #: Time limit for workers to close their worlds and end, in s.
 LEAVE_S = 15.0
+#: Time limit for workers to report whether they can run an agent, in s.
+JOIN_S = 90.0
+#: Silence of a worker after which the head asks whether it still runs, in s.
+BEAT_S = 5.0
+#: Number of such questions without an answer after which a worker counts as hung.
+MOST_MISSED = 12
+#: Time after the deadline in which a worker must end an episode and close its world, in s.
+OVERTIME_S = CLOSE_TIMEOUT_S + 5.0
 #: How long the head waits, after a worker died, whether all workers of the node died, in s.
 _GRACE_S = 2.0
 #: Number of workers that may die one after the other while no episode ends.
@@ -85,8 +97,12 @@ class Link(Protocol):
         """Return the next bytes. Raises LinkLostError."""
         ...
 
+    async def examine(self) -> None:
+        """Return if the worker's machine answers. Raises LinkLostError if it does not."""
+        ...
+
     async def close(self) -> None:
-        """End the worker at once, if it still runs."""
+        """End the worker within seconds, even if it hangs."""
         ...
 
 
@@ -116,11 +132,30 @@ class _Worker:
     #: These roles when the worker was lost: agents that may have killed it.
     suspects: frozenset[str] = frozenset()
     facts: dict[str, str] = field(default_factory=dict)
+    #: By role, why the worker cannot run the agent; empty if it can.
+    problems: dict[str, str] = field(default_factory=dict)
     ready: bool = False
     lost: LinkLostError | None = None
     #: Times of the ``ready`` message and of the loss, by the monotonic clock.
     ready_at: float = 0.0
     lost_at: float = 0.0
+
+
+class _Signal:
+    """Lets tasks wait until a condition holds; each change must be followed by ``notify``."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Have all waiting tasks check their conditions."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait_for(self, holds: Callable[[], object]) -> None:
+        """Wait until ``holds`` returns a true value."""
+        while not holds():
+            await self._event.wait()
 
 
 class _Loss(NamedTuple):
@@ -146,8 +181,10 @@ class Remote:
         self._tell = tell
         self._workers: list[_Worker] = []
         self._setup = b""
-        self._joins: list[bytes] = []
-        self._changed = asyncio.Condition()
+        self._joins: dict[str, bytes] = {}
+        #: Participants for which the workers that could not run the agent were reported.
+        self._reported: set[str] = set()
+        self._changed = _Signal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._refusals: list[str] = []
@@ -175,15 +212,14 @@ class Remote:
             if worker.lost is None:
                 worker.link.send(encode("leave"))
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_S), self._changed:
+            async with asyncio.timeout(LEAVE_S):
                 await self._changed.wait_for(
                     lambda: all(worker.lost is not None for worker in self._workers)
                 )
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for worker in self._workers:
-            await worker.link.close()
+        await asyncio.gather(*(worker.link.close() for worker in self._workers))
 
     async def check(self, application: Application, config: Config) -> None:
         """Start the workers. Raises ConfigError if none can play ``config``."""
@@ -200,8 +236,7 @@ class Remote:
             size = 1
         for _ in range(size):
             self._start_worker()
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._starting)
+        await self._changed.wait_for(lambda: not self._starting)
         ready = sum(worker.ready for worker in self._workers)
         for detail in dict.fromkeys(self._refusals):
             self._tell(f"{self._refusals.count(detail)} workers cannot play: {one_line(detail)}")
@@ -213,14 +248,48 @@ class Remote:
         return self._refusals[0] if self._refusals else "no worker started"
 
     async def join(self, party: Party) -> RemotePlayer:
-        """Have all workers prepare for a participant; return its player."""
-        source = self._sources[party.role]()
-        data = encode("join", pickle.dumps((party.config, source)), role=party.role)
-        self._joins.append(data)
-        for worker in self._workers:
-            if worker.ready:
-                worker.link.send(data)
+        """Have all workers make a participant's agent; return its player.
+
+        Raises AssessmentFailed if none can.
+        """
+        role, source = party.role, self._sources[party.role]()
+        self._joins[role] = encode("join", pickle.dumps((party.config, source)), role=role)
+        for worker in self._ready():
+            worker.link.send(self._joins[role])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_S):
+                await self._changed.wait_for(lambda: not self._starting and not self._joining(role))
+        for worker in self._joining(role):
+            worker.problems[role] = f"the agent was not made within {JOIN_S:g} s"
+        self._reported.add(role)
+        problems = self._problems(role)
+        for why in dict.fromkeys(problems):
+            number = problems.count(why)
+            self._tell(f"{number} workers cannot run the agent {role}: {one_line(why)}")
+        if not self._able(role):
+            raise AssessmentFailed(self._why_nobody(role))
         return RemotePlayer(self, party)
+
+    def _ready(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.ready]
+
+    def _joining(self, role: str) -> list[_Worker]:
+        """Return the workers that have not reported whether they can run an agent."""
+        return [worker for worker in self._ready() if role not in worker.problems]
+
+    def _able(self, role: str) -> list[_Worker]:
+        """Return the workers that can run an agent."""
+        return [worker for worker in self._ready() if worker.problems.get(role) == ""]
+
+    def _problems(self, role: str) -> list[str]:
+        return [why for worker in self._workers if (why := worker.problems.get(role))]
+
+    def _why_nobody(self, role: str) -> str:
+        problems = self._problems(role)
+        if problems and not any(worker.problems.get(role) == "" for worker in self._workers):
+            return f"no worker can run the agent {role}: {one_line(problems[-1])}"
+        lost = [worker.lost.detail for worker in self._workers if worker.lost is not None]
+        return f"no worker is left; the last one: {lost[-1] if lost else ''}"
 
     def _start_worker(self) -> None:
         self._starting += 1
@@ -249,65 +318,106 @@ class Remote:
         """Pass the messages of a worker on. Raises LinkLostError, also if it cannot play."""
         decoder = Decoder()
         while True:
-            for message in decoder.feed(await worker.link.receive()):
+            for message in decoder.feed(await self._receive(worker)):
                 if message.what == "refused":
                     raise LinkLostError(message.values["detail"])
                 if message.what == "ready":
                     limit.reschedule(None)
-                    await self._welcome(worker, message.values)
-                elif message.values["id"] in worker.stages:
+                    self._welcome(worker, message.values)
+                elif message.what == "joined":
+                    self._note_joined(worker, message.values["role"], message.values["problem"])
+                elif message.what != "pong" and message.values["id"] in worker.stages:
                     worker.stages[message.values["id"]].put_nowait(message)
 
-    async def _welcome(self, worker: _Worker, values: dict[str, Any]) -> None:
+    async def _receive(self, worker: _Worker) -> bytes:
+        """Return the next bytes of a worker. Raises LinkLostError, also if it hangs."""
+        receiving = asyncio.ensure_future(worker.link.receive())
+        missed = 0
+        try:
+            # questions are counted, not seconds, since this process may have been stopped itself
+            while not (await asyncio.wait({receiving}, timeout=BEAT_S))[0]:
+                if not worker.ready:
+                    continue  # the start has its own limit
+                if missed >= MOST_MISSED:
+                    await self._examine(worker, receiving)
+                missed += 1
+                worker.link.send(encode("ping"))
+            return receiving.result()
+        finally:
+            receiving.cancel()
+
+    @staticmethod
+    async def _examine(worker: _Worker, receiving: asyncio.Future[bytes]) -> None:
+        """Raise LinkLostError for a silent worker, unless it answers meanwhile."""
+        examining = asyncio.ensure_future(worker.link.examine())
+        both: set[asyncio.Future[Any]] = {receiving, examining}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                examining.result()
+                # answers that a broken connection held back arrive now
+                await asyncio.wait({receiving}, timeout=BEAT_S)
+            if not receiving.done():
+                raise LinkLostError(f"it did not answer for {MOST_MISSED * BEAT_S:g} s")
+        finally:
+            examining.cancel()
+
+    def _welcome(self, worker: _Worker, values: dict[str, Any]) -> None:
         worker.facts = {**values["facts"], "node": worker.link.node}
         self.machines.append(worker.facts)
-        for data in self._joins:
+        for data in self._joins.values():
             worker.link.send(data)
-        async with self._changed:
-            worker.ready, worker.ready_at = True, clock()
-            self._starting -= 1
-            self._changed.notify_all()
+        worker.ready, worker.ready_at = True, clock()
+        self._starting -= 1
+        self._changed.notify()
+
+    def _note_joined(self, worker: _Worker, role: str, problem: str) -> None:
+        """Note whether a worker can run an agent. Raises LinkLostError if it can run none."""
+        worker.problems[role] = problem
+        self._changed.notify()
+        if problem and role in self._reported:
+            self._tell(f"a new worker cannot run the agent {role}: {one_line(problem)}")
+        if all(worker.problems.get(one) for one in self._sources):
+            raise LinkLostError(problem)
 
     async def _bury(self, worker: _Worker | None, error: LinkLostError) -> None:
         """Record that a worker is lost, end its episodes, and replace it."""
         starting = worker is None or not worker.ready
-        async with self._changed:
-            if starting:
-                self._starting -= 1
-                self._refusals.append(error.detail)
-            if worker is not None:
-                worker.ready = False
-                worker.lost, worker.lost_at = error, clock()
-                worker.suspects = frozenset(worker.asked.values())
-                for messages in worker.stages.values():
-                    messages.put_nowait(None)
-            if not starting and not self._leaving:
-                self._tell(f"a worker died: {one_line(error.detail)}")
-                self._deaths += 1
-                if self._deaths <= MOST_DEATHS:
-                    self._start_worker()
-            self._changed.notify_all()
+        if starting:
+            self._starting -= 1
+            self._refusals.append(error.detail)
+        unable = False
+        if worker is not None:
+            unable = all(worker.problems.get(role) for role in self._sources)
+            worker.ready = False
+            worker.lost, worker.lost_at = error, clock()
+            worker.suspects = frozenset(worker.asked.values())
+            for messages in worker.stages.values():
+                messages.put_nowait(None)
+        if not starting and not unable and not self._leaving:
+            self._tell(f"a worker died: {one_line(error.detail)}")
+            self._deaths += 1
+            if self._deaths <= MOST_DEATHS:
+                self._start_worker()
+        self._changed.notify()
         if worker is not None and not self._leaving:
             await worker.link.close()
 
-    async def _choose(self) -> _Worker:
-        """Return the ready worker with the fewest worlds. Raises AssessmentFailed."""
-        async with self._changed:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(START_S):
-                    await self._changed.wait_for(lambda: self._ready() or not self._starting)
-            ready = self._ready()
-        if not ready:
-            lost = [worker.lost.detail for worker in self._workers if worker.lost is not None]
-            raise AssessmentFailed(f"no worker is left; the last one: {lost[-1] if lost else ''}")
-        return min(ready, key=lambda worker: (len(worker.stages), worker.number))
-
-    def _ready(self) -> list[_Worker]:
-        return [worker for worker in self._workers if worker.ready]
+    async def _choose(self, role: str) -> _Worker:
+        """Return the least busy worker that can run an agent. Raises AssessmentFailed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                await self._changed.wait_for(
+                    lambda: self._able(role) or not (self._starting or self._joining(role))
+                )
+        able = self._able(role)
+        if not able:
+            raise AssessmentFailed(self._why_nobody(role))
+        return min(able, key=lambda worker: (len(worker.stages), worker.number))
 
     async def prepare(self, party: Party, query: bytes, repeat: int) -> RemoteStage:
         """Have the least busy worker build a world."""
-        worker = await self._choose()
+        worker = await self._choose(party.role)
         stage = RemoteStage(self, party, worker, next(self._numbers), query, repeat)
         stage.send("prepare", query, role=party.role, repeat=repeat)
         try:
@@ -338,7 +448,7 @@ class Remote:
         ]
         if others:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE_S), self._changed:
+                async with asyncio.timeout(_GRACE_S):
                     await self._changed.wait_for(lambda: all(one.lost for one in others))
                 if all(role in one.suspects for one in (worker, *others)):
                     return _Loss(detail)  # an agent can kill each worker that plays its episodes
@@ -418,27 +528,34 @@ class RemoteStage:
             world_s=this.world_s,
             queue_s=this.queue_s,
         )
+        limit_s = None if left_s is None else max(0.0, left_s) + OVERTIME_S
         asked = answered = executed = False
+        limit = asyncio.timeout(limit_s)
         try:
-            while (message := await self._messages.get()) is not None:
-                if message.what == "started":
-                    asked = True
-                    self._worker.asked[self._number] = self._party.role
-                    await hooks.started()
-                    self.send("go")
-                elif message.what == "answered":
-                    failure = read_agent_failure(message.values["failure"])
-                    answered = answered or failure is None
-                    hooks.answered(failure)
-                elif message.what == "executing":
-                    executed = True
-                    await hooks.executing()
-                    self.send("go")
-                elif message.what == "played":
-                    self._end()
-                    self._remote.note_end()
-                    return self._finish(read_played(message.values, message.body), this)
-        except BaseException:
+            async with limit:
+                while (message := await self._messages.get()) is not None:
+                    if message.what == "started":
+                        asked = True
+                        self._worker.asked[self._number] = self._party.role
+                        await hooks.started()
+                        self.send("go")
+                    elif message.what == "answered":
+                        failure = read_agent_failure(message.values["failure"])
+                        answered = answered or failure is None
+                        hooks.answered(failure)
+                    elif message.what == "executing":
+                        executed = True
+                        await hooks.executing()
+                        self.send("go")
+                    elif message.what == "played":
+                        self._end()
+                        self._remote.note_end()
+                        return self._finish(read_played(message.values, message.body), this)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                self.send("cancel")
+                self._end()
+                return Played(None, asked=False, world_s=this.world_s, verdict=None)
             await finish(self.close())
             raise
         self._end()

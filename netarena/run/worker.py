@@ -143,6 +143,8 @@ class Worker:
                     return
                 if message.what == "setup":
                     await self._set_up(message, stack)
+                elif message.what == "ping":
+                    self._send(encode("pong"))
                 else:
                     self._take(message)
 
@@ -210,12 +212,13 @@ class Worker:
             agent = source.make(self._application, config, role)
             await agent.open(timeout_s=_OPEN_S)
             self._players[role] = LocalPlayer(Party(self._application, config, role, agent))
+            problem = ""
         except (ConfigError, AgentFailed) as error:
-            self._joining[role].set_result(str(error))
+            problem = str(error)
         except Exception as error:  # noqa: BLE001 -- the head reports it
-            self._joining[role].set_result(f"{type(error).__name__}: {error}")
-        else:
-            self._joining[role].set_result("")
+            problem = f"{type(error).__name__}: {error}"
+        self._joining[role].set_result(problem)
+        self._send(encode("joined", role=role, problem=problem))
 
     async def _run(self, number: int, episode: _Episode, message: Message) -> None:
         """Prepare, play and close one stage; send the result."""
@@ -272,7 +275,7 @@ async def main(handle: int) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     task = asyncio.ensure_future(Worker(reader, writer).serve())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, ConnectionError):  # the relay may close first
         await task
     with suppress(OSError):
         await writer.drain()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from netarena.cli.executor import NamedSource, ProgramSource
+from netarena.run import remote
 from netarena.run.assessment import conduct
 from netarena.run.journal import JOURNAL_NAME, read_journal
 from netarena.run.ray_pool import RayPool
@@ -62,8 +63,8 @@ async def play(pool: RayPool, name: str, out: Path) -> dict[str, list[Any]]:
             async with app:
                 await conduct(app, config, agents, out=folder)
         else:
-            async with Remote(pool, {app.role: partial(_same, source)}, tell) as remote:
-                await conduct(app, config, agents, out=folder, executor=remote)
+            async with Remote(pool, {app.role: partial(_same, source)}, tell) as head:
+                await conduct(app, config, agents, out=folder, executor=head)
         told[where] = results(folder)
     return told
 
@@ -95,25 +96,30 @@ def results(folder: Path) -> list[Any]:
     ]
 
 
-async def kill(pool: RayPool, out: Path) -> dict[str, Any]:
-    """Kill one of two workers while its agent thinks; the agent's program notes its variables."""
+async def lose(pool: RayPool, out: Path, how: signal.Signals) -> dict[str, Any]:
+    """Kill or stop one of two workers while its agent thinks; the agent's program notes its
+    variables."""
     toy = load("toy")
     config = toy.config_type.parse({"num_queries": 4, "seed": 7, "concurrency": 2})
     program = f'env > {out}/environ; sleep 1; cat > {out}/prompt; echo "open v1"'
     source = ProgramSource(["sh", "-c", program], "--agent-exec")
     agents = {toy.role: source.make(toy, config, toy.role)}
-    folder = out / "killed"
-    async with Remote(pool, {toy.role: lambda: source}, tell) as remote:
-        run = asyncio.ensure_future(conduct(toy, config, agents, out=folder, executor=remote))
+    folder = out / how.name
+    async with Remote(pool, {toy.role: lambda: source}, tell) as head:
+        run = asyncio.ensure_future(conduct(toy, config, agents, out=folder, executor=head))
         journal = folder / JOURNAL_NAME
         async with asyncio.timeout(120):
             while not await asyncio.to_thread(_has_episode, journal):  # noqa: ASYNC110 -- waits for a file
                 await asyncio.sleep(0.05)
             while not (victim := await asyncio.to_thread(_worker_with_agent)):  # noqa: ASYNC110 -- /proc
                 await asyncio.sleep(0.05)
-        os.kill(victim, signal.SIGKILL)
+        os.kill(victim, how)
         await run
-    return {"episodes": results(folder), "environ": (out / "environ").read_text()}
+    return {
+        "episodes": results(folder),
+        "environ": (out / "environ").read_text(),
+        "left": b"netarena.run.worker" in words(victim),
+    }
 
 
 def _worker_with_agent() -> int | None:
@@ -243,10 +249,14 @@ def probe(path: Path) -> list[dict[str, Any]]:
 
 async def main(out: Path, names: list[str]) -> None:
     told: dict[str, Any] = {"apps": {}}
+    usual = remote.BEAT_S, remote.MOST_MISSED
     async with RayPool(None, 2, 4) as pool:
         path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
         told["modes"] = [oct(one.stat().st_mode & 0o777) for one in (path, path.parent)]
-        told["killed"] = await kill(pool, out)
+        told["killed"] = await lose(pool, out, signal.SIGKILL)
+        remote.BEAT_S, remote.MOST_MISSED = 1.0, 5  # soon enough for a test
+        told["stopped"] = await lose(pool, out, signal.SIGSTOP)
+        remote.BEAT_S, remote.MOST_MISSED = usual
         for name in names:
             told["apps"][name] = await play(pool, name, out)
         link = await pool.hire()

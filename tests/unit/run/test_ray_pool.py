@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import tempfile
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +101,70 @@ class BrokenRay:
 
     def remote(self, kind: type) -> Any:
         raise RuntimeError(f"{kind.__name__} cannot be made")
+
+
+class FakeActor:
+    """An actor that notes its calls; each method never answers unless it is in ``results``."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.results, self.calls = results, []
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=lambda: self._call(name))
+
+    async def _call(self, name: str) -> Any:
+        self.calls.append(name)
+        if name not in self.results:
+            await asyncio.Event().wait()
+        if isinstance(result := self.results[name], Exception):
+            raise result
+        return result
+
+
+class FakeRay:
+    """A Ray with one node, that notes which actors it kills."""
+
+    class exceptions:  # noqa: N801 -- a module of Ray
+        RayError = type("RayError", (Exception,), {})
+        ActorUnavailableError = type("ActorUnavailableError", (RayError,), {})
+
+    def __init__(self, *, alive: bool = True) -> None:
+        self.alive, self.killed = alive, []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": "1f", "Alive": self.alive}]
+
+    def kill(self, actor: Any) -> None:
+        self.killed.append(actor)
+
+
+@pytest.mark.parametrize("results", [{"stop": None}, {}, {"stop": FakeRay.exceptions.RayError()}])
+def test_actor_ends_its_worker_before_it_is_killed(
+    results: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_pool, "_CLOSE_S", 0.1)
+    fake, actor = FakeRay(), FakeActor(results)
+    asyncio.run(RayLink(fake, actor, "1f", "node").close())
+    assert actor.calls == ["stop"]
+    assert fake.killed == [actor]
+
+
+def test_silent_worker_is_the_failure_of_its_node_only_if_the_node_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_pool, "_NODE_S", 0.3)
+    monkeypatch.setattr(ray_pool, "_PAUSE_S", 0.1)
+    # the actor answers, so that only its worker hangs
+    asyncio.run(RayLink(FakeRay(), FakeActor({"ping": None}), "1f", "node").examine())
+    found = {}
+    for alive in (True, False):
+        with pytest.raises(LinkLostError) as error:
+            asyncio.run(RayLink(FakeRay(alive=alive), FakeActor({}), "1f", "node").examine())
+        found[alive] = error.value.node_gone, str(error.value)
+    assert found == {
+        True: (False, "the relay of the worker did not answer for 0.3 s"),
+        False: (True, "Ray reports that the node is dead"),
+    }
 
 
 def test_node_counts_as_present_if_ray_cannot_list_nodes() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -18,12 +19,14 @@ from netarena_toy import Toy, Waterworks
 
 from netarena.agent.interface import Agent
 from netarena.config import Briefing, Config
-from netarena.errors import AgentFailed, AgentSilent, ConfigError, FailureReason
+from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Episode, Outcome, Reply
+from netarena.run import remote
 from netarena.run.assessment import conduct
 from netarena.run.channel import Decoder, encode, read_played
 from netarena.run.executor import Try
 from netarena.run.journal import JOURNAL_NAME, read_events, read_journal
+from netarena.run.play import clock
 from netarena.run.relay import Relay
 from netarena.run.remote import LinkLostError, Remote, RemoteStage, _Loss
 from netarena.task.application import Application
@@ -52,6 +55,9 @@ class TestLink:
         if ended:
             raise LinkLostError(ended, node_gone=self.node in self.pool.gone)
         return data
+
+    async def examine(self) -> None:
+        """This machine answers."""
 
     async def close(self) -> None:
         await self.relay.stop()
@@ -82,9 +88,13 @@ class Way:
     marker: str = ""
     #: Index of a query whose world kills its worker.
     deadly: int | None = None
+    #: File of which only the first worker gets an agent.
+    only: str = ""
 
     def make(self, application: Application, config: Config, role: str) -> Agent:
         """Return the agent, on a worker."""
+        if self.only and not first(self.only):
+            raise ConfigError("agent", "lacks the program")
         if self.deadly is not None:
             opens, deadly = Waterworks.open, self.deadly
 
@@ -115,6 +125,8 @@ class Valves:
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         turn = self.turns[context_id] = self.turns.get(context_id, 0) + 1
         way = self.way
+        if way.kills == "pauses" and first(way.marker):
+            await asyncio.sleep(5)
         if way.kills == "silent":
             raise AgentFailed(FailureReason.ENDPOINT, "refused")
         if way.kills == "forever":
@@ -123,6 +135,8 @@ class Valves:
         if way.kills == "together" and turn == 2:
             await asyncio.to_thread(kill_both, Path(way.marker))
         moment = {"asked": 1, "executed": 2, "always": 1, "always executed": 2}.get(way.kills)
+        if way.kills == "stops" and turn == 2 and first(way.marker):
+            os.kill(os.getpid(), signal.SIGSTOP)
         if turn == moment and ("always" in way.kills or first(way.marker)):
             os.kill(os.getpid(), signal.SIGKILL)
         return Reply(text=f"open v{min(turn, way.turns)}")
@@ -150,7 +164,11 @@ def first(marker: str) -> bool:
 
 
 def examine(
-    out: Path, way: Way, pool: Processes | None = None, **values: Any
+    out: Path,
+    way: Way,
+    pool: Processes | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    **values: Any,
 ) -> tuple[dict[str, Any], dict[str, Episode]]:
     """Examine the agent, on workers if there is a pool; return the summary and the episodes."""
 
@@ -162,8 +180,8 @@ def examine(
         if pool is None:
             async with toy:
                 return (await conduct(toy, config, agents, out=out))[ROLE]
-        async with Remote(pool, {ROLE: lambda: way}, lambda text: None) as remote:
-            return (await conduct(toy, config, agents, out=out, executor=remote))[ROLE]
+        async with Remote(pool, {ROLE: lambda: way}, tell) as executor:
+            return (await conduct(toy, config, agents, out=out, executor=executor))[ROLE]
 
     summary = asyncio.run(run())
     return summary, {
@@ -283,9 +301,9 @@ def test_lost_episode_has_the_turns_of_its_query(
 
 def test_lost_ticket_counts_as_not_declared() -> None:
     party: Any = SimpleNamespace(config=SimpleNamespace(briefing=Briefing.TICKET))
-    remote: Any = SimpleNamespace(note_end=lambda: None)
+    head: Any = SimpleNamespace(note_end=lambda: None)
     worker: Any = SimpleNamespace(stages={})
-    stage = RemoteStage(remote, party, worker, 1, b"", 1)
+    stage = RemoteStage(head, party, worker, 1, b"", 1)
     told: dict[str, Any] = {}
     stage._verdict = lambda this, **values: told.update(values)  # type: ignore[method-assign, assignment, func-returns-value]
     stage._lose(Try(0, 0, None, last=True), _Loss("signal 9"), answered=True, executed=True)
@@ -313,6 +331,71 @@ def test_agent_that_kills_all_workers_at_once_leaves_unsolved_episodes(tmp_path:
     assert [one.attempt for one in broken] == [0, 0]
 
 
+@pytest.mark.timeout(60)
+def test_stopped_worker_is_killed_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BEAT_S", 0.2)
+    pool = Processes(2)
+    way = Way(kills="stops", marker=str(tmp_path / "marker"), turns=8)
+    _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
+    broken = [one for one in there.values() if one.reason == "world_broken"]
+    assert [one.outcome for one in broken] == [Outcome.UNSOLVED]
+    assert "it did not answer for 2.4 s" in broken[0].detail
+    assert len(pool.links) == 3
+    assert all(link.relay._process.poll() is not None for link in pool.links)
+
+
+def test_episode_that_has_not_ended_long_after_the_deadline_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote, "OVERTIME_S", 0.1)
+    sent: list[bytes] = []
+    link: Any = SimpleNamespace(send=sent.append)
+    worker = remote._Worker(0, link)
+    head: Any = SimpleNamespace(note_free=lambda: None)
+    party: Any = SimpleNamespace(role=ROLE)
+
+    async def play() -> Any:
+        stage = RemoteStage(head, party, worker, 1, b"", 1)
+        hooks: Any = SimpleNamespace()
+        async with asyncio.timeout(20):
+            return await stage.play(Try(0, 0, clock() + 0.1, last=False), hooks)
+
+    played = asyncio.run(play())
+    assert (played.failed, played.verdict, played.asked) == (None, None, False)
+    assert [message.what for data in sent for message in Decoder().feed(data)] == ["play", "cancel"]
+    assert not worker.stages
+
+
+def test_worker_that_works_for_long_answers_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BEAT_S", 0.5)
+    monkeypatch.setattr(remote, "MOST_MISSED", 4)
+    pool, way = Processes(1), Way(kills="pauses", marker=str(tmp_path / "marker"))
+    examine(tmp_path / "there", way, pool, num_queries=1, concurrency=1)
+    assert len(pool.links) == 1
+
+
+def test_worker_that_cannot_run_the_agent_gets_no_episode(tmp_path: Path) -> None:
+    pool, told = Processes(2), []
+    _, there = examine(tmp_path, Way(only=str(tmp_path / "only")), pool, tell=told.append)
+    assert {one.outcome for one in there.values()} == {Outcome.SOLVED, Outcome.UNSOLVED}
+    assert {one.attempt for one in there.values()} == {0}
+    assert f"1 workers cannot run the agent {ROLE}: agent: lacks the program" in told
+    assert len(pool.links) == 2
+
+
+def test_run_without_a_worker_that_can_run_the_agent_fails_with_the_reason(tmp_path: Path) -> None:
+    only = tmp_path / "only"
+    only.touch()
+    with pytest.raises(
+        AssessmentFailed, match="no worker can run the agent toy_operator: agent: lacks the program"
+    ):
+        examine(tmp_path / "out", Way(only=str(only)), Processes(2))
+
+
 class BrokenLink:
     """A connection with a worker whose messages cannot be read."""
 
@@ -323,6 +406,9 @@ class BrokenLink:
 
     async def receive(self) -> bytes:
         raise RuntimeError("the stream is broken")
+
+    async def examine(self) -> None:
+        """This machine answers."""
 
     async def close(self) -> None:
         """Do nothing."""
@@ -363,9 +449,9 @@ def test_cancelled_run_ends_all_workers(tmp_path: Path) -> None:
     async def run() -> None:
         way = Way(kills="forever", marker=str(marker))
         config = Toy.config_type.parse({"num_queries": 4, "seed": 1})
-        async with Remote(pool, {ROLE: lambda: way}, lambda text: None) as remote:
+        async with Remote(pool, {ROLE: lambda: way}, lambda text: None) as executor:
             task = asyncio.ensure_future(
-                conduct(Toy(), config, {ROLE: Valves(way)}, out=tmp_path, executor=remote)
+                conduct(Toy(), config, {ROLE: Valves(way)}, out=tmp_path, executor=executor)
             )
             async with asyncio.timeout(60):
                 while not marker.exists():  # noqa: ASYNC110 -- another process makes it
