@@ -1,4 +1,4 @@
-"""The baseline LLM agent: a language model behind a strategy.
+"""The baseline LLM agent: a language model, and a strategy that controls its messages and replies.
 
 The green agent chooses the prompt style; each turn's prompt contains everything that the model
 needs. A strategy determines the messages to the model and the reply:

@@ -431,7 +431,7 @@ class Provider:
                     messages=_as_asked(messages, way),
                     stream=way.streaming,
                     timeout=left_s,
-                    # attempts are counted here, where the deadline is known
+                    # this module makes all retries itself, because it knows the deadline
                     num_retries=0,
                     max_retries=0,
                     **options,

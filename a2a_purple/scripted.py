@@ -80,7 +80,7 @@ class _Drawing:
         if index not in self._queries:
             if index != self._next:
                 self._rest = self._draw(index)
-            self._next = None  # if a query raises an error, the next call starts anew
+            self._next = None  # after an error, the next call starts a new iterator
             for query in self._rest:
                 # Some applications also generate the queries before this index.
                 self._queries[query.index] = query

@@ -79,7 +79,7 @@ REMEDY = (
 )
 
 _MODULE = "netarena.sandbox.cell"  # also when run as a program
-_START_S = 60.0  # interpreter and imports
+_START_S = 60.0  # time to start the interpreter and import modules
 _STOP_S = 10.0
 #: Address at which no server listens, for commands that need no network.
 NOWHERE = ("127.0.0.1", 9)

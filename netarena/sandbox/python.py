@@ -41,7 +41,7 @@ __all__ = ["PythonLimits", "PythonSandbox", "PythonStatus", "SandboxResult", "ch
 
 _log = logging.getLogger(__name__)
 
-_START_S = 60.0  # interpreter, imports and the guest's load
+_START_S = 60.0  # time to start the interpreter, import modules and run the guest's ``load``
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # time from a child's end until its socket closes; almost none if seccomp holds
 _CHUNK_BYTES = 1 << 16

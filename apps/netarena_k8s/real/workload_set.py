@@ -546,7 +546,7 @@ class _Course:
         return self._agreed >= _ROUNDS or (now > self._deadline and self._same >= _ROUNDS - 1)
 
 
-#: called when an episode has ended
+#: function that is called when an episode has ended
 End: TypeAlias = Callable[["RealShop"], Awaitable[None]]
 #: function that suspends all episodes except one
 Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager[None]]
