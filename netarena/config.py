@@ -32,7 +32,7 @@ from pydantic import (
 from netarena.errors import ConfigError, not_one_of, one_line
 from netarena.model import JsonValue, Record
 
-#: Smallest number of turns that is computed for a query.
+#: Lower bound of the maximum number of turns that is computed for a query.
 MIN_TURNS = 12
 SEED_BITS = 64
 #: Largest exact integer: programs that read numbers as floating point (JavaScript, jq) round larger
@@ -179,7 +179,7 @@ class Config(Record):
     )
     briefing: Briefing = Briefing.FULL
     repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
-    #: Turns of an episode; None: computed per query from the size of its world.
+    #: Maximum number of turns of an episode; None: computed per query from the size of its world.
     max_iterations: StrictInt | None = limits(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
@@ -366,7 +366,7 @@ class Config(Record):
         }
 
     def shape_hash(self) -> str:
-        """Return eight hex digits over ``shape()``."""
+        """Return a hash of ``shape()`` as eight hex digits."""
         text = json.dumps(self.shape(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -118,7 +118,7 @@ class Ask(NamedTuple):
     """One request of a query. It identifies a verdict."""
 
     query_id: str
-    #: Starts at 1.
+    #: Repetition, starting at 1.
     repeat: int = 1
 
 

@@ -6,8 +6,8 @@
         application = "toy"
         config = {"num_queries": 2}
 
-The tests use the real environment. They are not skipped if the machine lacks a requirement; the
-application's own test module must do that.
+The tests use the real environment. They do not skip themselves if the machine lacks a requirement;
+the application's own test module must skip them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class Environment(ABC):
 
     #: Whether ``execute`` is still waiting for a slot, so that no part of the move has run yet.
     waiting: bool = False
-    #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before.
+    #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before
+    #: each call.
     turn_number: int = 1
     #: Time of observing in s that counts as agent time, because the agent has caused it. Otherwise
     #: an agent could use up an assessment's time without using its own.
@@ -210,7 +211,7 @@ class Application(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop what ``__aenter__`` started."""
+        """Stop the parts that ``__aenter__`` started."""
 
     @abstractmethod
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
@@ -278,7 +279,7 @@ class Application(ABC):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Grade one step, given the episode's first state and the states before and after the step.
 
-        A pure function, so that ``netarena regrade`` can repeat it from the journal.
+        It is a pure function, so that ``netarena regrade`` can repeat it from the journal.
         """
 
     def refine(
@@ -291,7 +292,7 @@ class Application(ABC):
     ) -> Judgement:
         """Return the judgement of a step under ``config``, given the judgement of ``judge``.
 
-        ``states`` are the states before and after ``move``. A pure function, like ``judge``.
+        ``states`` are the states before and after ``move``. It is a pure function, like ``judge``.
         """
         del config, query, move, states
         return judgement
@@ -333,8 +334,8 @@ class Application(ABC):
         """Return the failure type of ``episode``, by rules that the application documents.
 
         It is called for each graded episode that was not solved safely; ``episode.steps`` are
-        complete. It must be fast and pure, so it only reads the judgements in the record. None if
-        no failure type applies.
+        complete. It must be fast and pure, so it only reads the judgements in the record. The
+        result is None if no failure type applies.
         """
         del query, episode
         return None
@@ -349,8 +350,8 @@ class Application(ABC):
     def progress(self, query: Query, state: State) -> float:
         """Return the share of tested elements that are as intended in ``state``, in [0, 1].
 
-        Training shapes rewards with this potential. A pure function; 0 if an application has no
-        such measure.
+        Training shapes rewards with this potential. It is a pure function, and 0 if an application
+        has no such measure.
         """
         del query, state
         return 0.0
@@ -365,7 +366,7 @@ class Application(ABC):
         return ()
 
     def diagnose_elsewhere(self) -> Sequence[Check]:
-        """Report the same for other machines, such as a cluster.
+        """Report what other machines, such as a cluster, can and cannot do for this application.
 
         The checks may take a long time; a service serves its card without waiting for them.
         """
@@ -375,8 +376,8 @@ class Application(ABC):
         """Raise ConfigError, with reason and remedy, for a config that this machine cannot run."""
 
     def venue(self, config: Config) -> str:
-        """Return the name of the environment that ``config`` uses, and the reason; empty if there
-        is only one."""
+        """Return the name of the environment that ``config`` uses, and why; empty if the
+        application has only one environment."""
         del config
         return ""
 
@@ -393,7 +394,7 @@ class Application(ABC):
         """Return the seconds that a query of one turn typically takes without the agent's reply.
 
         The time was measured with the oracle on two processors. Only clients see this estimate; no
-        verdict uses it. None if it is unknown.
+        verdict uses it. The result is None if the time is unknown.
         """
         del config
         return None
@@ -462,7 +463,7 @@ class Application(ABC):
 
         The audit of traces calls it inside ``async with`` of the application. An application whose
         traces exist only in a live world opens an environment, reads it through the agent's
-        sandbox, and closes it. None if an agent can read no data.
+        sandbox, and closes it. The result is None if an agent can read no data.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """

@@ -59,8 +59,8 @@ class Baselines:
         """Return the scripted agent that solves nearly all queries of ``config`` without a model.
 
         Such an agent parses prompts with fixed patterns, or sends a known configuration without
-        observations. None if there is no such agent. If there is one, summaries and reports show a
-        warning.
+        observations. The result is None if there is no such agent. If there is one, summaries and
+        reports show a warning.
         """
         del config
         return None

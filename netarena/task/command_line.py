@@ -61,8 +61,8 @@ class Line:
     """One logical line. It ends where bash would start to run it.
 
     ``why`` names the missing part; it is empty if the line is complete. ``texts`` are the positions
-    of quotes, comments and here-documents. ``comments`` are those of the comments, and
-    ``documents`` those of here-documents with their closing lines.
+    of quotes, comments and here-documents. ``comments`` are the positions of comments, and
+    ``documents`` the positions of here-documents with their closing lines.
     """
 
     start: int

@@ -147,8 +147,8 @@ _MIN_ENTRY_CHARS = 300
 #: Maximum number of characters of the command and of the output in one entry of a history.
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
-#: The same limit for tickets about a large world. It is low, so that an agent that reads the whole
-#: world has few turns left for repairs.
+#: Maximum number of characters of the output in an entry, in tickets about a large world. It is
+#: low, so that an agent that reads the whole world has few turns left for repairs.
 MAX_TICKET_OUTPUT_CHARS = 4_000
 #: Maximum number of characters of the output of one command in a record.
 MAX_LOGGED_CHARS = 20_000

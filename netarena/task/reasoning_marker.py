@@ -82,7 +82,7 @@ PAIRS = (
     # by the table of a Home Assistant agent (sbenodiz/ai_agent_ha#49)
     Pair("<|thinking|>", re.escape("</|thinking|>")),
     # gpt-oss: channels of the harmony format (scouzi1966/maclocal-api#121). The token that ends a
-    # message also ends answers, here and of Phi
+    # message also ends answers, of gpt-oss and of Phi
     Pair("<|channel|>analysis", re.escape("<|end|>"), closes=False),
     # Solar Open (LocalAI)
     Pair("<|think|>", re.escape("<|end|>"), closes=False),
