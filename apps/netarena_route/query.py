@@ -27,7 +27,8 @@ from netarena_route.world import model as world
 from netarena_route.world.model import World
 from netarena_route.world.path import Plan
 
-#: Must be increased with every change after which a seed generates a different query.
+#: Version of the generator. It must be increased with every change after which a seed generates a
+#: different query.
 VERSION = "3"
 #: Version of queries with a number of faults of any kinds.
 COUNTED_VERSION = "4"

@@ -33,7 +33,7 @@ from netarena.sdk import (
     try_out,
 )
 
-_START_S = 60.0  # interpreter and imports
+_START_S = 60.0  # time to start the interpreter and import modules
 _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
 #: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.

@@ -246,7 +246,7 @@ _INCOMPLETE = 0x1
 _KNOWN = _LEARNT & ~_INCOMPLETE
 #: States STALE (unused for a while), DELAY or PROBE (being checked again), and FAILED.
 _STALE, _CHECKED, _FAILED = 0x4, 0x8 | 0x10, 0x20
-_EXTERNALLY = 0x10  # a flag
+_EXTERNALLY = 0x10  # flag of entries learnt externally
 _NOARP, _PERMANENT = 0x40, 0x80
 
 
@@ -267,7 +267,8 @@ def links(netlink: Netlink) -> Iterator[Link]:
 
 
 def cable(name: str, end: str, space: int) -> Message:
-    """Return a message that creates a veth pair: ``name`` here, ``end`` in namespace ``space``."""
+    """Return a message that creates a veth pair: ``name`` in the socket's namespace, ``end`` in
+    namespace ``space``."""
     other = _LINK.pack(0, 0, 0, 0, 0)
     other += attribute(_IFLA_IFNAME, end.encode() + b"\0")
     other += attribute(_IFLA_NET_NS_FD, struct.pack("=I", space))

@@ -1,4 +1,4 @@
-"""Complete dump of a machine's settings, to find remains of faults and changes by commands.
+"""Complete dump of a machine's settings, to find remaining parts of faults and changes by commands.
 
 In addition to a snapshot, which all networks use, it contains filter tables (even if the intended
 machine has none), queues, permanent ARP entries, links and sysctls. Tickets use the dump, because

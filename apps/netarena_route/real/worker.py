@@ -53,7 +53,7 @@ class RouteWorker(worker.Worker):
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
-        #: In tickets: finds remains of faults or, in false alarms, changes by commands.
+        #: In tickets: finds remaining parts of faults or, in false alarms, changes by commands.
         self._trace: Trace | None = None
         #: Machine -> settings before its first command that expire or take effect later.
         self._fleeting: dict[str, frozenset[str]] = {}
@@ -77,9 +77,9 @@ class RouteWorker(worker.Worker):
 
         ``faults`` are this program's own commands, each with its machine. ``wanted`` is the
         expected matrix, by default the intended matrix. With ``traced``, each state reports the
-        remains of faults or, if there are no faults, the changes by commands. ``cpu_s`` is the CPU
-        time of building. ``waited_s`` is the part of the verification that was spent waiting for
-        pings that never arrived.
+        remaining parts of faults or, if there are no faults, the changes by commands. ``cpu_s`` is
+        the CPU time of building. ``waited_s`` is the part of the verification that was spent
+        waiting for pings that never arrived.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
