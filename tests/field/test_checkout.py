@@ -1,9 +1,9 @@
 """Reported folders of manifests: one row per report, with its source and the result of reading it.
 
 The situations are public; the manifests were written for this test. A row adds files to those of a
-shop, or replaces some. It has the expected pairs that may connect and the expected warning about
-ignored objects, or the reason why the folder is refused. Results follow what a real cluster accepts
-or refuses. Add a row for each new report.
+small application, or replaces some of its files. It has the expected pairs that may connect and the
+expected warning about ignored objects, or the reason why the folder is refused. Results follow what
+a real cluster accepts or refuses. Add a row for each new report.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ metadata: {name: dns, namespace: kube-system}
 spec: {selector: {k8s-app: kube-dns}, ports: [{port: 53, protocol: UDP}]}
 """
 SHOP = {"web.yaml": WEB, "db.yaml": DB, "batch.yaml": BATCH, "policy.yaml": POLICY}
-#: allowed pairs of the unchanged shop: web and db have a service, and web has no policy
+#: allowed pairs of the unchanged application: web and db have a service, and web has no policy
 AS_EVER = "batch>web db>web web>db"
 
 
@@ -105,7 +105,7 @@ class Row(NamedTuple):
     source: str
     #: short description
     what: str
-    #: files that replace those of the shop or are added to them
+    #: files that replace those of the application or are added to them
     files: Mapping[str, str]
     #: pairs that may connect
     comes_to: str | Refused = AS_EVER

@@ -608,7 +608,8 @@ ANNOTATE = f"kubectl annotate netpol frontend note={shlex.quote(NOTE)}"
 
 @pytest.mark.usefixtures("briefly")
 def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
-    """One agent stops the plug-in; other agents with healthy or broken shops are not affected."""
+    """One agent stops the plug-in; other agents with intended or broken policies are not
+    affected."""
 
     async def scene():
         world = boutique()
@@ -635,7 +636,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
             assert "adservice patched" in (await kubectl.run(line)).told
             sight = await repaired.look()
             assert (sight.reached, sight.disagreement) == (world.intended, ())
-            broken = await one.deploy(world)  # its shop is deployed while the plug-in is stopped
+            broken = await one.deploy(world)  # deployed while the plug-in is stopped
             await broken.write(closed)
             sight = await broken.look()
             assert sight.reached != world.intended

@@ -1,7 +1,7 @@
 """A real cluster and the evaluator agree on the allowed traffic, with drawn faults and policies.
 
-NETARENA_SETS=200 tests that many sets of each kind instead of a few, in four shops at once. A set
-takes about a second.
+NETARENA_SETS=200 tests that many sets of each kind instead of a few, in four namespaces at once. A
+set takes about a second.
 
 Rules for a named port that a selected pod does not declare are left out, because kube-router 2.2.1
 enforces them wrongly: they should allow nothing, but kube-router allows everything.
@@ -24,7 +24,7 @@ from netarena_k8s.world.policy import selects
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 
 SETS = int(os.environ.get("NETARENA_SETS", "3"))
-#: number of shops that are measured at once
+#: number of namespaces that are measured at once
 SHOPS = 4 if SETS > 20 else 1
 NAMES = sorted(KINDS)
 EXISTENCE = ("Exists", "DoesNotExist")
@@ -193,7 +193,7 @@ def measured(cluster, world, sets):
         numbered = zip(range(SETS), known, strict=False)
 
         async def work():
-            """Take the next set and measure it in this shop, until no set is left."""
+            """Take the next set and measure it in this namespace, until no set is left."""
             deployed = await one.deploy(world)
             space = deployed.access.namespace
             for number, (name, policies) in numbered:

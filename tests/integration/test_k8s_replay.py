@@ -85,13 +85,13 @@ EXPLAINED = (
     "kubectl explain netpol.spec.egress.ports.port",
     "kubectl explain deployments.metadata --recursive",
 )
-#: commands that make a shop's objects look as if a client had applied them
+#: commands that make the deployed objects look as if a client had applied them
 AS_APPLIED = (
     "kubectl apply set-last-applied --create-annotation -f shop.yaml",
     "kubectl delete networkpolicies --all",
     "kubectl apply -f policies.yaml",
 )
-#: commands that replace a real shop's stand-ins with the objects of the recorded cluster
+#: commands that replace the stand-ins on a real cluster with the objects of the recorded cluster
 AS_RECORDED = (
     "kubectl delete deployments,services,networkpolicies --all --cascade=foreground",
     "kubectl wait pods --all --for=delete --timeout=120s",
@@ -154,7 +154,8 @@ def give(folder, role, kubeconfig):
 
 
 class Ours:
-    """Source of shops on the embedded cluster: a new shop for each command that writes."""
+    """Source of deployments on the embedded cluster: a new deployment for each command that
+    writes."""
 
     def __init__(self, cluster, folder, heard):
         self._cluster = cluster
@@ -163,7 +164,8 @@ class Ours:
         self._shop = None
 
     async def renew(self, *, writes):
-        """Deploy a shop whose objects were applied by a client, like the recorded ones."""
+        """Deploy an application whose objects were applied by a client, like the recorded
+        objects."""
         self._shop = await self._cluster.deploy(boutique())
         await self._heard.enter_async_context(self._shop.admit(Caller(os.getpid())))
         give(self._folder, "operator", self._shop.access.kubeconfig)
@@ -178,7 +180,7 @@ class Ours:
 
 
 class Theirs:
-    """A shop of a real cluster, in which the recorded objects replace the stand-ins."""
+    """A deployment on a real cluster, in which the recorded objects replace the stand-ins."""
 
     def __init__(self, cluster, folder, shop):
         self._cluster = cluster

@@ -706,7 +706,7 @@ def test_agent_of_a_resumed_run_is_started_again_by_name(fake, capsys):
     named = {(one["agent_info"]["name"], one["agent_info"]["itself"]) for one in records}
     assert named == {("my agent", "netarena-oracle")}
     assert serving(seed) == []
-    # another agent is another participant, unless it is said to be the same
+    # a different agent is a different participant, unless --name says that it is the same
     capsys.readouterr()
     again = ["run", "lamp", "--out", "run", "--resume"]
     assert main([*again, "--agent", "sweeper"]) == 2

@@ -15,7 +15,7 @@ INI = """
 addopts = ["-rs"]
 markers = ["requires(name): as in the project"]
 """
-# "shared" is missing, because this copy of conftest.py has no ../shared beside it
+# "shared" is missing, because no folder ../shared exists next to this copy of conftest.py
 BODY = """
 import pytest
 

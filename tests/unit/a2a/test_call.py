@@ -59,7 +59,7 @@ async def test_malformed_call_gives_an_error_without_a_traceback(tmp_path, caplo
         (message(line, b"0").replace(b'{"a":0}', b"[]"), -32602, ""),
     ):
         error = (await ask(app, body, line))["error"]
-        # version 0.3 has other codes: for versions, and one for data that is not a call
+        # version 0.3 has other codes for unsupported versions, and for data that is not a call
         codes = {code, -32600, -32009} if line == "0.3" and code == -32602 else {code}
         assert error["code"] in codes, body[:100]
         assert said in error["message"]

@@ -1076,7 +1076,7 @@ async def test_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     before = resident()
     errors = await asyncio.gather(*(failure(script, timeout_s=60) for _ in range(2)))
     assert {error.reason for error in errors} == {FailureReason.TOO_LARGE}
-    # two requests at the same time, and this test's server
+    # this includes two requests at the same time, and the server of this test
     assert resident() - before < 40 * 2**20
 
 

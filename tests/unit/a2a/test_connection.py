@@ -116,7 +116,7 @@ async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path, monkeyp
         idle = [await connect(url) for _ in range(2)]
         for _, writer in idle:
             writer.write(HALF_A_HEAD)
-        # this request makes the first connection the one that was active last
+        # with this request, the first connection is the most recently active one
         (await http.get(url + CARD)).raise_for_status()
         idle.append(await connect(url))
         assert await closed(idle[0][0])

@@ -128,7 +128,7 @@ async def test_connection_goes_to_the_address_that_was_checked():
             await agent.aclose()
             assert caught.value.reason is FailureReason.ENDPOINT
             assert asked == ["twisted"] * 2
-            # the same without time between two lookups
+            # the same attack without a pause between the two lookups
             with pytest.raises(AddressRefused):
                 await doors.connect_tcp("twisted", int(port))
     assert not server.calls

@@ -174,7 +174,7 @@ def test_query_never_asked_counts_with_its_own_limit():
     asked = {"unasked": QUERIES[1:3]}
     result = summarise(Sized(), computed, 7, [timed(1.0, 0.0, 0.0)], QUERIES[1:3], **asked)
     assert result["avg_iterations"] == (2 + 40 + 60) / 3
-    asked["limit_of"] = lambda _: 14  # as references to stored queries have it
+    asked["limit_of"] = lambda _: 14  # as for references to stored queries
     result = summarise(Sized(), computed, 7, [timed(1.0, 0.0, 0.0)], QUERIES[1:3], **asked)
     assert result["avg_iterations"] == (2 + 14 + 14) / 3
 

@@ -388,7 +388,7 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
 
 def test_an_order_that_should_be_unsafe_is_tried_out():
     class Hurried(Lamp):
-        """In its hasty orders a lamp goes out, or all goes well."""
+        """Lamps whose hasty orders end with the given reply."""
 
         def __init__(self, *last: str) -> None:
             self.last = last
@@ -496,7 +496,7 @@ def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
                 raise EnvironmentFailed(f"world {self.number}")
             return await super().execute(move)
 
-    # a single lane skips the remaining worlds after a failure
+    # with concurrency 1, no further world is opened after a failure
     for concurrency, worlds in ((1, 2), (3, 3)):
         opened.clear()
         result = asyncio.run(audit(Turned(Slow), CONFIG, 7, 2, concurrency=concurrency))

@@ -15,7 +15,7 @@ from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
 APPLY = "kubectl apply -f - <<E\nkind: x\nE"
 PATCH = 'kubectl patch networkpolicy adservice --type=merge -p \'{"spec":{"ingress":[]}}\''
-#: a closing tag inside a quoted text, or outside of any
+#: command with a closing tag inside a quoted text
 NOTE = "kubectl annotate netpol x note='</think>'"
 
 FOUND = {

@@ -109,8 +109,7 @@ class Flock(Labelled, Parrot):
 
 
 async def test_a_query_is_drawn_when_it_is_asked_for_and_no_other_with_it(brief):
-    """Earlier, drawing 200 large shops took longer than the first eight replies may take.
-
+    """Earlier, generating 200 large k8s worlds took longer than the first eight replies may take.
     At that time, only 96 % of the queries were solved.
     """
     brief = dataclasses.replace(

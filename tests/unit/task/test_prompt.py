@@ -144,7 +144,7 @@ def test_bounded_history_keeps_its_ends_and_fits_the_limit(history: list[str], m
     kept = bound(history, most)
     note = 40  # length of the note about a cut
     newest = len(history[-1]) if history else 0
-    # a quarter is left for the others
+    # a quarter of the limit is left for the other entries
     assert sum(map(len, kept)) <= max(most, newest + most // 4) + note * (len(kept) + 1)
     if sum(map(len, history)) <= most and len(history) <= most // 600:
         assert list(kept) == history

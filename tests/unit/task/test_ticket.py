@@ -172,7 +172,7 @@ class RememberingTickets(ToyTickets):
 
 
 class Remembering(Toy):
-    """A toy whose judge blames observations after a repair; one query has leftovers."""
+    """A toy whose judge finds an observation of a changed world unsafe; one query has leftovers."""
 
     tickets = RememberingTickets()
 

@@ -700,7 +700,7 @@ def test_clean_removes_only_objects_of_ended_services(monkeypatch):
     )
     monkeypatch.setattr(cluster, "_STANDING", {"mine"})
     done = asyncio.run(cluster._clean(api, listener))
-    # a service may only have been silent while the API was away, so its heartbeat is awaited
+    # the API may have been unavailable, so the services' next heartbeats are awaited
     assert done.removed == ()
     silent = (f"left: {LISTENING}", f"what is ours in ns: {LISTENING}")
     assert done.kept == (*kept, *silent)
@@ -1996,7 +1996,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_
         await other.look()
         await have(stopping, STOPPING)
         await have(other, spec)
-        # next to the other episodes, the policies in force are old
+        # while the other episodes run, the cluster still enforces the old policies
         assert (await other.shop.look()).disagreement
         sight = await other.look()
         assert (sight.reached, sight.disagreement) == ((open_,), ())
@@ -2139,7 +2139,7 @@ def test_cancelled_exclusive_use_restores_the_removed_policies(monkeypatch):
 
 def test_episode_that_ends_during_exclusive_use_gets_no_policies_back(monkeypatch):
     async def scene(there, ending, other):
-        there._stopping = True  # no pool takes its shop
+        there._stopping = True  # no pool takes its namespace
         await have(ending, STOPPING)
         async with there._alone(other):
             await ending.close()
@@ -2154,7 +2154,7 @@ def test_episode_that_ends_during_exclusive_use_gets_no_policies_back(monkeypatc
 
 def test_cancelled_close_of_an_episode_does_not_leak_its_deployment(monkeypatch):
     async def scene(there, ending, other):
-        there._stopping = True  # no pool takes its shop
+        there._stopping = True  # no pool takes its namespace
         async with ending._moving:
             closing = asyncio.create_task(ending.close())
             await asyncio.sleep(0)
@@ -2210,8 +2210,8 @@ def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeyp
 
     monkeypatch.setattr(workload_set.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
-    # the healthy and the faulty state; the agent's, also in exclusive use; three times the healthy
-    # state, the closed one and the agent's; finally healthy and closed
+    # states in order: intended, faulty, the agent's, and the agent's again in exclusive use; then
+    # three times intended, closed and the agent's; finally intended and closed
     trials = [None, None, 0.0] * 3
     assert within == [None] * 4 + [*trials, None, None]
 
