@@ -340,6 +340,7 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
     processes: int = 1,
     depth: Depth = AS_IT_IS,
     checked: Callable[[Query, Flaw | None], None] | None = None,
+    drawn: Callable[[], None] | None = None,
     slow: Slow | None = None,
     ledger: Ledger | None = None,
 ) -> Audit:
@@ -347,13 +348,13 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
 
     If ``processes`` is 1, the checks run in this process, otherwise in that many workers, each with
     its own application of the same type. ``concurrency`` worlds are open at a time in each process.
-    ``depth`` is the thoroughness. ``checked`` is called with each finished query, and ``slow`` with
-    each query in this process that takes more than ``SLOW_S``. A caller that stops early finds the
-    findings so far in ``ledger``. Raises ConfigError if the config selects no queries, and
-    EnvironmentFailed if a worker exits before its work is done.
+    ``depth`` is the thoroughness. ``drawn`` is called after each draw, ``checked`` with each
+    finished query, and ``slow`` with each query in this process that takes more than ``SLOW_S``. A
+    caller that stops early finds the findings so far in ``ledger``. Raises ConfigError if the
+    config selects no queries, and EnvironmentFailed if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
-    items = await _rest(_draw(application, config, seed, total))
+    items = await _rest(_draw(application, config, seed, total), drawn)
     await _rest(_inspect(application, items, ledger))
 
     def count(found: Iterable[Checked]) -> None:
@@ -377,13 +378,14 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     *,
     concurrency: int = CONCURRENCY,
     told: Callable[[Evidence | None, str], None],
+    drawn: Callable[[], None] | None = None,
 ) -> None:
-    """Generate ``total`` queries. Call ``told`` with each query's evidence, or the reason why it
-    has none.
+    """Generate ``total`` queries. Call ``drawn`` after each draw, then ``told`` with each query's
+    evidence, or the reason why it has none.
 
     A failed world is retried once. Raises ConfigError if the config selects no queries.
     """
-    items = await _rest(_draw(application, config, seed, total))
+    items = await _rest(_draw(application, config, seed, total), drawn)
     waiting = iter(items)
 
     async def work() -> None:
@@ -406,14 +408,19 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
             group.create_task(work())
 
 
-async def _rest(steps: Generator[None, None, T]) -> T:
-    """Run all steps and return their result; a cancellation takes effect after each step."""
+async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None = None) -> T:
+    """Run all steps and return their result; call ``done`` after each step.
+
+    A cancellation takes effect after each step.
+    """
     while True:
         try:
             next(steps)
         except StopIteration as end:
             found: T = end.value
             return found
+        if done is not None:
+            done()
         await asyncio.sleep(0)
 
 

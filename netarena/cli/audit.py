@@ -174,6 +174,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     depth=Depth(looks, orders),
+                    drawn=meter.draw,
                     checked=checked,
                     slow=slow,
                     ledger=ledger,

@@ -170,7 +170,8 @@ class Meter:
         self._what = what
         self._total: int | None = None
         self._counts: Counter[str] = Counter()
-        self._begin = time.monotonic()
+        self._num_drawn = 0
+        self._entered = self._begin = time.monotonic()
         self._bar: Progress | None = None
         if bar and sys.stderr.isatty():
             self._bar = Progress(
@@ -204,6 +205,17 @@ class Meter:
         self._total = (self._total or 0) + total
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
+
+    def draw(self) -> None:
+        """Count one more drawn query. All queries are drawn before the first one is played."""
+        self._num_drawn += 1
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, tally=f"{self._num_drawn} drawn")
+        elif _is_told(self._num_drawn, None):
+            line = f"{self._what}: {self._num_drawn} drawn in {now - self._entered:.1f} s"
+            console(sys.stderr).print(line, soft_wrap=True)
+        self._begin = now
 
     def advance(self, kind: str) -> None:
         """Count one more episode, with the result ``kind``."""

@@ -76,7 +76,12 @@ def _collect(
         async def work() -> None:
             async with app:
                 concurrency = max(CONCURRENCY, config.concurrency)
-                await collect(app, config, seed, total, concurrency=concurrency, told=told)
+                await collect(
+                    *(app, config, seed, total),
+                    concurrency=concurrency,
+                    told=told,
+                    drawn=meter.draw,
+                )
 
         if out is not None:
             out.write_text("", encoding="utf-8")
