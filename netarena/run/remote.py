@@ -1,7 +1,7 @@
 """The head of a run whose episodes are played by workers (``netarena.run.worker``).
 
-``Remote`` is an executor over ``Link``s to worker processes. It gives each world to the worker with
-the fewest worlds, and replaces workers that died.
+``Remote`` is an executor over ``Link``s to worker processes. It gives each world to the least busy
+worker, and replaces workers that died.
 
 If a worker dies, its episodes end as follows:
 
@@ -24,6 +24,9 @@ head before it executes the first command, so the head knows which rule applies.
 A worker that does not answer ``MOST_MISSED`` questions, one per ``BEAT_S``, counts as dead and is
 killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned.
 
+A worker holds worlds of one participant at a time, so an agent that kills its worker ends no other
+participant's episodes. With more participants than workers, participants share workers.
+
 A worker that cannot run a participant's agent gets none of its episodes. It leaves if it can run no
 agent.
 """
@@ -33,6 +36,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -127,6 +131,8 @@ class _Worker:
     link: Link
     #: Messages for each open stage; None says that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
+    #: Roles of the participants of the open stages, by number.
+    roles: dict[int, str] = field(default_factory=dict)
     #: Roles of the agents that have been asked, by number of the open stage.
     asked: dict[int, str] = field(default_factory=dict)
     #: These roles when the worker was lost: agents that may have killed it.
@@ -189,6 +195,8 @@ class Remote:
         self._numbers = count()
         self._refusals: list[str] = []
         self._starting = 0
+        #: Number of requests for a worker that wait, by role.
+        self._waiting: Counter[str] = Counter()
         self._deaths = 0
         self._leaving = False
         #: Facts about each worker that was ready, in order.
@@ -404,16 +412,47 @@ class Remote:
             await worker.link.close()
 
     async def _choose(self, role: str) -> _Worker:
-        """Return the least busy worker that can run an agent. Raises AssessmentFailed."""
-        with suppress(TimeoutError):
+        """Return the least busy worker that a participant may use. Raises AssessmentFailed."""
+        self._waiting[role] += 1
+        self._changed.notify()
+        try:
             async with asyncio.timeout(START_S):
                 await self._changed.wait_for(
-                    lambda: self._able(role) or not (self._starting or self._joining(role))
+                    lambda: self._usable(role) or not self._may_become_usable(role)
                 )
-        able = self._able(role)
-        if not able:
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting[role] -= 1
+        # other participants may hold all workers that can run the agent, so it shares one
+        usable = self._usable(role) or self._able(role)
+        if not usable:
             raise AssessmentFailed(self._why_nobody(role))
-        return min(able, key=lambda worker: (len(worker.stages), worker.number))
+        return min(usable, key=lambda worker: (len(worker.stages), worker.number))
+
+    def _may_become_usable(self, role: str) -> bool:
+        return bool(self._starting or self._joining(role) or self._able(role))
+
+    def _usable(self, role: str) -> list[_Worker]:
+        """Return the workers that may get another world of a participant.
+
+        Each active participant has an equal share of the workers. Its worlds on workers above its
+        share end, since it gets no new ones there. A participant with a world always gets another
+        one at once: its lanes may hold worlds that wait for that one.
+        """
+        able = self._able(role)
+        active = {one for one, number in self._waiting.items() if number} | {role}
+        for worker in self._ready():
+            active.update(worker.roles.values())
+        # a worker that starts again counts, since agents must not gain from killing one
+        number = len(able) + len(self._joining(role)) + self._starting
+        share = number // len(active)
+        if not share:
+            return able
+        own = [worker for worker in able if {*worker.roles.values()} == {role}][:share]
+        idle = [worker for worker in able if not worker.roles]
+        shared = [worker for worker in able if role in worker.roles.values()]
+        return [*own, *idle[: share - len(own)]] or shared
 
     async def prepare(self, party: Party, query: bytes, repeat: int) -> RemoteStage:
         """Have the least busy worker build a world."""
@@ -426,6 +465,10 @@ class Remote:
             await finish(stage.close())
             raise
         return stage
+
+    def note_free(self) -> None:
+        """Note that a worker has one world less, so that it may be free for a participant."""
+        self._changed.notify()
 
     def note_end(self) -> None:
         """Note that an episode has ended, so that workers are not dying one after the other."""
@@ -484,6 +527,7 @@ class RemoteStage:
         self._number, self._query, self._repeat = number, query, repeat
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         worker.stages[number] = self._messages
+        worker.roles[number] = party.role
         self._ended = False
         #: Number of earlier workers that died with this world although no agent had been asked.
         self.losses = 0
@@ -513,7 +557,9 @@ class RemoteStage:
     def _end(self) -> None:
         self._ended = True
         self._worker.stages.pop(self._number, None)
+        self._worker.roles.pop(self._number, None)
         self._worker.asked.pop(self._number, None)
+        self._remote.note_free()
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
         """Have the world played and closed."""

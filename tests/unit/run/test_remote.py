@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,8 @@ class Way:
     marker: str = ""
     #: Index of a query whose world kills its worker.
     deadly: int | None = None
+    #: Time that each reply takes.
+    pause_s: float = 0.0
     #: File of which only the first worker gets an agent.
     only: str = ""
 
@@ -125,6 +128,7 @@ class Valves:
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         turn = self.turns[context_id] = self.turns.get(context_id, 0) + 1
         way = self.way
+        await asyncio.sleep(way.pause_s)
         if way.kills == "pauses" and first(way.marker):
             await asyncio.sleep(5)
         if way.kills == "silent":
@@ -394,6 +398,74 @@ def test_run_without_a_worker_that_can_run_the_agent_fails_with_the_reason(tmp_p
         AssessmentFailed, match="no worker can run the agent toy_operator: agent: lacks the program"
     ):
         examine(tmp_path / "out", Way(only=str(only)), Processes(2))
+
+
+def _same(way: Way) -> Way:
+    return way
+
+
+def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
+    """Return a head of workers that hold worlds: a letter is a world of the participant."""
+    head = Remote(SimpleNamespace(), {}, lambda text: None)  # type: ignore[arg-type]
+    for number, roles in enumerate(held):
+        worker = remote._Worker(number, SimpleNamespace(node=""), ready=True)  # type: ignore[arg-type]
+        worker.problems = dict.fromkeys("abc", "") | ({"b": unable} if number == 0 else {})
+        worker.roles = dict(enumerate(roles))
+        head._workers.append(worker)
+    head._starting = starting
+    return head
+
+
+@pytest.mark.parametrize(
+    ("held", "starting", "usable"),
+    [
+        (("", ""), 0, {"a": [0, 1]}),  # the only participant
+        (("a", ""), 0, {"a": [0], "b": [1]}),
+        (("a", "aa"), 0, {"a": [0], "b": []}),  # b waits until worker 1 has no world of a
+        (("a", "b"), 0, {"a": [0], "b": [1]}),
+        (("a", "b", ""), 0, {"a": [0], "b": [1]}),
+        (("a", "b", "", ""), 0, {"a": [0, 2], "b": [1, 2]}),
+        (("b",), 1, {"a": []}),  # the worker of a died and starts again
+        (("b",), 0, {"a": [0], "b": [0]}),  # fewer workers than participants
+        (("ab", "ab"), 0, {"a": [0, 1]}),  # shared earlier: no lane waits for another one
+        (("ab", ""), 0, {"a": [1], "b": [1]}),
+    ],
+)
+def test_worker_gets_worlds_of_one_participant_at_a_time(
+    held: tuple[str, ...], starting: int, usable: dict[str, list[int]]
+) -> None:
+    head = make_head(*held, starting=starting)
+    head._waiting.update([*usable])
+    found = {role: sorted(one.number for one in head._usable(role)) for role in usable}
+    assert found == usable
+
+
+def test_worker_that_can_run_one_of_two_agents_gets_only_its_episodes() -> None:
+    head = make_head("", "", unable="no such program")
+    assert {worker.number for worker in head._usable("a")} == {0, 1}
+    assert {worker.number for worker in head._usable("b")} == {1}
+
+
+@pytest.mark.timeout(120)
+def test_agent_that_kills_its_workers_ends_no_episode_of_another_participant(
+    tmp_path: Path,
+) -> None:
+    ways = {"killer": Way(kills="always executed"), "other": Way(8, pause_s=0.3)}
+
+    async def run() -> None:
+        config = Toy.config_type.parse(
+            {"num_queries": 1, "concurrency": 2, "max_iterations": 8, "seed": 11}
+        )
+        agents = {role: Valves(way) for role, way in ways.items()}
+        sources = {role: partial(_same, way) for role, way in ways.items()}
+        async with Remote(Processes(2), sources, lambda text: None) as executor:
+            await conduct(Toy(), config, agents, out=tmp_path, executor=executor)
+
+    asyncio.run(run())
+    episodes = read_journal(tmp_path / "other" / JOURNAL_NAME).episodes.values()
+    assert [(one.outcome, one.attempt) for one in episodes] == [(Outcome.SOLVED, 0)] * 3
+    broken = read_journal(tmp_path / "killer" / JOURNAL_NAME).episodes.values()
+    assert [one.outcome for one in broken] == [Outcome.UNSOLVED] * 3
 
 
 class BrokenLink:
