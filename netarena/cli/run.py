@@ -314,7 +314,9 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
                 tell,
             ) as executor,
         ):
-            with Meter(f"{app.name}, {called or title}", bar=not verbose) as meter:
+            workers = None if executor is None else executor.count_workers
+            what = f"{app.name}, {called or title}"
+            with Meter(what, bar=not verbose, workers=workers) as meter:
                 examined = Named(agent, name) if name else agent
                 await conduct(
                     app,

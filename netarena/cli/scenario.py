@@ -290,7 +290,8 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
                 for role, agent in agents.items()
             }
             async with placement.open(sources, config.concurrency, tell) as executor:
-                with Meter(scenario.name, bar=not verbose) as meter:
+                workers = None if executor is None else executor.count_workers
+                with Meter(scenario.name, bar=not verbose, workers=workers) as meter:
                     if verbose:
                         agents = {role: Watched(agent) for role, agent in agents.items()}
                     await conduct(

@@ -163,11 +163,15 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise at most ``PLAIN_LINES`` lines.
 
-    ``bar`` is false if other text is printed to the terminal too.
+    ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
+    workers of a run that has any; the progress then shows it and the episodes per minute.
     """
 
-    def __init__(self, what: str, *, bar: bool = True) -> None:
+    def __init__(
+        self, what: str, *, bar: bool = True, workers: Callable[[], int | None] | None = None
+    ) -> None:
         self._what = what
+        self._workers = workers
         self._total: int | None = None
         self._counts: Counter[str] = Counter()
         self._num_drawn = 0
@@ -222,8 +226,10 @@ class Meter:
         self._counts[kind] += 1
         done = sum(self._counts.values())
         tally = ", ".join(f"{count} {name}" for name, count in sorted(self._counts.items()))
+        speed = self._tell_speed(done)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, tally=tally.replace("_", " "))
+            tally = tally.replace("_", " ") + speed
+            self._bar.update(self._task, completed=done, tally=tally)
             return
         if _is_told(done, self._total):
             spent_s = time.monotonic() - self._begin
@@ -231,8 +237,17 @@ class Meter:
             left = ""
             if self._total and self._total > done:
                 left = f", about {duration(spent_s / done * (self._total - done))} left"
-            line = f"{self._what}: {counts} in {spent_s:.1f} s{left}: {tally.replace('_', ' ')}"
+            line = (
+                f"{self._what}: {counts} in {spent_s:.1f} s{left}{speed}: {tally.replace('_', ' ')}"
+            )
             console(sys.stderr).print(line, soft_wrap=True)
+
+    def _tell_speed(self, done: int) -> str:
+        """Return the number of workers and the speed, for a run with workers."""
+        if self._workers is None or (workers := self._workers()) is None:
+            return ""
+        minutes = (time.monotonic() - self._begin) / 60
+        return f", {workers} workers, {done / max(minutes, 1e-9):.1f} episodes per minute"
 
     def tell(self, text: str) -> None:
         """Print a line in addition to the counts."""

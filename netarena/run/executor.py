@@ -120,6 +120,10 @@ class Executor(Protocol):
     #: Facts about each other machine or process that plays: host, kernel, versions of programs.
     machines: list[dict[str, str]]
 
+    def count_workers(self) -> int | None:
+        """Return the number of workers that are ready; None if this process plays."""
+        ...
+
     async def check(self, application: Application, config: Config) -> None:
         """Refuse a config that cannot be played: ConfigError has reason and remedy."""
         ...
@@ -211,6 +215,10 @@ class Local:
 
     def __init__(self) -> None:
         self.machines: list[dict[str, str]] = []
+
+    def count_workers(self) -> int | None:
+        """Return None: this process plays."""
+        return None
 
     async def check(self, application: Application, config: Config) -> None:
         """Refuse a config that this machine cannot run."""

@@ -229,6 +229,10 @@ class Remote:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(worker.link.close() for worker in self._workers))
 
+    def count_workers(self) -> int:
+        """Return the number of workers that are ready."""
+        return len(self._ready())
+
     async def check(self, application: Application, config: Config) -> None:
         """Start the workers. Raises ConfigError if none can play ``config``."""
         self._setup = encode(

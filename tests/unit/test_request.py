@@ -17,6 +17,7 @@ from netarena.a2a import green
 from netarena.a2a.purple import purple_app
 from netarena.a2a.server import create_app
 from netarena.a2a.service import listen, serving
+from netarena.cli import screen
 from netarena.cli.request import Arrived, assess
 from netarena.cli.screen import Meter
 from netarena.errors import AssessmentFailed
@@ -67,6 +68,16 @@ def test_progress_without_a_total_prints_few_lines(capsys):
             meter.advance("solved")
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines] == ["1", "2", "4", "8", "16", "32", "64"]
+
+
+def test_progress_of_a_run_with_workers_shows_their_number_and_the_speed(capsys, monkeypatch):
+    monkeypatch.setattr(screen.time, "monotonic", iter([0.0, 20.0, 20.0]).__next__)
+    with Meter("m", workers=lambda: 3) as meter:
+        meter.expect(2)
+        meter.advance("agent_failed")
+    assert capsys.readouterr().err == (
+        "m: 1/2 in 20.0 s, about 20 s left, 3 workers, 3.0 episodes per minute: 1 agent failed\n"
+    )
 
 
 @pytest.mark.parametrize("reply", ["Hello.", '{"answer": 42}', '{"outcome": "solved"}'])
