@@ -166,7 +166,8 @@ class A2AAgent:
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
     agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
     listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL; with
-    it, the card is not fetched again. Raises ConfigError for a malformed URL.
+    it, the card is not fetched again. ``open`` then raises AgentFailed if no connection to the
+    agent succeeds within ``probe_s``. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -179,9 +180,11 @@ class A2AAgent:
         transport: httpx.AsyncBaseTransport | None = None,
         connect_timeout_s: float = math.inf,
         card: tuple[str, bytes] | None = None,
+        probe_s: float | None = None,
     ) -> None:
         self._url = check_url(url, "url")
         self._connect_timeout_s = connect_timeout_s
+        self._probe_s = probe_s
         self._name = name
         self._credential = credential
         self._network = network or Network()
@@ -237,6 +240,8 @@ class A2AAgent:
         if not path:
             path, card = await _persist(self._fetch_card, timeout_s, self._connect_timeout_s)
             self.fetched = path, card.SerializeToString()
+        elif self._probe_s is not None:
+            await self._probe(min(timeout_s, self._probe_s))
         self.card = Card(
             path=path,
             name=_clean(card.name, 200),
@@ -259,6 +264,14 @@ class A2AAgent:
         )
         self._streaming = card.capabilities.streaming
         self._clients = {url: self._connect(url, self._streaming) for url in self._urls}
+
+    async def _probe(self, timeout_s: float) -> None:
+        """Raise AgentFailed if this machine cannot connect to the agent, which may be busy."""
+        try:
+            await _persist(self._fetch_card, timeout_s)
+        except AgentFailed as error:
+            if error.unsent:
+                raise
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
         """Send one prompt and wait for the complete reply. Raises AgentFailed."""

@@ -8,8 +8,9 @@ import re
 import secrets
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -17,12 +18,21 @@ import click
 from netarena.agent.interface import STRANGE, Agent
 from netarena.cli.agent_spec import connect
 from netarena.cli.doctor import show_checks
+from netarena.cli.executor import LOCAL, RAY, Placement, make_source
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import json_option, timeout_option
+from netarena.cli.screen import tell
 from netarena.cli.terminal import json_text
 from netarena.config import SEED_BITS
-from netarena.errors import AgentFailed, ConfigError, FailureReason, ReplyRefused
+from netarena.errors import (
+    AgentFailed,
+    AssessmentFailed,
+    ConfigError,
+    FailureReason,
+    ReplyRefused,
+)
 from netarena.model import Check, Reply, Severity, Usage
+from netarena.run.executor import Party
 from netarena.task.application import Application, application_names, load
 from netarena.task.prompt import render
 
@@ -33,6 +43,10 @@ if TYPE_CHECKING:
 SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3
+#: Most workers that are started by default.
+MAX_WORKERS = 64
+#: Time limit for the agent's card, in s.
+_CARD_S = 30.0
 _REMEDIES = {
     FailureReason.ENDPOINT: "start the agent and let it listen at the URL (in a container on "
     "0.0.0.0, with its port published)",
@@ -53,9 +67,35 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
     metavar="APP",
     help="Send a fresh query of APP to the agent and report whether its reply is usable.",
 )
+@click.option(
+    "--from-workers",
+    is_flag=True,
+    help="Also start workers on Ray, and report those that cannot reach the agent. Needs "
+    "--application.",
+)
+@click.option(
+    "--ray-address",
+    metavar="ADDR",
+    help="With --from-workers: address of a Ray cluster that this machine belongs to.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --from-workers: number of workers.  [default: one per core]",
+)
 @timeout_option(280.0, "Time limit for one reply, like agent_timeout_s in a run.")
 @json_option("the checks")
-def command(*, url: str, application: str | None, timeout_s: float, as_json: bool) -> int:
+def command(  # noqa: PLR0913 -- one argument per option
+    *,
+    url: str,
+    application: str | None,
+    from_workers: bool,
+    ray_address: str | None,
+    workers: int | None,
+    timeout_s: float,
+    as_json: bool,
+) -> int:
     """Check the card, protocol, replies and timing of the agent at URL with a few real questions.
 
     Exit status 1 if an assessment would fail.
@@ -63,10 +103,21 @@ def command(*, url: str, application: str | None, timeout_s: float, as_json: boo
     if application is not None and application not in application_names():
         load(application)  # the error lists the installed ones
     app = None if application is None else load(application)
+    placement = Placement(RAY if from_workers else LOCAL, ray_address, workers)
+    if from_workers:
+        if app is None:
+            raise ConfigError("--from-workers", "needs --application")
+        placement.check(verbose=False, limits_cost=False, url=url, url_option="URL")
+    for option, value in (("--ray-address", ray_address), ("--workers", workers)):
+        if value is not None and not from_workers:
+            raise ConfigError(option, "needs --from-workers")
 
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
-            return [check async for check in checks]
+            found = [check async for check in checks]
+        if from_workers and app is not None:
+            found += await _ask_workers(url, app, placement)
+        return found
 
     checks = run_until_stopped(examine)
     failed = any(not check.ok and check.severity is not Severity.NOTE for check in checks)
@@ -85,7 +136,7 @@ async def examine_agent(
     agent = connect(url, application.role if application else "agent", os.environ)
     try:
         try:
-            await agent.open(timeout_s=min(timeout_s, 30.0))
+            await agent.open(timeout_s=min(timeout_s, _CARD_S))
         except AgentFailed as error:
             yield _failed("card", error)
             return
@@ -117,6 +168,42 @@ async def examine_agent(
         yield _judge_usage(reply)
     finally:
         await agent.aclose()
+
+
+async def _ask_workers(url: str, application: Application, placement: Placement) -> list[Check]:
+    """Return one check per node and answer: whether the node's workers can reach the agent."""
+    from netarena.run.remote import Remote
+
+    role = application.role
+    agent = connect(url, role, os.environ)
+    config = application.config_type.parse({})
+    try:
+        await agent.open(timeout_s=_CARD_S)
+        sources = {role: lambda: make_source(agent, url, None)}
+        async with placement.open(sources, MAX_WORKERS, tell) as executor:
+            assert isinstance(executor, Remote)
+            await executor.check(application, config)
+            with suppress(AssessmentFailed):  # no worker reaches the agent
+                await executor.join(Party(application, config, role, agent))
+            reports = Counter(executor.reports(role))
+    except AgentFailed as error:
+        return [_failed("workers", error)]
+    finally:
+        await agent.aclose()
+    return [_judge_node(node, number, problem) for (node, problem), number in reports.items()]
+
+
+def _judge_node(node: str, number: int, problem: str) -> Check:
+    return Check(
+        name="workers",
+        ok=not problem,
+        severity=Severity.RUN,
+        detail=f"{number} on {node}: {problem or 'connected to the agent'}",
+        remedy="let this node connect to the agent's URL, or use a cluster without the node; "
+        "workers there get no episode"
+        if problem
+        else "",
+    )
 
 
 def _judge_card(card: Card, url: str) -> list[Check]:

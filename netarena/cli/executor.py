@@ -20,6 +20,8 @@ from netarena.run.worker import Source
 from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
+#: Time in which a worker must connect to an agent's URL, in s.
+_PROBE_S = 20.0
 
 
 def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +65,7 @@ class Placement:
         """Return whether this process plays the episodes."""
         return self.executor == LOCAL
 
-    def check(
+    def check(  # noqa: PLR0913 -- one argument per option
         self,
         *,
         verbose: bool,
@@ -71,10 +73,11 @@ class Placement:
         over_a2a: bool = False,
         starts: bool = False,
         url: str | None = None,
+        url_option: str = "--agent",
     ) -> None:
         """Raise ConfigError for options that exclude each other.
 
-        ``starts`` is ``--agent-cmd``; ``url`` is the agent's URL.
+        ``starts`` is ``--agent-cmd``; ``url`` is the agent's URL, given with ``url_option``.
         """
         if self.is_local:
             for option, value in (("--ray-address", self.ray_address), ("--workers", self.workers)):
@@ -93,7 +96,7 @@ class Placement:
                 )
         if url is not None and self.ray_address is not None and _is_loopback(url):
             raise ConfigError(
-                "--agent",
+                url_option,
                 f"{url} is a different address on each node: give a URL that all nodes of the "
                 "cluster can reach",
             )
@@ -184,6 +187,7 @@ class UrlSource:
             credential=self.credential,
             network=Network(allow_link_local=True),
             card=self.card,
+            probe_s=_PROBE_S,
         )
         return Named(made, self.name) if self.name else made
 

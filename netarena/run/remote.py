@@ -293,6 +293,14 @@ class Remote:
         """Return the workers that can run an agent."""
         return [worker for worker in self._ready() if worker.problems.get(role) == ""]
 
+    def reports(self, role: str) -> list[tuple[str, str]]:
+        """Return for each worker its node, and why it cannot run an agent (empty if it can)."""
+        return [
+            (worker.link.node, worker.problems[role])
+            for worker in self._workers
+            if role in worker.problems
+        ]
+
     def _problems(self, role: str) -> list[str]:
         return [why for worker in self._workers if (why := worker.problems.get(role))]
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 from pathlib import Path
 
 import pytest
+from netarena_toy import Toy
 
-from netarena.cli import main
+from netarena.agent.process import free_port
+from netarena.cli import executor, main
+from netarena.cli.executor import UrlSource
+from netarena.config import Config
+from netarena.errors import AgentFailed
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,51 @@ def test_options_that_exclude_each_other_are_refused(
 ) -> None:
     assert main(["run", "toy", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "2"], "--workers: needs --from-workers"),
+        (["--ray-address", "a:1"], "--ray-address: needs --from-workers"),
+        (["--from-workers"], "--from-workers: needs --application"),
+        (
+            ["--from-workers", "--application", "toy", "--ray-address", "a:1"],
+            "URL: http://127.0.0.1:1 is a different address on each node",
+        ),
+    ],
+)
+def test_options_of_check_agent_that_exclude_each_other_are_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-agent", "http://127.0.0.1:1", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+async def _open(port: int) -> None:
+    card = "/.well-known/agent-card.json", b""
+    agent = UrlSource(f"http://127.0.0.1:{port}", None, card).make(Toy(), Config(), "toy_operator")
+    try:
+        await agent.open(timeout_s=10)
+    finally:
+        await agent.aclose()
+
+
+def test_worker_that_cannot_connect_to_the_agent_reports_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor, "_PROBE_S", 0.2)
+    with pytest.raises(AgentFailed, match=r"not reachable for 0\.2 s"):
+        asyncio.run(_open(free_port()))
+
+
+def test_worker_accepts_an_agent_that_is_too_busy_to_send_its_card(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor, "_PROBE_S", 0.2)
+    # the kernel accepts the connection, and no program answers
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asyncio.run(_open(server.getsockname()[1]))
 
 
 def test_missing_ray_is_one_line_that_says_what_to_install(

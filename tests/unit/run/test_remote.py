@@ -13,12 +13,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from netarena_toy import Toy, Waterworks
 
 from netarena.agent.interface import Agent
+from netarena.cli import check_agent
+from netarena.cli.executor import Placement
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Episode, Outcome, Reply
@@ -466,6 +468,30 @@ def test_agent_that_kills_its_workers_ends_no_episode_of_another_participant(
     assert [(one.outcome, one.attempt) for one in episodes] == [(Outcome.SOLVED, 0)] * 3
     broken = read_journal(tmp_path / "killer" / JOURNAL_NAME).episodes.values()
     assert [one.outcome for one in broken] == [Outcome.UNSOLVED] * 3
+
+
+def test_check_agent_reports_workers_that_cannot_run_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pool(Processes):
+        def __init__(self, address: str | None, number: int, most: int) -> None:
+            super().__init__(number)
+
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    way = Way(only=str(tmp_path / "only"))
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", Pool)
+    monkeypatch.setattr(check_agent, "connect", lambda *_: Valves(way))
+    monkeypatch.setattr(check_agent, "make_source", lambda *_: way)
+    checks = asyncio.run(check_agent._ask_workers("", Toy(), Placement("ray", None, 3)))
+    assert sorted((check.ok, check.detail) for check in checks) == [
+        (False, "2 on node-0: agent: lacks the program"),
+        (True, "1 on node-0: connected to the agent"),
+    ]
 
 
 class BrokenLink:
