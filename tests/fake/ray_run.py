@@ -254,7 +254,7 @@ async def main(out: Path, names: list[str]) -> None:
         path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
         told["modes"] = [oct(one.stat().st_mode & 0o777) for one in (path, path.parent)]
         told["killed"] = await lose(pool, out, signal.SIGKILL)
-        remote.BEAT_S, remote.MOST_MISSED = 1.0, 5  # soon enough for a test
+        remote.BEAT_S, remote.MOST_MISSED = 1.0, 10  # soon enough for a test
         told["stopped"] = await lose(pool, out, signal.SIGSTOP)
         remote.BEAT_S, remote.MOST_MISSED = usual
         for name in names:

@@ -55,7 +55,7 @@ def test_workers_give_verdicts_findings_and_moves_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"), [("killed", "signal 9"), ("stopped", "it did not answer for 5 s")]
+    ("how", "reason"), [("killed", "signal 9"), ("stopped", "it did not answer for 10 s")]
 )
 def test_lost_worker_loses_no_episode_and_no_other_verdict(
     how: str, reason: str, told: dict[str, Any]

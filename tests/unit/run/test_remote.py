@@ -306,9 +306,9 @@ def test_lost_episode_has_the_turns_of_its_query(
 
 
 def test_lost_ticket_counts_as_not_declared() -> None:
-    party: Any = SimpleNamespace(config=SimpleNamespace(briefing=Briefing.TICKET))
+    party: Any = SimpleNamespace(role=ROLE, config=SimpleNamespace(briefing=Briefing.TICKET))
     head: Any = SimpleNamespace(note_end=lambda: None)
-    worker: Any = SimpleNamespace(stages={})
+    worker: Any = SimpleNamespace(stages={}, roles={})
     stage = RemoteStage(head, party, worker, 1, b"", 1)
     told: dict[str, Any] = {}
     stage._verdict = lambda this, **values: told.update(values)  # type: ignore[method-assign, assignment, func-returns-value]
@@ -337,17 +337,17 @@ def test_agent_that_kills_all_workers_at_once_leaves_unsolved_episodes(tmp_path:
     assert [one.attempt for one in broken] == [0, 0]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 def test_stopped_worker_is_killed_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "BEAT_S", 0.2)
+    monkeypatch.setattr(remote, "BEAT_S", 0.5)
     pool = Processes(2)
     way = Way(kills="stops", marker=str(tmp_path / "marker"), turns=8)
     _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
     broken = [one for one in there.values() if one.reason == "world_broken"]
     assert [one.outcome for one in broken] == [Outcome.UNSOLVED]
-    assert "it did not answer for 2.4 s" in broken[0].detail
+    assert "it did not answer for 6 s" in broken[0].detail
     assert len(pool.links) == 3
     assert all(link.relay._process.poll() is not None for link in pool.links)
 
@@ -448,7 +448,7 @@ def test_worker_that_can_run_one_of_two_agents_gets_only_its_episodes() -> None:
     assert {worker.number for worker in head._usable("b")} == {1}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_agent_that_kills_its_workers_ends_no_episode_of_another_participant(
     tmp_path: Path,
 ) -> None:
