@@ -13,6 +13,7 @@ each operand. Therefore no production can leave out information on which the ans
 ``a|b``    exactly one of the two, once (a caller may leave out some)
 ``a?``     exactly once, in brackets or not; if ``a`` is absent, brackets are left out
            and productions that mention ``a`` outside brackets are not used
+``a|b?``   the same for one of the two, which are both present or both absent
 ``a*``     any number of times, including none
 =========  ==============================================================
 """
@@ -233,7 +234,8 @@ class _Reader:
     def _mark(self, symbol: str, part: Part) -> Part:
         if not isinstance(part, Option):
             return part
-        absent = {entry[:-1] for entry in self.signatures[symbol] if entry.endswith("?")}
+        optional = [entry for entry in self.signatures[symbol] if entry.endswith("?")]
+        absent = {name for entry in optional for name in _names(entry)}
         needs = frozenset(self._mentions(symbol, part.parts)) & absent
         if not needs:
             raise ValueError("brackets must contain an operand that can be absent")

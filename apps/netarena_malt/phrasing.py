@@ -41,6 +41,7 @@ from netarena_malt.topology import (
     CAPACITY,
     EK_AGG_BLOCK,
     EK_CONTROL_DOMAIN,
+    EK_JUPITER,
     EK_PACKET_SWITCH,
     EK_PORT,
     EK_RACK,
@@ -50,22 +51,36 @@ from netarena_malt.topology import (
 )
 
 #: Probability that a node is named rather than described, by number of enclosing descriptions.
-_NAMED = (0.1, 0.6, 1.0)
+_NAMED = (0.1, 0.75, 1.0)
 #: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
-_AGAIN = 0.7
+_AGAIN = 0.85
+#: Number of words of the longest sentence that a varied text aims at, and of texts that are written
+#: before the text with the shortest such sentence is used.
+_MAX_SENTENCE_WORDS = 25
+_MAX_TEXTS = 12
 _CONTEXT = 0.45
 #: Minimum number of held-out productions in a held-out text; a text with fewer is written again.
 _HELD_OUT = 3
-#: Probability of short names for the ports of one switch, and probability of giving a new switch's
-#: parents as those of another switch.
+#: Probabilities: of short names for the ports of one switch; of giving a new switch's parents as
+#: those of another switch; that irrelevant context is about a switch instead of its rack; of naming
+#: several removed ports together with their switch; of a range of consecutive names.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
+_GROUPED = 0.75
 _RANGE = 0.5
-#: Maximum capacities in Gbps that are written in words, and maximum capacity that is written in
+#: Maximum number (also of Gbps) that is written in words, and maximum capacity that is written in
 #: Mbps; larger numbers are hard to read.
-_MAX_SHORT_WORDS = 12
-_MAX_WORDS = 100
+_MAX_WORDS = 12
+#: Forms of the capacities of a text, repeated by their shares; and forms for capacities that the
+#: form of their text does not fit.
+_UNIT_FORMS = (
+    *(4 * ("giga",)),
+    *("gigas", "gigas_words"),
+    *("mega", "megas"),
+    "grouped",
+)
+_UNIT_FALLBACKS = ("mega", "grouped", "power")
 _MAX_MEGA = 100_000
 
 #: Kind of a reference -> its symbol in the grammar, and the operand for its anchor.
@@ -104,6 +119,7 @@ _ORDINALS = MappingProxyType(
         "twelve": "twelfth",
     }
 )
+_SENTENCE_END = re.compile(r"(?<=[.:?])\s+|\n+")
 #: Temporary mark of the end of an indented block; the complete text has a newline instead.
 _END = "\0"
 
@@ -123,14 +139,25 @@ def phrase(
     ``used`` counts productions by id.
     """
     grammar = private() if held_out else shipped()
-    while True:
+    views = passages(actions, draft)
+    written: list[tuple[int, str, Counter[str]]] = []
+    while len(written) < _MAX_TEXTS:
         here: Counter[str] = Counter()
-        text = Writer(grammar, draft, rng, held_out=held_out, used=here).write(actions)
-        if not held_out or _held_out_in(here) >= _HELD_OUT:
+        text = Writer(grammar, draft, rng, held_out=held_out, used=here).write(actions, views)
+        if held_out and _held_out_in(here) < _HELD_OUT:
+            continue
+        written.append((longest_sentence(text), text, here))
+        if held_out or written[-1][0] <= _MAX_SENTENCE_WORDS:
             break
+    _, text, here = min(written, key=lambda one: one[0])
     if used is not None:
         used.update(here)
     return text
+
+
+def longest_sentence(text: str) -> int:
+    """Return the number of words of the longest sentence; a colon also ends a sentence."""
+    return max(len(part.split()) for part in _SENTENCE_END.split(text))
 
 
 def _held_out_in(used: Counter[str]) -> int:
@@ -168,13 +195,17 @@ class Writer:
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
+        #: Form of the capacities in this text; empty until the first one.
+        self._unit = ""
+        #: Mentioned nodes whose mention has the noun of their kind.
+        self._with_kind: set[str] = set()
         #: Further networks on which descriptions in the current step must identify the same node.
         self._views: Sequence[Passage] = ()
         #: Seeds of the words that a text keeps throughout, such as 'port' or 'interface'.
         self._seeds: dict[str, int] = {}
 
-    def write(self, actions: Sequence[Action]) -> str:
-        """Return the complete text."""
+    def write(self, actions: Sequence[Action], views: Sequence[Sequence[Passage]]) -> str:
+        """Return the complete text; ``views`` are the ``passages`` of the actions."""
         last = OPERATIONS[actions[-1].kind].answer_type
         changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
         network = "network.changed" if changes else "network.same"
@@ -182,7 +213,6 @@ class Writer:
         context = (
             self._later("context", other=self._other) if self._rng.random() < _CONTEXT else None
         )
-        views = passages(actions, self._draft)
         steps = [self._later_step(*step) for step in zip(actions, views, strict=True)]
         whole: dict[str, Operand] = {"answer": answer, "context": context}
         if len(steps) == 1:
@@ -194,9 +224,13 @@ class Writer:
         return start_sentences(re.sub(rf"{_END}\s*", "\n", text).strip())
 
     def _steps(self, steps: Sequence[Callable[[], str]]) -> str:
-        first, *others = steps
-        lines = [self._expand("step.first", step=first)]
-        lines += [self._expand("step.next", step=step) for step in others]
+        total = str(len(steps))
+        lines = []
+        for position, step in enumerate(steps, start=1):
+            symbol = "step.next" if position > 1 else "step.first"
+            symbol = "step.last" if position == len(steps) else symbol
+            place = {} if position == 1 else {"position": str(position)}
+            lines.append(self._expand_alike(symbol, step=step, total_steps=total, **place))
         return "\n".join(lines)
 
     def _expand(self, symbol: str, **operands: Operand) -> str:
@@ -241,6 +275,7 @@ class Writer:
                 action.kind,
                 measure=self._measure(parameters.select.kind),
                 descending=self._later("descending"),
+                same_what=self._noun(parameters.select.kind, many=True),
                 **self._selection(parameters.select),
             )
         return _SENTENCES[action.kind](self, parameters)
@@ -248,30 +283,34 @@ class Writer:
     def _update(self, update: Update) -> str:
         alone = update.select.scope == "self"
         target = self._node_later(update.select.name) if alone else self._set(update.select)
-        measure = {"measure.port": self._measure(EK_PORT)}
+        operands: dict[str, Operand] = {
+            # In varied text, a set of nodes, which may be long, ends the sentence.
+            "target": target if self._held_out or not alone else None,
+            "single": target if alone else None,
+            "measure.port": self._measure(EK_PORT),
+        }
         if update.to_bps is not None:
-            capacity = self._bps(update.to_bps)
-            return self._expand("update.set", target=target, capacity=capacity, **measure)
+            return self._expand("update.set", capacity=self._bps(update.to_bps), **operands)
         assert update.times is not None
-        multiple = self._times(update.times)
-        return self._expand("update.times", target=target, multiple=multiple, **measure)
+        multiple, by = self._times(update.times), _factor(update.times)
+        return self._expand("update.times", multiple=multiple, by=by, **operands)
 
     def _remove(self, removal: Removal) -> str:
         return self._expand("remove", victims=lambda: self._victims(removal.names))
 
     def _victims(self, names: Sequence[str]) -> str:
         parents = {self._parent(name) for name in names}
-        share = _TOGETHER if len(names) > 1 else _TOGETHER / 2
+        share = _GROUPED if len(names) > 1 else _GROUPED / 3
         (switch,) = parents if len(parents) == 1 else (None,)
         if switch is None or self._rng.random() >= share:
             # All nodes except the last are named: after a description that ends in another node,
             # 'and' would be ambiguous.
             *others, last = names
-            named = [self._named_later(name) for name in others]
+            named = [self._bare_later(name) for name in others]
             return self._series([*named, self._node_later(last)])
         return self._expand(
             "victims.ports",
-            naming=lambda: self._naming(names, switch),
+            naming=lambda: self._naming(names, switch, short=self._rng.random() < _SHORT),
             switch=self._node_later(switch),
             port_word=self._noun(EK_PORT, many=len(names) > 1),
         )
@@ -293,8 +332,8 @@ class Writer:
                 sentences.append(
                     self._expand(
                         "add.ports",
-                        ports=self._ports_later(nodes, switch),
                         switch=self._node_later(switch),
+                        **self._ports_of(nodes, switch),
                     )
                 )
             elif kind == EK_PACKET_SWITCH:
@@ -304,29 +343,40 @@ class Writer:
                 sentences += [self._block(node) for node in nodes]
         return " ".join(sentences)
 
-    def _ports_later(self, ports: Sequence[NewNode], switch: str) -> Callable[[], str]:
-        return lambda: self._ports(ports, switch)
+    def _ports_of(self, ports: Sequence[NewNode], switch: str) -> dict[str, Operand]:
+        """Return operands for new ports, grouped by capacity: in a sentence, and in lines.
 
-    def _ports(self, ports: Sequence[NewNode], switch: str) -> str:
-        """Return noun phrases for new ports, grouped by capacity."""
+        Varied text has several groups in lines only.
+        """
         groups: dict[float, list[str]] = {}
         for port in ports:
             bps = cast("float", port.attributes[CAPACITY])
             groups.setdefault(bps, []).append(port.name)
-        order = list(groups)
-        self._rng.shuffle(order)
-        items = [self._new_ports(groups[bps], bps, switch) for bps in order]
-        # An item may itself have an 'and'.
-        return _series(
-            items, last=" and " if len(items) == 2 and " and " not in items[0] else ", and "
-        )
+        short = self._rng.random() < _SHORT
 
-    def _new_ports(self, names: Sequence[str], bps: float, switch: str) -> str:
+        def items() -> list[str]:
+            in_order = sorted(groups, key=lambda bps: min(map(_by_number, groups[bps])))
+            return [self._new_ports(groups[bps], bps, switch, short=short) for bps in in_order]
+
+        def sentence() -> str:
+            texts = items()
+            # An item may itself have an 'and'.
+            alone = len(texts) == 2 and " and " not in texts[0]
+            return _series(texts, last=" and " if alone else ", and ")
+
+        several = len(groups) > 1
+        return {
+            "ports": sentence if self._held_out or not several else None,
+            "port_list": (lambda: "\n  - ".join(items()) + _END) if several else None,
+            **self._nouns(EK_PORT),
+        }
+
+    def _new_ports(self, names: Sequence[str], bps: float, switch: str, *, short: bool) -> str:
         symbol = "new.port" if len(names) == 1 else "new.ports"
-        return self._expand(
+        return self._expand_alike(
             symbol,
             number=self._number(len(names)),
-            naming=lambda: self._naming(names, switch),
+            naming=lambda: self._naming(names, switch, short=short),
             capacity=self._bps(bps),
             **self._nouns(EK_PORT),
         )
@@ -342,7 +392,7 @@ class Writer:
             stage=self._number(stage),
             block=block,
             homes=lambda: self._homes(rack, domain),
-            ports=self._ports_later(node.contents, node.name),
+            **self._ports_of(node.contents, node.name),
             **self._nouns(EK_PACKET_SWITCH),
         )
 
@@ -375,12 +425,12 @@ class Writer:
         )
 
     def _each(self, loop: Loop) -> str:
-        head = self._selection(loop.select)
         variable = loop.variable
         kind = loop.select.kind
         assert kind is not None
+        head = {**self._selection(loop.select), "kind": self._noun(kind)}
 
-        def block(actions: Iterable[Action]) -> Callable[[], str]:
+        def block(actions: Iterable[Action], indent: str = "  ") -> Callable[[], str]:
             def lines() -> str:
                 self._kinds[variable] = kind
                 self._turns.add(variable)
@@ -388,7 +438,7 @@ class Writer:
                 self._mentioned.setdefault(kind, set()).add(variable)
                 text = "\n".join(self.step(action).rstrip(_END) for action in actions)
                 self._turns.remove(variable)
-                return "  " + text.replace("\n", "\n  ")
+                return indent + text.replace("\n", f"\n{indent}")
 
             return lines
 
@@ -396,9 +446,14 @@ class Writer:
             text = self._expand("loop.plain", body=block(loop.then), **head)
         else:
             when = loop.when
-            branches: dict[str, Operand] = {"then": block(loop.then)}
+            deep = 2 * "  "
+            branches: dict[str, Operand] = {
+                "then": block(loop.then),
+                "deep_then": block(loop.then, deep),
+            }
             if loop.otherwise:
                 branches["otherwise"] = block(loop.otherwise)
+                branches["deep_otherwise"] = block(loop.otherwise, deep)
             text = self._expand(
                 "loop.else" if loop.otherwise else "loop.if",
                 condition=lambda: self._condition(when, kind),
@@ -439,23 +494,24 @@ class Writer:
             "what": self._noun(select.kind, many=True),
             "place": self._later(f"place.{scope}", where=where),
             "front": self._later(f"front.{scope}", where=where),
-            "bound": self._bound(select),
+            "bound": self._bound("bound", select),
+            "having": self._bound("having", select),
         }
 
     def _set(self, select: Selection) -> Callable[[], str]:
         return self._later("selected", **self._selection(select))
 
-    def _bound(self, select: Selection) -> Operand:
+    def _bound(self, symbol: str, select: Selection) -> Operand:
         low, high = select.at_least_bps, select.below_bps
         measure = self._measure(select.kind)
         if low is not None and high is not None:
             return self._later(
-                "bound.between", measure=measure, low=self._bps(low), high=self._bps(high)
+                f"{symbol}.between", measure=measure, low=self._bps(low), high=self._bps(high)
             )
         if low is not None:
-            return self._later("bound.at_least", measure=measure, capacity=self._bps(low))
+            return self._later(f"{symbol}.at_least", measure=measure, capacity=self._bps(low))
         if high is not None:
-            return self._later("bound.below", measure=measure, capacity=self._bps(high))
+            return self._later(f"{symbol}.below", measure=measure, capacity=self._bps(high))
         return None
 
     def _measure(self, kind: str | None) -> Callable[[], str]:
@@ -466,8 +522,12 @@ class Writer:
     def _node_later(self, name: str) -> Callable[[], str]:
         return lambda: self.node(name)
 
-    def _named_later(self, name: str) -> Callable[[], str]:
-        return lambda: self.node(name, len(_NAMED) - 1)
+    def _bare_later(self, name: str) -> Callable[[], str]:
+        def bare() -> str:
+            self._mentioned.setdefault(self._kind(name), set()).add(name)
+            return repr(name)
+
+        return bare
 
     def node(self, name: str, depth: int = 0) -> str:
         """Return a noun phrase that identifies ``name``, inside ``depth`` other descriptions."""
@@ -501,20 +561,25 @@ class Writer:
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
-                    anchor = self._plan(reference.anchor, depth + 1, (*around, name), own)
+                    # Only a container is described within a description.
+                    deeper = depth + 1 if own == "order" else len(_NAMED) - 1
+                    anchor = self._plan(reference.anchor, deeper, (*around, name), own)
                     if anchor is not None:
                         return _Plan(name, reference, anchor)
         return _Plan(name) if nameable else None
 
     def _tell(self, plan: _Plan) -> str:
         kind = self._kind(plan.name)
-        if self._mentioned.get(kind) == {plan.name} and self._rng.random() < _AGAIN:
+        alone = self._mentioned.get(kind) == {plan.name} and plan.name in self._with_kind
+        if alone and kind != EK_JUPITER and self._rng.random() < _AGAIN:
             return self._expand("ref.again", kind=self._noun(kind))
         if plan.reference is None:
             text = self._expand("ref.name", kind=self._noun(kind), name=repr(plan.name))
         else:
             text = self._refer(plan.reference, plan.anchor)
         self._mentioned.setdefault(kind, set()).add(plan.name)
+        if self._noun(kind)() in text:
+            self._with_kind.add(plan.name)
         return text
 
     def _refer(self, reference: Reference, anchor: _Plan | None) -> str:
@@ -542,7 +607,7 @@ class Writer:
         switches = self._draft.switches(name) if kind == EK_RACK else ()
         if switches and self._rng.random() < _TOGETHER:
             name = self._rng.choice(switches)
-        return self._named_later(name)()
+        return self._expand("ref.name", kind=self._noun(self._kind(name)), name=repr(name))
 
     def _is_there(self, name: str) -> bool:
         """Return whether a node of this name exists before the task."""
@@ -556,6 +621,7 @@ class Writer:
 
     def _quote_new(self, name: str) -> str:
         self._mentioned.setdefault(self._kinds[name], set()).add(name)
+        self._with_kind.add(name)
         return repr(name)
 
     # Words.
@@ -567,25 +633,25 @@ class Writer:
         """Return the nouns of ``kind`` for productions that name them as symbols."""
         return {f"{kind}.one": self._noun(kind), f"{kind}.many": self._noun(kind, many=True)}
 
-    def _naming(self, names: Sequence[str], switch: str) -> str:
-        """Return the names of ports of ``switch`` as text that follows 'the'."""
+    def _naming(self, names: Sequence[str], switch: str, *, short: bool) -> str:
+        """Return the names of ports of ``switch`` as text that follows 'the'.
+
+        With ``short`` they are short names if possible.
+        """
         # Inside a loop ``switch`` is the variable, and names start with it.
         prefix = f"{switch}."
         # The empty name prevents 'that port', which would be unclear after a list of names.
         self._mentioned.setdefault(EK_PORT, set()).update(names, ("",))
-        short = all(name.startswith(prefix) for name in names)
-        inside = all(name.startswith(switch) for name in names)
         form = "full"
-        if short and (switch in self._turns or self._rng.random() < _SHORT):
-            form = "short"
-        elif inside and (switch in self._turns or self._rng.random() < 1 - _SHORT):
-            form = "suffix"
+        if short or switch in self._turns:
+            if all(name.startswith(prefix) for name in names):
+                form = "short"
+            elif all(name.startswith(switch) for name in names):
+                form = "suffix"
         cut = {"full": "", "short": prefix, "suffix": switch}[form]
-        shown = sorted(
-            (name.removeprefix(cut) for name in names), key=lambda name: (len(name), name)
-        )
+        shown = sorted((name.removeprefix(cut) for name in names), key=_by_number)
         many = "namings" if len(names) > 1 else "naming"
-        return self._expand(f"{many}.{form}", name=lambda: self._names(shown))
+        return self._expand_alike(f"{many}.{form}", name=lambda: self._names(shown))
 
     def _names(self, names: Sequence[str]) -> str:
         """Return names in quotes; consecutive numbers may be shortened to 'first to last'."""
@@ -618,19 +684,28 @@ class Writer:
         whole_giga = int(giga) if giga_right and giga.isdecimal() else None
         words = None if whole_giga is None or whole_giga > _MAX_WORDS else in_words(whole_giga)
         mega_right = mega_right and float(mega) < _MAX_MEGA
-        return self._expand_alike(
-            "capacity",
-            exact=repr(bps) if whole is None else str(whole),
-            grouped=f"{whole:,}" if whole is not None else None,
-            power=power if float(power) == bps else None,
-            giga=giga if giga_right else None,
-            giga_words=words if whole_giga and whole_giga <= _MAX_SHORT_WORDS else None,
-            gigas=giga if giga_right and giga != "1" else None,
-            gigas_words=words if giga != "1" else None,
-            one_giga=words if giga == "1" else None,
-            mega=mega if mega_right else None,
-            megas=mega if mega_right and mega != "1" else None,
-        )
+        forms = {
+            "giga": {"giga": giga if giga_right else None},
+            "gigas": {
+                "gigas": giga if giga_right and giga != "1" else None,
+                "one_giga": words if giga == "1" else None,
+            },
+            "gigas_words": {
+                "gigas_words": words if giga != "1" else None,
+                "one_giga": words if giga == "1" else None,
+            },
+            "mega": {"mega": mega if mega_right else None},
+            "megas": {"megas": mega if mega_right and mega != "1" else None},
+            "grouped": {"grouped": f"{whole:,}" if whole is not None else None},
+            "power": {"power": power if float(power) == bps else None},
+        }
+        exact = {"exact": repr(bps)}
+        if not self._unit:
+            self._unit = self._rng.choice(_UNIT_FORMS)
+        giga_like = "gigas" if self._unit.startswith("gigas") else "giga"
+        fitting = (forms[name] for name in (self._unit, giga_like, *_UNIT_FALLBACKS))
+        form = next((one for one in fitting if any(one.values())), exact)
+        return self._expand_alike("capacity", **form)
 
     def _number(self, number: float) -> Callable[[], str]:
         return lambda: self.number(number)
@@ -638,10 +713,10 @@ class Writer:
     def number(self, number: float) -> str:
         """Return a number of nodes, or a stage, as digits or words."""
         whole = number == int(number)
-        return self._expand(
+        return self._expand_alike(
             "number",
             digits=f"{number:g}",
-            in_words=in_words(int(number)) if whole else None,
+            in_words=in_words(int(number)) if whole and number <= _MAX_WORDS else None,
         )
 
     def _ordinal(self, rank: int) -> Callable[[], str]:
@@ -651,9 +726,8 @@ class Writer:
         """Return the ordinal of a position from 0; -1 is the last."""
         if rank < 0:
             return self._expand("ordinal", in_words="last")
-        return self._expand(
-            "ordinal", digits=_ordinal_digits(rank + 1), in_words=ordinal_in_words(rank + 1)
-        )
+        words = ordinal_in_words(rank + 1) if rank < _MAX_WORDS else None
+        return self._expand_alike("ordinal", digits=_ordinal_digits(rank + 1), in_words=words)
 
     def _times(self, factor: float) -> Callable[[], str]:
         return lambda: self.multiple(factor)
@@ -663,7 +737,7 @@ class Writer:
         percent = f"{factor * 100:.12g}"
         return self._expand(
             "multiple",
-            factor=f"{factor:.12g}" if float(f"{factor:.12g}") == factor else repr(factor),
+            factor=_factor(factor),
             in_words=_multiple_in_words(factor),
             percent=percent if float(percent) / 100 == factor else None,
         )
@@ -680,6 +754,11 @@ _SENTENCES: Mapping[str, Callable[[Writer, object], str]] = MappingProxyType(
         },
     )
 )
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """Return a sort key for names that differ in a number at their ends."""
+    return len(name), name
 
 
 def _series(items: Sequence[str], *, last: str = " and ") -> str:
@@ -719,6 +798,10 @@ def ordinal_in_words(number: int) -> str | None:
 def _ordinal_digits(number: int) -> str:
     teen = number % 100 in {11, 12, 13}
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.12g}" if float(f"{factor:.12g}") == factor else repr(factor)
 
 
 def _multiple_in_words(factor: float) -> str | None:

@@ -73,15 +73,17 @@ RELEASED_NAME = "released"
 #: Version of the generator, raised whenever a seed would draw different queries.
 VERSION = "4"
 #: Version of the generator for texts from the grammar, whose wording may change separately.
-WORDED_VERSION = "6"
-#: Version of the generator for configs with planning tasks.
+WORDED_VERSION = "8"
+#: Versions of the generator for configs with planning tasks: canonical, and from the grammar.
 PLANNING_VERSION = "7"
+WORDED_PLANNING_VERSION = "9"
 #: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
     {
         VERSION: "phrasing canonical",
         WORDED_VERSION: "phrasing varied and held_out",
-        PLANNING_VERSION: "complexity_level with level5",
+        PLANNING_VERSION: "complexity_level with level5 and phrasing canonical",
+        WORDED_PLANNING_VERSION: "complexity_level with level5 and phrasing varied",
     }
 )
 
@@ -347,9 +349,10 @@ def plan_data(query: Query) -> Mapping[str, Any] | None:
 
 def version_of(config: Config) -> str:
     """Return the generator's version for queries of ``config``."""
-    if PLANNING_LEVEL in config.complexity_level:
-        return PLANNING_VERSION
-    return WORDED_VERSION if _is_worded(config) else VERSION
+    planning = PLANNING_LEVEL in config.complexity_level
+    if _is_worded(config):
+        return WORDED_PLANNING_VERSION if planning else WORDED_VERSION
+    return PLANNING_VERSION if planning else VERSION
 
 
 def _is_worded(config: Config) -> bool:

@@ -28,9 +28,13 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: Maximum number of nodes among which positions by name are used, because higher ordinals are
-#: unreadable and slow.
+#: Maximum number of nodes among which positions by name are used, because more are slow to sort.
 _MAX_NAMES = 500
+#: Maximum positions by capacity and by name; 'the 13th smallest' is hard to look up and to read.
+_MAX_SIZE_RANK = 3
+_MAX_NAME_RANK = 20
+#: Probability that a node is described through a sibling only if nothing else describes it.
+_SIBLING_LAST = 0.6
 #: Maximum number of switches whose ports are summed for a position by capacity: for a switch, and
 #: for a block.
 _MAX_SWITCHES = 24
@@ -83,10 +87,15 @@ def propose(
 
     ``nested`` is set for a reference within another reference. Positions within a container are
     then left out, because 'the third port in X' could also mean the third port of a container in X.
+    Siblings are left out, because 'after X in name order' within another description is hard to
+    read.
     """
     kind = draft.kind(name)
-    ways = [way for way in _WAYS_TO[kind] if not (nested and way in _IN_SOMETHING)]
-    for way in rng.sample(ways, len(ways)):
+    ways = [way for way in _WAYS_TO[kind] if not (nested and way in _NOT_NESTED)]
+    in_order = rng.sample(ways, len(ways))
+    if rng.random() < _SIBLING_LAST:
+        in_order.sort(key=lambda way: way in _BESIDE)
+    for way in in_order:
         reference = WAYS[way].propose(draft, name, kind, rng)
         if reference is not None and all(
             resolve(view, reference) == [name] for view in (draft, *views)
@@ -224,6 +233,8 @@ def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
     if reference.way == "named":
         place = sorted(names).index(name)
         rank = -1 if place == len(names) - 1 else place
+        if rank >= _MAX_NAME_RANK:
+            return None
     else:
         switch = reference.kind == EK_PACKET_SWITCH
         most = _MAX_SWITCHES if switch else _MAX_SWITCHES_OF_BLOCKS
@@ -232,6 +243,8 @@ def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
         sign = -1 if reference.way == "largest" else 1
         own = (sign * draft.total(name), name)
         rank = sum((sign * draft.total(one), one) < own for one in names)
+        if rank >= _MAX_SIZE_RANK:
+            return None
     return Reference(reference.way, reference.kind, reference.anchor, rank)
 
 
@@ -299,8 +312,8 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 )
 
 _RANKS = ("largest", "smallest", "named")
-_IN_SOMETHING = frozenset({*_RANKS, "only", "most_ports"})
 _BESIDE = ("next", "previous", "sibling")
+_NOT_NESTED = frozenset({*_RANKS, "only", "most_ports", *_BESIDE})
 #: Form of reference -> name of its family of similar forms.
 FAMILIES: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(_BESIDE, "sibling") | dict.fromkeys((*_RANKS, "of_all", "most_ports"), "order")

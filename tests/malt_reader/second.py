@@ -90,9 +90,9 @@ _HEADS = {
     "bare": ["the (?:enclosing )?{noun}"],
     "place": ["the {ord} {noun}"],
     "by_name": ["the {ord} by name of (?:the|all) {noun}"],
-    "size": ["the {size} {noun}", "the {size} of the {noun}"],
+    "size": ["the {size} {noun}(?: by capacity)?", "the {size} of the {noun}"],
     "sibling": ["the (?:only |one )?sibling(?: {noun})?"],
-    "next": ["the next sibling(?: {noun})? by name"],
+    "next": ["the next sibling(?: {noun})? (?:by name|in name order)"],
     "root": ["the root of the network"],
 }
 #: possible tails: words, with '...' for a noun phrase, by their effect
@@ -112,7 +112,11 @@ _TAILS = {
         "(?:in all of|of all in) ...",
         "among the {noun} in ...",
     ],
-    "all": ["(?:in|of) the (?:entire )?model", "among all {noun}", "(?:of all )?there are"],
+    "all": [
+        "(?:in|of) the (?:entire |whole )?(?:model|network)",
+        "among all {noun}",
+        "(?:of all )?there are",
+    ],
     "by_name": [
         "that (?:stands|comes) {ord} (?:in name order|by name)",
         "at the {ord} place in name order",
@@ -120,7 +124,11 @@ _TAILS = {
         "that is {ord} in name order",
     ],
     "in_order": ["in name order", "by name"],
-    "size": ["(?:that )?is the {size}", "that comes out as the {size}"],
+    "size": [
+        "(?:that )?is the {size}",
+        "that comes out as the {size}",
+        "with the {size} capacity",
+    ],
     "that_has": ["that ... has"],
     "sorted": ["is {ord} when the {noun} in ... are sorted by name"],
     "capacity": [
@@ -140,6 +148,7 @@ _TAILS = {
         "whose name comes right after that of ...",
         "that follows its sibling ...",
         "that directly follows ... in name order",
+        "immediately after ...",
         "right after ...",
     ],
     "previous": [
@@ -148,7 +157,7 @@ _TAILS = {
         "whose name comes right before that of ...",
         "that precedes its sibling ...",
         "that directly precedes ... in name order",
-        "that is immediately before ... in name order",
+        "(?:that is )?immediately before ... in name order",
         "right before ...",
     ],
     "comes_next": ["that comes next by name"],
@@ -292,7 +301,7 @@ class _Loose(_Meaning):
     def look_up_loop(self, loop: Node) -> None:
         super().look_up_loop(loop)
         # the loop's nodes are mentioned one after the other
-        kind = _kind_of(loop["what"])
+        kind = _kind_of(loop["what"] or loop["kind"])
         self.mentioned.setdefault(kind, set()).update({f"{loop.start} a", f"{loop.start} b"})
 
     # Noun phrases.
@@ -476,7 +485,7 @@ class SecondReader(Reader):
     """Reads texts of the published grammar, but with free attachment in descriptions."""
 
     _REFERENCES = (
-        "where inner outer anchor switch rack domain peer superblock subject other reference"
+        "where inner outer anchor switch rack domain peer superblock subject other single reference"
     )
 
     def __init__(self) -> None:

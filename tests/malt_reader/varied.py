@@ -178,17 +178,23 @@ def _one_after_another(
     return rule
 
 
-def _block(reading: Reading, start: int) -> Readings:
-    """Read indented lines as statements of a separate text."""
-    match = re.compile(r"  [^\n]*(?:\n  [^\n]*)*").match(reading.text, start)
-    if not match:
-        return []
-    inner = Reading(reading.language, re.sub(r"^  ", "", match[0], flags=re.MULTILINE))
-    return [
-        (match.end(), _shifted(node, start))
-        for end, node in inner.operand("statements", 0)
-        if end == len(inner.text)
-    ]
+def _block(indent: int) -> Callable[[Reading, int], Readings]:
+    """Return a rule that reads lines with ``indent`` spaces as statements of a separate text."""
+    lines = re.compile(rf" {{{indent}}}[^\n]*(?:\n {{{indent}}}[^\n]*)*")
+
+    def rule(reading: Reading, start: int) -> Readings:
+        match = lines.match(reading.text, start)
+        if not match:
+            return []
+        text = re.sub(rf"^ {{{indent}}}", "", match[0], flags=re.MULTILINE)
+        inner = Reading(reading.language, text)
+        return [
+            (match.end(), _shifted(node, start))
+            for end, node in inner.operand("statements", 0)
+            if end == len(inner.text)
+        ]
+
+    return rule
 
 
 def _shifted(value: Any, by: int) -> Any:
@@ -216,7 +222,7 @@ class Reader:
         operands: dict[str, Any] = {
             **_each_key("task first second step statement", statement),
             **_each_key(
-                "where inner outer anchor switch rack domain peer superblock subject other "
+                "where inner outer anchor switch rack domain peer superblock subject other single "
                 "reference",
                 reference,
             ),
@@ -230,17 +236,19 @@ class Reader:
             "numbered": starting("step."),
             "steps": _one_after_another("numbered", ["\n"]),
             "statements": _one_after_another("statement", ["\n"]),
-            **_each_key("body then otherwise", _block),
+            **_each_key("body then otherwise", _block(2)),
+            **_each_key("deep_then deep_otherwise", _block(4)),
             "answer": starting("answer."),
             "context": ["context"],
             "network": starting("network."),
             "condition": starting("condition."),
-            "what": [*nouns_many, *nouns_one],
+            **_each_key("what same_what", [*nouns_many, *nouns_one]),
             "kind": nouns_one,
             "port_word": ["EK_PORT.one", "EK_PORT.many"],
             "place": starting("place."),
             "front": starting("front."),
             "bound": starting("bound."),
+            "having": starting("having."),
             "measure": ["measure.port", "total"],
             **_each_key("capacity low high", ["capacity"]),
             "size": starting("size."),
@@ -254,15 +262,17 @@ class Reader:
             "ending": _quoted,
             "new": starting("new.port"),
             "ports": _one_after_another("new", [", "], " and ", ", and "),
+            "port_list": _one_after_another("new", ["\n  - "]),
             "one_switch": ["add.switch"],
             "switches": _one_after_another("one_switch", [" "]),
             "homes": starting("homes."),
             **_each_key("in_words giga_words gigas_words one_giga", _words),
             "digits": _match(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?"),
+            **_each_key("position total_steps", _match(r"\d+")),
             "grouped": _match(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?![\d,.e])"),
             "power": _match(r"\d+(?:\.\d+)?e\d+"),
             **_each_key(
-                "exact giga gigas mega megas factor percent", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")
+                "exact giga gigas mega megas factor percent by", _match(r"\d+(?:\.\d+)?(?!\d|e\d)")
             ),
         }
         self.language = Language(grammar, operands, further)
@@ -301,10 +311,17 @@ class _Meaning:
     def program(self, tree: Node) -> tuple[Do, ...]:
         self.look_up(tree)
         if tree.symbol == "text.many":
-            steps = [step["step"] for step in tree["steps"]["items"]]
-            symbols = [step.symbol for step in tree["steps"]["items"]]
-            if symbols != ["step.first", *["step.next"] * (len(steps) - 1)]:
+            items = tree["steps"]["items"]
+            steps = [step["step"] for step in items]
+            symbols = [step.symbol for step in items]
+            if symbols != ["step.first", *["step.next"] * (len(steps) - 2), "step.last"]:
                 raise Unreadable("steps out of order")
+            if any(
+                step["position"] not in {None, str(number)}
+                or step["total_steps"] not in {None, str(len(items))}
+                for number, step in enumerate(items, start=1)
+            ):
+                raise Unreadable("steps with other numbers")
         else:
             steps = [tree[key] for key in ("task", "first", "second") if tree[key] is not None]
         program = tuple(self.statement(step) for step in steps)
@@ -345,8 +362,8 @@ class _Meaning:
                     self.mentioned.setdefault(self.new[name], set()).add(name)
 
     def look_up_loop(self, loop: Node) -> None:
-        bodies = {"body", "then", "otherwise"}
-        kind = _kind(loop["what"])
+        bodies = {"body", "then", "otherwise", "deep_then", "deep_otherwise"}
+        kind = _kind(loop["what"] or loop["kind"])
         heads = [p for key, p in loop.operands if key not in bodies | {"condition"}]
         inner = [p for key, p in loop.operands if key in bodies | {"condition"}]
         for part in sorted(heads, key=lambda node: node.start):
@@ -460,14 +477,16 @@ class _Meaning:
         if kind in {"count", "list", "rank"}:
             if node["measure"] is not None:
                 _check_measure(node["measure"], _kind(node["what"]))
+            if node["same_what"] is not None and _kind(node["same_what"]) != _kind(node["what"]):
+                raise Unreadable("another kind")
             return Do(kind, self.select(node))
         return _STATEMENTS[kind](self, node)
 
     def select(self, node: Node) -> Select:
         where = node["place"] or node["front"]
-        kind = _kind(node["what"])
+        kind = _kind(node["what"] or node["kind"])
         scope = "children" if where.symbol.endswith(".directly") else "descendants"
-        low, high = self.bounds(node["bound"], kind)
+        low, high = self.bounds(node["bound"] or node["having"], kind)
         return Select(self.names[where["where"]], scope, kind, low, high)
 
     @staticmethod
@@ -475,18 +494,20 @@ class _Meaning:
         if bound is None:
             return None, None
         _check_measure(bound["measure"], kind)
-        if bound.symbol == "bound.between":
+        form = bound.symbol.partition(".")[2]
+        if form == "between":
             return _bps(bound["low"]), _bps(bound["high"])
         bps = _bps(bound["capacity"])
-        return (bps, None) if bound.symbol == "bound.at_least" else (None, bps)
+        return (bps, None) if form == "at_least" else (None, bps)
 
     def update(self, node: Node) -> Do:
-        target = node["target"]
+        target = node["target"] or node["single"]
         chosen = self.select(target) if target.symbol == "selected" else None
         select = chosen or Select(self.names[target])
         if node.symbol == "update.set":
             return Do("update", (select, "to_bps", _bps(node["capacity"])))
-        return Do("update", (select, "times", _multiple(node["multiple"])))
+        factor = float(node["by"]) if node["by"] is not None else _multiple(node["multiple"])
+        return Do("update", (select, "times", factor))
 
     def remove(self, node: Node) -> Do:
         victims = node["victims"]
@@ -510,7 +531,8 @@ class _Meaning:
 
     def additions(self, node: Node, block: str) -> Iterator[New]:
         if node.symbol == "add.ports":
-            yield from self.ports(node["ports"], self.names[node["switch"]])
+            new = node["ports"] or node["port_list"]
+            yield from self.ports(new, self.names[node["switch"]])
             return
         name = _only_name(node["name"])
         if node.symbol == "add.block":
@@ -527,7 +549,7 @@ class _Meaning:
             parents += [self.names[homes["rack"]], self.names[homes["domain"]]]
         stage = attributes({"switch_loc": {"stage": _number(node["stage"])}})
         yield New(name, "EK_PACKET_SWITCH", stage, frozenset(parents))
-        yield from self.ports(node["ports"], name)
+        yield from self.ports(node["ports"] or node["port_list"], name)
 
     def ports(self, series: Node, switch: str) -> Iterator[New]:
         for node in series["items"]:
@@ -544,7 +566,10 @@ class _Meaning:
         when = self.condition(node["condition"], select.kind) if node["condition"] else None
         then, otherwise = (
             tuple(self.statement(item) for item in branch["items"]) if branch else ()
-            for branch in (node["body"] or node["then"], node["otherwise"])
+            for branch in (
+                node["body"] or node["then"] or node["deep_then"],
+                node["otherwise"] or node["deep_otherwise"],
+            )
         )
         _, variable = self.turns.pop()
         return Do("each", Each(select, variable, when, then, otherwise))

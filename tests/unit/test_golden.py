@@ -93,7 +93,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     ("name", "queries", "prompts"),
     [
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
-        ("malt, worded", "0903b9db0bfd49f0", "57e06d2483931030"),
+        ("malt, worded", "94999247318f0232", "5bf5105bdb99faeb"),
         ("route", "c0384b1e38b1560e", "3c5de96636152e0f"),
         # formerly a world of route: the same queries, ids and prompts
         ("backbone", "1951fea38563938d", "53309e0d1bd66605"),

@@ -25,7 +25,7 @@ from netarena_malt.planning.assignment import (
     judge as judge_model,
 )
 from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
-from netarena_malt.planning.wording import Brief, compose, pick
+from netarena_malt.planning.wording import Brief, compose, pick, reword
 
 #: Technician minutes and test benches of a wave.
 _MINUTES = 960
@@ -304,7 +304,7 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         goal = pick(
             rng,
             f"Plan the upgrade of {count} switches in waves, so that urgent switches come early.",
-            f"{count} switches need new software. Assign them to waves, urgent ones early.",
+            f"Assign {count} switches to upgrade waves, and upgrade urgent switches early.",
         )
         objective = pick(
             rng,
@@ -317,19 +317,19 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         goal = pick(
             rng,
             f"Plan the upgrade of {count} switches in as few waves as possible.",
-            f"{count} switches need new software. Assign them to waves, and use few waves.",
+            f"Assign {count} switches to upgrade waves, and use as few waves as possible.",
         )
         objective = pick(
             rng,
             "The objective, to be minimised, is the number of waves with at least one switch.",
-            "Minimise the objective: the number of waves that have any switch.",
+            "Minimise the objective: the number of waves that contain at least one switch.",
         )
     goal += pick(
         rng,
         f" The waves are numbered 1 to {waves}. All switches of a wave are drained at the same "
         "time, upgraded, and taken back into service before the next wave.",
-        f" There are waves 1 to {waves}, one after the other. The switches of a wave are out of "
-        "service together and are back before the next wave begins.",
+        f" Waves 1 to {waves} run one after the other. The switches of a wave are out of service "
+        "at the same time, and are back in service before the next wave begins.",
     )
     return compose(
         Brief(
@@ -353,17 +353,37 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 ),
             ),
             requests=(
-                "only: each of switches is in a wave from waves[0] to waves[1], both included.",
-                "apart: the numbers of the waves of any two of switches differ by at least gap.",
-                (
-                    "order: each of switches is at least gap waves after the one before it in the "
-                    "list."
+                reword(
+                    rng,
+                    "only: each of switches is in a wave from waves[0] to waves[1], both included.",
+                    "only: each of the request's switches is in a wave from waves[0] to waves[1], "
+                    "both included.",
                 ),
-                "at_most: at most limit of switches are in the waves from waves[0] to waves[1].",
+                reword(
+                    rng,
+                    "apart: the numbers of the waves of any two of switches differ by at least "
+                    "gap.",
+                    "apart: the wave numbers of any two of the request's switches differ by at "
+                    "least gap.",
+                ),
+                reword(
+                    rng,
+                    "order: each of switches is at least gap waves after the one before it in the "
+                    "list.",
+                    "order: each of the request's switches is at least gap waves after the one "
+                    "before it in the list.",
+                ),
+                reword(
+                    rng,
+                    "at_most: at most limit of switches are in the waves from waves[0] to "
+                    "waves[1].",
+                    "at_most: at most limit of the request's switches are in the waves from "
+                    "waves[0] to waves[1], both included.",
+                ),
             ),
             objective=objective,
-            form="Answer a plan with type 'table': data has one row [name of the switch, number "
-            "of its wave] for each switch.",
+            answer_type="table",
+            content="one row [name of the switch, number of its wave] for each switch",
         ),
         rng,
     )

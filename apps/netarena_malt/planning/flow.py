@@ -26,7 +26,7 @@ from netarena_malt.planning.plan import (
     Verdict,
     Violation,
 )
-from netarena_malt.planning.wording import Brief, compose, pick
+from netarena_malt.planning.wording import Brief, compose, pick, reword
 
 _BLOCKS = 16
 _SPINES = 64
@@ -560,7 +560,7 @@ def _describe(data: Data, rng: random.Random | None) -> str:
             rng,
             "The objective, to be minimised, is the number of links that stay on, because at least "
             "one demand uses them.",
-            "Minimise the objective: the number of links that any demand uses.",
+            "Minimise the objective: the number of links that at least one demand uses.",
         )
     return compose(
         Brief(
@@ -575,10 +575,14 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 "requests: a list of objects, described below",
             ),
             rules=(
-                (
+                reword(
+                    rng,
                     "Each demand takes one path, without a split. A path is any link between "
                     "its block from and a spine switch, then any link between the same spine "
-                    "switch and its block to."
+                    "switch and its block to.",
+                    "Each demand takes exactly one path. A path has two links: first any link from "
+                    "the demand's block from to a spine switch, then any link from the same spine "
+                    "switch to the demand's block to.",
                 ),
                 (
                     "The load of a link is the sum of the sizes of all demands that use it, in "
@@ -586,14 +590,34 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 ),
             ),
             requests=(
-                "through: each of demands uses one of spines.",
-                "at_most: at most limit of demands use a spine switch that is not one of spines.",
-                "apart: no two of demands use spine switches of the same spine block.",
-                "together: all of demands use the same spine switch.",
+                reword(
+                    rng,
+                    "through: each of demands uses one of spines.",
+                    "through: each of the request's demands uses one of its spines.",
+                ),
+                reword(
+                    rng,
+                    "at_most: at most limit of demands use a spine switch that is not one of "
+                    "spines.",
+                    "at_most: at most limit of the request's demands use a spine switch that is "
+                    "not one of its spines.",
+                ),
+                reword(
+                    rng,
+                    "apart: no two of demands use spine switches of the same spine block.",
+                    "apart: no two of the request's demands use spine switches of the same spine "
+                    "block.",
+                ),
+                reword(
+                    rng,
+                    "together: all of demands use the same spine switch.",
+                    "together: all of the request's demands use the same spine switch.",
+                ),
             ),
             objective=objective,
-            form="Answer a plan with type 'table': data has one row [name of the demand, name of "
-            "its first link, name of its second link] for each demand.",
+            answer_type="table",
+            content="one row [name of the demand, name of its first link, name of its second "
+            "link] for each demand",
         ),
         rng,
     )

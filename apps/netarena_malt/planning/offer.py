@@ -23,7 +23,7 @@ from netarena_malt.planning.plan import (
     Verdict,
     Violation,
 )
-from netarena_malt.planning.wording import Brief, compose, pick
+from netarena_malt.planning.wording import Brief, compose, pick, reword
 
 _OFFERS = 500
 _PLANTED = 90
@@ -370,21 +370,38 @@ def _describe(data: Data, rng: random.Random | None) -> str:
             rules=(
                 "Each offer is bought at most once, and as a whole.",
                 "The units of the bought offers reach the need of every switch; more is allowed.",
-                "Of the two offers in a pair of incompatible, at most one is bought.",
+                reword(
+                    rng,
+                    "Of the two offers in a pair of incompatible, at most one is bought.",
+                    "At most one offer of each pair in incompatible is bought.",
+                ),
             ),
             requests=(
-                "at_most: at most limit of offers are bought.",
-                "at_least: at least limit of offers are bought.",
-                "share: no supplier delivers more than limit units for the switch target.",
+                reword(
+                    rng,
+                    "at_most: at most limit of offers are bought.",
+                    "at_most: at most limit of the request's offers are bought.",
+                ),
+                reword(
+                    rng,
+                    "at_least: at least limit of offers are bought.",
+                    "at_least: at least limit of the request's offers are bought.",
+                ),
+                reword(
+                    rng,
+                    "share: no supplier delivers more than limit units for the switch target.",
+                    "share: no supplier delivers more than limit units for the switch in target.",
+                ),
             ),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the prices of the bought offers, "
                 "minus the rebate of each entry of rebates whose offers are all bought.",
-                "Minimise the objective: add the prices of all bought offers, and subtract a "
-                "rebate where all offers of its entry are bought.",
+                "Minimise the objective: add the prices of all bought offers, and subtract the "
+                "rebate of each entry of rebates whose offers are all bought.",
             ),
-            form="Answer a plan with type 'list': data has the names of the bought offers.",
+            answer_type="list",
+            content="the names of the bought offers",
         ),
         rng,
     )

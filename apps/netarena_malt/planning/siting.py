@@ -24,7 +24,7 @@ from netarena_malt.planning.assignment import (
     judge as judge_model,
 )
 from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
-from netarena_malt.planning.wording import Brief, compose, pick
+from netarena_malt.planning.wording import Brief, compose, pick, reword
 
 _SWITCHES = 320
 _DEPOTS = 60
@@ -376,12 +376,28 @@ def _first_rack(data: Data) -> Plan | None:
     return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
 
 
-def _request_lines(word: str) -> tuple[str, ...]:
+def _request_lines(word: str, rng: random.Random | None) -> tuple[str, ...]:
     return (
-        f"apart: no two of switches have the same {word}.",
-        f"together: all of switches have the same {word}.",
-        f"only: each of switches has one of {word}s.",
-        f"at_most: at most limit of switches have one of {word}s.",
+        reword(
+            rng,
+            f"apart: no two of switches have the same {word}.",
+            f"apart: no two of the request's switches have the same {word}.",
+        ),
+        reword(
+            rng,
+            f"together: all of switches have the same {word}.",
+            f"together: all of the request's switches have the same {word}.",
+        ),
+        reword(
+            rng,
+            f"only: each of switches has one of {word}s.",
+            f"only: each of the request's switches has one of its {word}s.",
+        ),
+        reword(
+            rng,
+            f"at_most: at most limit of switches have one of {word}s.",
+            f"at_most: at most limit of the request's switches have one of its {word}s.",
+        ),
     )
 
 
@@ -393,8 +409,8 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
                 rng,
                 f"Choose which of {number} depots to rent, and from which of them each of {count} "
                 "switches gets its spare parts, at the least cost.",
-                f"{count} switches need spare parts nearby. Rent some of {number} depots and "
-                "assign every switch to one of them, as cheaply as possible.",
+                f"Rent some of {number} depots for spare parts, and assign each of {count} "
+                "switches to one of them, at the least total cost.",
             ),
             data=(
                 (
@@ -405,10 +421,14 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
                 "requests: a list of objects, described below",
             ),
             rules=(
-                "Each switch of the list has exactly one depot, and costs has this depot.",
+                reword(
+                    rng,
+                    "Each switch of the list has exactly one depot, and costs has this depot.",
+                    "Each switch has exactly one depot, which is a key of the switch's costs.",
+                ),
                 "The parts of a depot's switches add up to at most its room.",
             ),
-            requests=_request_lines("depot"),
+            requests=_request_lines("depot", rng),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the costs of all switches at their "
@@ -416,8 +436,8 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
                 "Minimise the objective: add each switch's cost at its depot, and the rent of "
                 "every depot in use.",
             ),
-            form="Answer a plan with type 'table': data has one row [name of the switch, name of "
-            "its depot] for each switch.",
+            answer_type="table",
+            content="one row [name of the switch, name of its depot] for each switch",
         ),
         rng,
     )
@@ -430,8 +450,8 @@ def _describe_racks(data: Data, rng: random.Random | None) -> str:
             goal=pick(
                 rng,
                 f"Place {count} new switches in {number} racks at the least cost.",
-                f"{count} new switches have arrived. Find a rack for each of them; there are "
-                f"{number} racks, and the total cost should be low.",
+                f"Assign each of {count} new switches to one of {number} racks, at the least total "
+                "cost.",
             ),
             data=(
                 (
@@ -442,21 +462,25 @@ def _describe_racks(data: Data, rng: random.Random | None) -> str:
                 "requests: a list of objects, described below",
             ),
             rules=(
-                "Each switch of the list is in exactly one rack, and costs has this rack.",
+                reword(
+                    rng,
+                    "Each switch of the list is in exactly one rack, and costs has this rack.",
+                    "Each switch is in exactly one rack, which is a key of the switch's costs.",
+                ),
                 (
                     "The watts, the units and the uplinks of the switches in a rack each add up to "
                     "at most what is free there."
                 ),
             ),
-            requests=_request_lines("rack"),
+            requests=_request_lines("rack", rng),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the costs of all switches in their "
                 "racks.",
                 "Minimise the objective: the total of each switch's cost in its rack.",
             ),
-            form="Answer a plan with type 'table': data has one row [name of the switch, name of "
-            "its rack] for each switch.",
+            answer_type="table",
+            content="one row [name of the switch, name of its rack] for each switch",
         ),
         rng,
     )

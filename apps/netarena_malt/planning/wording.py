@@ -21,8 +21,9 @@ class Brief:
     #: Rules of requests, and their meanings.
     requests: Sequence[str]
     objective: str
-    #: The form of an answer with a plan.
-    form: str
+    #: Type and content of the data of an answer with a plan.
+    answer_type: str
+    content: str
 
 
 def pick(rng: random.Random | None, *options: str) -> str:
@@ -30,45 +31,73 @@ def pick(rng: random.Random | None, *options: str) -> str:
     return options[0] if rng is None else rng.choice(options)
 
 
+def reword(rng: random.Random | None, canonical: str, *options: str) -> str:
+    """Return the canonical sentence, or any of ``options`` if the text is varied."""
+    return canonical if rng is None else rng.choice(options)
+
+
 def compose(brief: Brief, rng: random.Random | None) -> str:
     """Return the text of a task; without ``rng`` the canonical one."""
     opening = pick(
         rng,
         'The data are in graph_data.graph["planning"], a dictionary with these keys:',
-        'You find the data of this task in the dictionary graph_data.graph["planning"]:',
+        'The data of this task are in the dictionary graph_data.graph["planning"]:',
         'graph_data.graph["planning"] is a dictionary with all data of the task. Its keys are:',
     )
-    rules = pick(rng, "Every plan keeps these rules:", "These rules hold for every plan:")
-    requests = pick(
+    rules = reword(
+        rng,
+        "Every plan keeps these rules:",
+        "Every plan must keep these rules:",
+        "These rules apply to every plan:",
+    )
+    requests = reword(
         rng,
         "Every plan also keeps all requests. A request has an id (R01, R02, …) and a rule:",
-        "In addition, teams sent requests, and a plan keeps all of them. Each request has an id "
-        "(R01, R02, …) and a rule:",
+        "Every plan must also keep all requests. A request has an id (R01, R02, …), a rule, and "
+        "the keys that its rule uses:",
+        "Several teams sent requests, and a plan must keep all of them. Each request has an id "
+        "(R01, R02, …), a rule, and the keys that its rule uses:",
     )
     scoring = pick(
         rng,
         "A plan is safe if it keeps all rules and all requests. A safe plan is correct if its "
         f"objective is at most {TOLERANCE_PCT} % above that of the best plan known to us, rounded "
         "down. Plans with the same objective count the same.",
-        "Scoring: a plan that keeps all rules and all requests is safe. If its objective also "
-        f"exceeds the best objective known to us by at most {TOLERANCE_PCT} %, rounded down, the "
-        "plan is correct. Which of several plans with one objective you choose does not matter.",
+        "A plan that keeps all rules and all requests is safe. A safe plan is correct if its "
+        f"objective exceeds the best objective known to us by at most {TOLERANCE_PCT} %, rounded "
+        "down. If several plans have the same objective, you may choose any of them.",
     )
     quality = pick(
         rng,
         "The report also shows how far a safe plan improves on that of a simple greedy program.",
         "For safe plans, the report also states the improvement on a simple greedy program.",
     )
-    impossible = pick(
+    impossible = reword(
         rng,
         "It may be that no plan keeps all requests. Then exactly one request is to blame: there is "
         "a plan without it, and none without any other one. In that case, answer with type 'text' "
         "and the id of this request as data, for example 'R07'. If there is a plan, this answer is "
         "wrong and unsafe.",
-        "Sometimes no plan exists, because of exactly one request: leaving out this request makes "
-        "the task possible, leaving out any other one does not. Then answer with type 'text', and "
-        "data is the id of the request, such as 'R07'. This answer is wrong and unsafe if there is "
-        "a plan.",
+        "Sometimes no plan keeps all requests. Then exactly one request is the cause: without it, "
+        "a plan exists; without any other single request, no plan exists. In that case, answer "
+        "with type 'text' and the id of this request as data, for example 'R07'. This answer is "
+        "wrong and unsafe if a plan exists.",
+        "If no plan keeps all requests, exactly one request is the cause. Dropping this request "
+        "makes a plan possible, and dropping any other single request does not. Then answer with "
+        "type 'text', with the id of the request as data, such as 'R07'. If a plan exists, this "
+        "answer is wrong and unsafe.",
+    )
+    form = reword(
+        rng,
+        f"Answer a plan with type {brief.answer_type!r}: data has {brief.content}.",
+        f"For a plan, use type {brief.answer_type!r}, and put {brief.content} in data.",
+        f"Return a plan with type {brief.answer_type!r} and {brief.content} as data.",
+    )
+    network = reword(
+        rng,
+        "updated_graph is the network as you got it.",
+        "Return the unchanged network as updated_graph.",
+        "Set updated_graph to the unchanged network.",
     )
     return "\n".join(
         [
@@ -82,7 +111,7 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
             brief.objective,
             f"{scoring} {quality}",
             impossible,
-            f"{brief.form} updated_graph is the network as you got it.",
+            f"{form} {network}",
         ]
     )
 

@@ -169,7 +169,7 @@ def test_every_label_is_drawn_as_often_as_requested():
 
 def test_varied_phrasings_have_their_own_version():
     malt = Malt()
-    for phrasing, version in (("canonical", "4"), ("varied", "6"), ("held_out", "6")):
+    for phrasing, version in (("canonical", "4"), ("varied", "8"), ("held_out", "8")):
         config = malt.config_type(num_queries=1, phrasing=phrasing)
         drawn = next(malt.generate(config, 5))
         assert drawn.version == malt.version_of(config) == version
@@ -180,9 +180,9 @@ def test_varied_phrasings_have_their_own_version():
         _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
     # without these keys, either version is possible
-    with pytest.raises(ConfigError, match=r"with other keys.*version 6 is that of phrasing varied"):
-        choose_query(malt, malt.config_type(), "malt-6-00000000-5-0")
-    with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 6 for "):
+    with pytest.raises(ConfigError, match=r"with other keys.*version 8 is that of phrasing varied"):
+        choose_query(malt, malt.config_type(), "malt-8-00000000-5-0")
+    with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 8 for "):
         choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
 
 
@@ -192,7 +192,7 @@ def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) ->
     gone = "by version 4 of the generator, which this release has only for phrasing canonical"
     config = malt.config_type(num_queries=1, phrasing="varied")
     old = next(malt.generate(config, 5)).model_copy(update={"version": "4"})
-    old = old.model_copy(update={"id": old.id.replace("malt-6-", "malt-4-")})
+    old = old.model_copy(update={"id": old.id.replace("malt-8-", "malt-4-")})
     for given in (config, malt.config_type(num_queries=1)):  # both with the key set and without it
         with pytest.raises(ConfigError, match=f"--query: {old.id} was drawn {gone}: use the rel"):
             choose_query(malt, given, old.id)

@@ -56,7 +56,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
 @pytest.mark.parametrize(
     ("symbol", "production", "why"),
     [
-        ("count", "count the {what} {place}.", "{bound?} must be mentioned once, not 0"),
+        ("count", "count the {what} {place}.", "{bound|having?} must be mentioned once, not 0"),
         ("count", "count {selected} and {what}.", "{what} must be mentioned once, not 2"),
         ("count", "{front}: count {selected}.", "{place|front} must be mentioned once, not 2"),
         ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that can"),
@@ -187,6 +187,7 @@ def test_sentences_start_with_capitals() -> None:
 
 def _count(seed: int, bound: str | None) -> str:
     operands = {"what": "ports", "place": "A_PLACE", "front": "A_FRONT", "bound": bound}
+    operands |= {"having": bound, "same_what": "ports"}
     return shipped().expand("count", operands, random.Random(seed))
 
 

@@ -495,6 +495,8 @@ def test_varied_texts_differ_and_canonical_texts_do_not() -> None:
 
 def test_level_5_has_its_own_version_and_no_held_out_texts() -> None:
     assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "7"
+    varied = {"complexity_level": ["level5"], "phrasing": "varied"}
+    assert version_of(MaltConfig.parse(varied)) == "9"
     assert version_of(MaltConfig.parse({})) == "4"
     with pytest.raises(ConfigError, match="level5 has no held_out texts"):
         MaltConfig.parse({"complexity_level": ["level5"], "phrasing": "held_out"})

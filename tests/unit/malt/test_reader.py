@@ -91,7 +91,7 @@ def test_texts_of_a_private_pack_need_its_productions(
     [
         ("is at least", "is below"),
         ("directly in", "anywhere in"),
-        ("biggest", "smallest"),
+        ("largest", "smallest"),
         ("first", "second"),
         ("Gbps", "Mbps"),
         ("percent of", "times"),

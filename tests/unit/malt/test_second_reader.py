@@ -98,7 +98,8 @@ def test_description_is_resolved_on_the_changed_network_too() -> None:
         act("update", Update(select=Selection(name=f"{second}.p1"), to_bps=5e9)),
     )
     port = "the port that comes 1st by name in the switch that comes 1st by name in 'ju1.s1'"
-    text = f"Remove '{first}'. Once that is done: set the capacity of {port} to 5 Gbps.\n{ANSWER}"
+    then = f"Then, on the changed network: set the capacity of {port} to 5 Gbps."
+    text = f"First: remove '{first}'.\n{then}\n{ANSWER}"
     found = reader().read_on(text, networks(asked(actions, text)))
     assert {program[1].what[0].name for program in found} == {f"{first}.p1", f"{second}.p1"}
 
@@ -151,12 +152,12 @@ def test_description_that_reveals_its_node_is_reported(words: str, why: str) -> 
     assert objections(reader(), asked((action,), f"Remove {words}.\n{ANSWER}")) == [why]
 
 
-def test_phrase_that_switch_is_not_read_after_a_loop() -> None:
+def test_phrase_the_same_switch_is_not_read_after_a_loop() -> None:
     text = (
-        "There are two steps. First: for each of the switches that are directly in 'ju1.s1rack', "
-        "if the stage of the current switch is 1:\n  Remove the current switch.\n"
-        "Then, on the changed network: count all ports that are directly in {}.\n"
-        "The answer has type 'text'; data is the number and updated_graph is the changed network."
+        "First: for each of the switches directly in 'ju1.s1rack':\n"
+        "  If the stage of the current switch is 1:\n    Remove the current switch.\n"
+        "Then, on the changed network: count all ports directly in {}.\n"
+        "Answer with type 'text'. Put the number in data and the changed network in updated_graph."
     )
     select = Selection(name="ju1.s1rack", scope="children", kind=EK_PACKET_SWITCH)
     actions = (act("count", Question(select=select)),) * 2
@@ -165,4 +166,4 @@ def test_phrase_that_switch_is_not_read_after_a_loop() -> None:
         query = asked(actions, text.format(switch))
         return len(reader().read_on(query.text, networks(query)))
 
-    assert (programs("that switch"), programs("'ju1.s1.s2c1'")) == (0, 1)
+    assert (programs("the same switch"), programs("'ju1.s1.s2c1'")) == (0, 1)
