@@ -97,13 +97,14 @@ class Briefing(StrEnum):
     TICKET = "ticket"
 
 
-def shapes(*, added: bool = False, **kwargs: Any) -> Any:
+def shapes(*, added: bool = False, varied: bool = True, **kwargs: Any) -> Any:
     """Return a pydantic field whose value determines the queries.
 
     A field that was ``added`` in a later version is not part of the hash while it has its default
-    value, so that older ids do not change.
+    value, so that older ids do not change. A search over strata keeps the default value of a field
+    that is not ``varied``, for example because rates with different values cannot be compared.
     """
-    return Field(json_schema_extra={"shapes": True, "added": added}, **kwargs)
+    return Field(json_schema_extra={"shapes": True, "added": added, "varied": varied}, **kwargs)
 
 
 def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,7 +158,8 @@ class MaltConfig(Config):
     )
 
     #: Programs that an agent may send for a planning task; the last one counts.
-    attempts: Literal[1, 3] = shapes(added=True, default=1)
+    #: More attempts are easier, so a search does not mix both numbers.
+    attempts: Literal[1, 3] = shapes(added=True, varied=False, default=1)
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
     #: Labels to draw, of the levels in ``complexity_level``; null means all of them.

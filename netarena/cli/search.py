@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -26,10 +25,17 @@ from netarena.config import SEED_BITS, Config
 from netarena.errors import ConfigError
 from netarena.file import read_text
 from netarena.report.search import PORT, write_report, write_scenarios
-from netarena.run.journal import lock_folder
 from netarena.run.result import write_json
 from netarena.run.scope import Scope, derive_seed
-from netarena.run.search import ASKED_NAME, FOUND, LOG_NAME, Conduct, Log, MakeAgent, Outcome
+from netarena.run.search import (
+    ASKED_NAME,
+    FOUND,
+    LOG_NAME,
+    Conduct,
+    MakeAgent,
+    Outcome,
+    folder_of,
+)
 from netarena.task.application import Application, configured, load
 
 EXAMPLES = """\b
@@ -211,22 +217,20 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
     )
 
     async def work() -> Outcome:
-        # the folder itself cannot be locked, since the runs in it are locked
-        with lock_folder(folder / ".lock"):
-            await asyncio.to_thread(write_json, folder / ASKED_NAME, asked)
-            async with app, _agents(choice, app, wait_s) as make_agent:
-                with Meter(f"search {app.name}") as meter:
-                    meter.expect(asked["budget"] + 2 * asked["fresh"])
-                    conduct = Conduct(
-                        scope,
-                        make_agent,
-                        folder,
-                        asked["seed"],
-                        config.concurrency,
-                        Log(folder / LOG_NAME),
-                        meter.advance,
-                    )
-                    return await conduct.run(asked["budget"], asked["fresh"])
+        async with app, _agents(choice, app, wait_s) as make_agent:
+            # the agent is checked before the folder is created
+            with folder_of(folder, asked) as log, Meter(f"search {app.name}") as meter:
+                meter.expect(asked["budget"] + 2 * asked["fresh"])
+                conduct = Conduct(
+                    scope,
+                    make_agent,
+                    folder,
+                    asked["seed"],
+                    config.concurrency,
+                    log,
+                    meter.advance,
+                )
+                return await conduct.run(asked["budget"], asked["fresh"])
 
     again = f"netarena search {asked['application']} --out {folder} --resume"
 

@@ -168,7 +168,7 @@ def _axes(application: Application) -> dict[str, Sequence[JsonValue]]:
     for key, field in kind.model_fields.items():
         extra = field.json_schema_extra
         named = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        if len(named) > 1 and isinstance(extra, dict) and extra.get("shapes"):
+        if len(named) > 1 and isinstance(extra, dict) and extra.get("varied"):
             axes[key] = [*named]
     if not application.label_key:
         axes["complexity_level"] = [[level] for level in kind.LEVELS]

@@ -15,8 +15,9 @@ import asyncio
 import json
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -30,11 +31,15 @@ from netarena.errors import AgentSilent, AssessmentFailed, ConfigError
 from netarena.file import read_lines
 from netarena.run.assessment import conduct
 from netarena.run.capacity import Slots
+from netarena.run.journal import lock_folder
+from netarena.run.result import write_json
 from netarena.run.scope import Scope, derive_seed
 
 #: Names of the files and folders of a search.
 ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
 SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
+#: Folder of the lock. The folder of the search cannot be locked, because the runs in it are locked.
+_LOCK = ".lock"
 #: Draws whose results the search learns together. The number is fixed, so that draws do not depend
 #: on the number of queries that are played at the same time.
 BATCH = 8
@@ -124,12 +129,15 @@ class Log:
     def __init__(self, path: Path) -> None:
         """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
         self._path = path
+        #: Whether a world or an answer of the agent was graded, so that the files are of use.
+        self.is_useful = False
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         size = 0
         for number, line in enumerate(read_lines(path) if path.exists() else (), start=1):
             try:
                 told = json.loads(line)
                 self._known[told["stage"], told["number"]] = told
+                self.is_useful = True
             except (ValueError, KeyError, TypeError):
                 if line.endswith(b"\n"):
                     raise ConfigError(
@@ -152,6 +160,39 @@ class Log:
         self._known[stage, number] = line
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
+    """Context manager: lock the folder of a search, write ``asked`` to it and yield its log.
+
+    If the body raises before anything was graded, the files and folders that this search created
+    are removed, so that a wrong agent leaves nothing behind. Raises ConfigError and OSError.
+    """
+    parts = [folder / name for name in (ASKED_NAME, LOG_NAME, SEARCHED, FOUND, UNIFORM, _LOCK)]
+    new = [part for part in parts if not part.exists()]
+    parents = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    with lock_folder(folder / _LOCK):
+        log = Log(folder / LOG_NAME)
+        write_json(folder / ASKED_NAME, asked)
+        try:
+            yield log
+        except BaseException:
+            if not log.is_useful:
+                _remove(new, parents)
+            raise
+
+
+def _remove(parts: Sequence[Path], parents: Sequence[Path]) -> None:
+    """Remove files and folders, and then those of ``parents`` that are empty."""
+    for part in parts:
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+    with suppress(OSError):
+        for parent in parents:
+            parent.rmdir()
 
 
 @dataclass
@@ -312,10 +353,12 @@ class Conduct:
                 raise
             return "failed"
         except AssessmentFailed:
+            self.log.is_useful = True
             self._in_a_row += 1
             if self._in_a_row >= _MOST_INVALID:
                 raise
             return "invalid"
+        self.log.is_useful = True
         self._in_a_row = self._mute = 0
         return "solved" if summaries[role]["avg_solved_safely"] else "failed"
 

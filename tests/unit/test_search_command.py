@@ -1,6 +1,7 @@
 """The command ``netarena search``."""
 
 import json
+import sys
 from itertools import chain
 
 import pytest
@@ -88,6 +89,40 @@ def test_a_wrong_resume_is_one_line(tmp_path, capsys):
     assert "omit --set, --seed, --budget and --fresh" in capsys.readouterr().err
     assert main([*resume, "--out", str(tmp_path), "--agent", "oracle"]) == 2
     assert "the results so far are of another agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "error"),
+    [
+        (("--agent", "http://127.0.0.1:9", "--wait", "0.2"), "could not be reached for 0.2 s"),
+        (("--agent-exec", "/no/such/program"), "'/no/such/program' was not found"),
+        (("--agent-exec", f"{sys.executable} -c 'raise SystemExit(3)'"), "answered in none of"),
+        (("--agent-cmd", f"{sys.executable} -c 'raise SystemExit(3)' {{port}}"), "with status 3"),
+    ],
+    ids=["no server", "no program", "no answer", "ended server"],
+)
+def test_a_wrong_agent_leaves_no_file_behind(tmp_path, capsys, agent, error):
+    mine = tmp_path / "out" / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    assert run(*agent, "--budget", "48", "--fresh", "0", out=tmp_path / "out") != 0
+    assert error in capsys.readouterr().err.splitlines()[-1]
+    assert [*tmp_path.rglob("*")] == [mine.parent, mine]
+    assert run(*agent, "--budget", "48", "--fresh", "0", out=tmp_path / "new" / "out") != 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_resumed_search_whose_agent_is_missing_keeps_its_files(tmp_path, capsys):
+    agent, out = tmp_path / "agent", tmp_path / "out"
+    agent.write_text("#!/bin/sh\necho open v1\n")
+    agent.chmod(0o755)
+    assert run("--agent-exec", str(agent), "--budget", "8", "--fresh", "0", out=out) == 0
+    (out / "search.jsonl").unlink()
+    agent.unlink()
+    before = {path for path in out.rglob("*") if path.is_file()}
+    assert main(["search", "toy", "--out", str(out), "--resume"]) == 2
+    assert "was not found" in capsys.readouterr().err
+    assert before <= {path for path in out.rglob("*") if path.is_file()}
 
 
 def test_help_has_examples(capsys):

@@ -62,6 +62,14 @@ def test_malt_labels_have_their_actions_as_features():
     assert scope.query(cell_of(scope, plan, phrasing="held_out"), 1) is None
 
 
+def test_all_planning_tasks_of_a_search_have_the_same_number_of_attempts():
+    scope = scope_of("malt", complexity_level=["level5"])
+    assert "attempts" not in {feature.axis for feature in scope.space.singles}
+    assert {scope.config(Cell(at, 0), 1).attempts for at in range(len(scope.settings))} == {1}
+    fixed = scope_of("malt", complexity_level=["level5"], attempts=3)
+    assert {fixed.config(Cell(at, 0), 1).attempts for at in range(len(fixed.settings))} == {3}
+
+
 @pytest.mark.parametrize(
     ("name", "label", "setting"),
     [
