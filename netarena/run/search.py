@@ -226,11 +226,11 @@ class Conduct:
         strata = search.finish()
         cells = self.scope.spread([one.stratum for one in strata], self._rng(FOUND))
         rng = self._rng(UNIFORM)
-        failed, empty = await self._play_fresh(FOUND, _in_turn(cells), fresh if cells else 0)
+        failed, has = await self._play_fresh(FOUND, _in_turn(cells), fresh if cells else 0)
         uniform, _ = await self._play_fresh(UNIFORM, self._evenly(rng), fresh)
         return Outcome(
             strata,
-            [cell for cell in cells if cell not in empty],
+            [cell for cell in cells if await self._has_queries(cell, has)],
             Count(sum(bad for _, bad in search.history), len(search.history)),
             failed,
             uniform,
@@ -263,9 +263,12 @@ class Conduct:
 
     async def _play_fresh(
         self, stage: str, cells: Iterator[Cell], number: int
-    ) -> tuple[Count, set[Cell]]:
-        """Play ``number`` fresh queries; return the counts, and the cells without any query."""
-        empty: set[Cell] = set()
+    ) -> tuple[Count, dict[Cell, bool]]:
+        """Play ``number`` fresh queries.
+
+        Returns the counts, and for each cell that was drawn whether it has queries.
+        """
+        has: dict[Cell, bool] = {}
         vain = at = 0
         results: list[bool | None] = []
         while len(results) < number and vain <= 4 * number + 100:
@@ -274,18 +277,25 @@ class Conduct:
                     if (cell := next(cells, None)) is None:
                         break
                     at += 1
-                    task = "empty" if cell in empty else await self._draw(stage, at, cell)
+                    lacks = has.get(cell) is False
+                    task = "empty" if lacks else await self._draw(stage, at, cell)
+                    has[cell] = task != "empty"
                     if isinstance(task, str):
                         vain += 1
-                        if task == "empty":
-                            empty.add(cell)
                         continue
                     work.append(asyncio.ensure_future(self._play(stage, at, task)))
                 if not work:
                     break
                 results += await asyncio.gather(*work)
         graded = [failed for failed in results if failed is not None]
-        return Count(sum(graded), len(graded)), empty
+        return Count(sum(graded), len(graded)), has
+
+    async def _has_queries(self, cell: Cell, known: Mapping[Cell, bool]) -> bool:
+        """Return whether a scenario can draw queries of ``cell``."""
+        if cell in known:
+            return known[cell]
+        seed = derive_seed(self.seed, FOUND, *cell)
+        return await asyncio.to_thread(self.scope.query, cell, seed) is not None
 
     def _rng(self, part: str) -> random.Random:
         return random.Random(derive_seed(self.seed, part))  # noqa: S311 -- not for secrets

@@ -66,6 +66,25 @@ def test_a_search_finds_the_weak_level_and_compares_fresh_queries(tmp_path):
     assert told["difference"][0] > 0
 
 
+class Picky(Toy):
+    """The toy, without tickets of level 3."""
+
+    def generate_at(self, config, seed, indices):
+        if config.briefing == "ticket" and config.complexity_level == ("level3",):
+            raise ConfigError("briefing", "level3 has no tickets")
+        return super().generate_at(config, seed, indices)
+
+
+@pytest.mark.parametrize("fresh", [0, 1, 6])
+def test_found_cells_without_queries_are_not_in_the_outcome(tmp_path, fresh):
+    app = Picky()
+    outcome = search(tmp_path, weak_at_three, app, fresh=fresh)
+    assert [words(one.stratum) for one in outcome.found] == ['complexity_level ["level3"]']
+    scope = Scope.of(app, app.config_type.parse({}))
+    settings = [scope.settings[cell.setting] for cell in outcome.cells]
+    assert settings == [{"briefing": "full", "complexity_level": ["level3"]}]
+
+
 def test_no_fresh_query_equals_a_searched_one_or_another_fresh_one(tmp_path):
     search(tmp_path, weak_at_three, budget=30)
     contents = {
