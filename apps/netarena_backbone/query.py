@@ -39,7 +39,7 @@ _AGAIN, _DRAWS = 0.9, 12
 _PAIRS, _TRIPLES = 15, 15
 #: Kinds that are possible in few worlds, and therefore occur only in labels with one kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
-CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset())
+CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE)
 
 
 class Case:

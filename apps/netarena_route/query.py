@@ -49,7 +49,7 @@ _LEVEL3 = frozenset(
         ("disable_interface", "remove_ip"),
     )
 )
-CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3)
+CATALOGUE = Catalogue(fault.PAPER_KINDS, fault.EXTENDED_KINDS, _LEVEL3, fault.ALIKE)
 #: Name of a world in configurations -> its generator.
 DRAW: Mapping[str, Callable[[int, int, random.Random], World]] = MappingProxyType(
     {"standard": world.standard, "varied": world.varied}

@@ -12,7 +12,14 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   mean is higher. The search descends while a child has the highest sample.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
-  a ladder, another value, or one feature less.
+  a ladder, another value (for a kind of fault: another kind with the same mask), or one feature
+  less.
+- **Pairs.** A share of the draws (``PAIRED``) tests pairs of features, and so do all draws for
+  which the search would otherwise choose the root. Each query counts for every pair of its
+  features. A pair that fails more often than both of its features is drawn again until it is
+  confirmed or refuted. Otherwise, the pair with the fewest queries is drawn, and of those the pair
+  whose features fail most often. These counts are biased, because they mix draws of different
+  strata. They only choose draws; rates and settled strata rest on the unbiased counts.
 - **Settling.** A stratum whose rate is known accurately enough is *settled*: its cells are left out
   of all later draws and counts, so that the rest of the budget is spent on other strata (sequential
   covering). Before that, the stratum is compared with larger strata. A larger stratum replaces it
@@ -26,7 +33,7 @@ source of randomness.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -39,8 +46,11 @@ from netarena.analysis.strata import ALL, Cell, Feature, Space, Stratum
 DEPTH = 3
 #: Weight of a prior, in draws.
 WEIGHT = 2.0
-#: Shares of uniform and of mutated draws, after the first pass over all features.
-EVEN, MUTATED = 0.12, 0.12
+#: Shares of uniform and of mutated draws and of tests of pairs, after the first pass over all
+#: features.
+EVEN, MUTATED, PAIRED = 0.12, 0.12, 0.25
+#: Minimum failure rate, over all queries with both features, of a pair that is drawn again.
+SUSPECT = 0.5
 #: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
 #: stratum is reported at the end.
 SEEN, SETTLED, REPORTED = 2, 20, 8
@@ -53,6 +63,8 @@ WIDER = 12
 #: Number of draws of each child before a stratum with a rate below ``PURE`` settles, because one of
 #: the children may contain the cause.
 DEEPER, PURE = 3, 0.9
+#: A child that failed in all draws gets this number of draws before the stratum settles.
+SURE = 10
 #: A larger stratum replaces a stratum if its rate is at least this share of the stratum's rate.
 SAME = 0.9
 #: Minimum ratio of the lower end of a settled rate's interval to the rate.
@@ -61,12 +73,17 @@ SHARP = 0.75
 LEAST = 0.4
 #: Minimum ratio of the rate of a reported stratum to that of the stratum with the highest rate.
 ALIKE = 0.7
+#: The same for the lower end of the rate's interval, for strata that have not settled. The best of
+#: many rates with few draws is often far above the true rate.
+FIRM = 0.6
 #: Maximum number of reported strata.
 MOST = 6
 #: Number of consecutive attempts that find no cell, after which the search ends.
 _VAIN = 200
+_PAIR = 2
+_NONE = (0, 0)
 
-Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "due"]
+Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "pair", "due"]
 
 
 class Tally(NamedTuple):
@@ -114,6 +131,8 @@ class Search:
         self.history: list[tuple[Draw, bool]] = []
         self._rng = rng
         self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
+        #: Failed and all queries with each feature or pair of features, drawn from any stratum.
+        self._shared: dict[Stratum, list[int]] = {}
         self._empty: set[Cell] = set()
         #: Strata in which no cell was found.
         self._barren: set[Stratum] = set()
@@ -156,16 +175,17 @@ class Search:
     def finish(self) -> list[Found]:
         """Return the strata in which the agent fails often, the highest rate first.
 
-        The result contains settled strata, and others with a clearly high rate, each with at least
-        ``ALIKE`` times the highest rate. It is empty if the agent failed too rarely. Do not call
-        ``ask`` afterwards.
+        The result contains settled strata, and others with a clearly high rate (``FIRM``), each
+        with at least ``ALIKE`` times the highest rate. It is empty if the agent failed too rarely.
+        Do not call ``ask`` afterwards.
         """
+        top = max((one.tally.rate for one in self.settled), default=0.0)
         while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
             tally = self.tally(best)
-            if tally.low < LEAST:
+            if tally.low < max(LEAST, FIRM * top):
                 break
             self._close(best)
-        top = max((one.tally.rate for one in self.settled), default=0.0)
+            top = max(top, tally.rate)
         clear = [one for one in self.settled if one.tally.rate >= ALIKE * top]
         return sorted(clear, key=lambda one: (-one.tally.rate, -one.tally.drawn))
 
@@ -181,7 +201,10 @@ class Search:
             return ALL, "even"
         if chance < EVEN + MUTATED and (mutant := self._mutate()) is not None:
             return mutant, "mutated"
-        return self._descend(), "sampled"
+        chosen = None if chance < EVEN + MUTATED + PAIRED else self._descend()
+        if not chosen and (pair := self._pair()) is not None:
+            return pair, "pair"
+        return chosen or ALL, "sampled"
 
     def _descend(self) -> Stratum:
         means: dict[Stratum, float] = {}
@@ -191,7 +214,9 @@ class Search:
             best, highest = chosen, self._sample(chosen, means)
             mean = self._mean(chosen, means)
             for child in children.get(chosen, ()):
-                if self._mean(child, means) > mean + MARGIN:
+                # a pair may fail although neither of its features fails more often than others
+                least = mean if len(child) <= len(chosen) + 1 else self._prior(child, means)
+                if self._mean(child, means) > least + MARGIN:
                     rate = self._sample(child, means)
                     if rate > highest:
                         best, highest = child, rate
@@ -201,12 +226,17 @@ class Search:
         return chosen
 
     def _children(self) -> dict[Stratum, list[Stratum]]:
-        """Return the children of each stratum that were drawn often enough, in a fixed order."""
+        """Return the children of each stratum that were drawn often enough, in a fixed order.
+
+        Pairs are also children of the root.
+        """
         found: dict[Stratum, list[Stratum]] = {}
         for stratum, (_, drawn) in self._tallies.items():
             if drawn >= SEEN:
                 for feature in sorted(stratum):
                     found.setdefault(stratum - {feature}, []).append(stratum)
+                if len(stratum) == _PAIR:
+                    found.setdefault(ALL, []).append(stratum)
         return found
 
     def _mean(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
@@ -236,7 +266,7 @@ class Search:
         if not losses:
             return None
         draw = self._rng.choice(losses)
-        known = sorted(self.space.features(draw.cell) & {*self.space.singles})
+        known = sorted(self.space.features(draw.cell) & self._telling)
         if not known:
             return None
         feature = self._rng.choice(known)
@@ -245,9 +275,57 @@ class Search:
         changed: list[Feature] = []
         if feature.value in ladder[:-1] and self._rng.random() < 0.5:
             changed = [Feature(feature.axis, ladder[ladder.index(feature.value) + 1])]
-        elif self._rng.random() < 0.5:
-            changed = [Feature(feature.axis, self._rng.choice(self.space.values[feature.axis]))]
+        elif self._rng.random() < 0.5 and (others := self.space.others(feature)):
+            changed = [self._rng.choice(others)]
         return frozenset([*changed, *sorted(kept)][:DEPTH])
+
+    def _pair(self) -> Stratum | None:
+        """Return the pair of features to test next, or None if no pair is left.
+
+        A suspect pair comes first: it fails more often than both of its features.
+        """
+        rates = {one: self._shared_rate(frozenset({one})) for one in self.space.singles}
+        rank_of_best = (0, 0.0)
+        best: list[Stratum] = []
+        suspicion = 0.0
+        suspects: list[Stratum] = []
+        for pair, one, other in self._pairs:
+            if self._is_closed(pair):
+                continue
+            failed, drawn = self._shared.get(pair, _NONE)
+            prior = max(rates[one], rates[other])
+            if failed and failed >= SUSPECT * drawn:
+                mean = (failed + WEIGHT * prior) / (drawn + WEIGHT)
+                if mean > max(prior + MARGIN, suspicion) and self.tally(pair).drawn < SETTLED:
+                    suspicion, suspects = mean, []
+                if mean == suspicion:
+                    suspects.append(pair)
+            rank = (-drawn, prior)
+            if not best or rank > rank_of_best:
+                rank_of_best, best = rank, []
+            if rank == rank_of_best:
+                best.append(pair)
+        found = suspects or best
+        return self._rng.choice(found) if found else None
+
+    def _shared_rate(self, stratum: Stratum) -> float:
+        """Return the failure rate of all queries with the features, whatever their stratum."""
+        return Tally(*self._shared.get(stratum, _NONE)).rate
+
+    def _is_closed(self, stratum: Stratum) -> bool:
+        """Return whether no cells of a stratum are left."""
+        return stratum in self._barren or any(one.stratum <= stratum for one in self.settled)
+
+    @cached_property
+    def _pairs(self) -> Sequence[tuple[Stratum, Feature, Feature]]:
+        """The pairs of features, without those in which one feature implies the other."""
+        singles = {one: self.space.cells_of(frozenset({one})) for one in self.space.singles}
+        found = []
+        for one, other in combinations(self.space.singles, 2):
+            cells = self.space.cells_of(pair := frozenset({one, other}))
+            if cells and cells not in {singles[one], singles[other]}:
+                found.append((pair, one, other))
+        return found
 
     # drawing and counting
 
@@ -270,6 +348,12 @@ class Search:
             tally = self._tallies.setdefault(stratum, [0, 0])
             tally[0] += failed
             tally[1] += 1
+        known = sorted(self.space.features(draw.cell) & self._telling)
+        for size in (1, _PAIR):
+            for shared in combinations(known, size):
+                count = self._shared.setdefault(frozenset(shared), [0, 0])
+                count[0] += failed
+                count[1] += 1
 
     def _credited(self, draw: Draw) -> Iterator[Stratum]:
         """Yield the strata for which a draw counts: its own stratum, and smaller ones that contain
@@ -301,6 +385,7 @@ class Search:
         """Settle a stratum, and leave its cells out of all counts."""
         self.settled.append(Found(stratum, self.tally(stratum)))
         self._tallies = {ALL: [0, 0]}
+        self._shared = {}
         for draw, failed in self.history:
             self._count(draw, failed=failed)
 
@@ -337,10 +422,18 @@ class Search:
         return [
             child
             for child in children
-            if self.tally(child).drawn < DEEPER
-            and child not in self._barren
-            and self.space.has(child)
+            if self._is_open(child) and child not in self._barren and self.space.has(child)
         ]
+
+    def _is_open(self, child: Stratum) -> bool:
+        """Return whether a child may contain the cause of its parent's failures."""
+        tally = self.tally(child)
+        if tally.failed == tally.drawn:
+            return tally.drawn < SURE
+        # queries of other strata can refute a pair
+        failed, drawn = self._shared.get(child, _NONE)
+        refuted = drawn >= SURE and failed < SUSPECT * drawn
+        return tally.drawn < DEEPER and not refuted
 
     def _best(self, least: int) -> Stratum | None:
         """Return the stratum with the highest lower bound, unless one of its children is better."""

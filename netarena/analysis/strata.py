@@ -59,6 +59,8 @@ class Space:
     labels: Sequence[Label]
     #: Values of ordered axes, the easiest first.
     ladders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Groups of features of one axis that are alike, such as kinds of fault with the same mask.
+    alike: Sequence[Stratum] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a space without cells."""
@@ -93,6 +95,18 @@ class Space:
     def has(self, stratum: Stratum) -> bool:
         """Return whether ``stratum`` contains a cell."""
         return bool(self._places(stratum)[0])
+
+    def others(self, feature: Feature) -> Sequence[Feature]:
+        """Return the other features of the feature's group or, without a group, of its axis."""
+        group = next((group for group in self.alike if feature in group), None)
+        if group is None:
+            group = frozenset(Feature(feature.axis, one) for one in self.values[feature.axis])
+        return [one for one in sorted(group) if one != feature]
+
+    def cells_of(self, stratum: Stratum) -> int:
+        """Return the number of cells of a stratum."""
+        settings, groups = self._places(stratum)
+        return len(settings) * sum(map(len, groups.values()))
 
     def settings_of(self, stratum: Stratum) -> Sequence[int]:
         """Return the settings of a stratum; empty if it contains no cell."""

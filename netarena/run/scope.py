@@ -80,7 +80,9 @@ class Scope:
         labels = _labels(application, fixed, settings[0])
         if not labels:
             raise ConfigError("config", "no query matches this config: check complexity_level")
-        space = Space([_features(setting) for setting in settings], [*labels], ladders)
+        space = Space(
+            [_features(setting) for setting in settings], [*labels], ladders, _alike(application)
+        )
         return cls(application, fixed, settings, space, {one.name: labels[one] for one in labels})
 
     def values(self, setting: int, labels: Sequence[str]) -> dict[str, JsonValue]:
@@ -137,6 +139,14 @@ def _told(value: JsonValue) -> str:
 
 def _features(setting: Mapping[str, JsonValue]) -> Stratum:
     return frozenset(Feature(key, _told(value)) for key, value in setting.items())
+
+
+def _alike(application: Application) -> list[Stratum]:
+    """Return the groups of kinds of fault with similar masks; empty without kinds of fault."""
+    if not isinstance(application, Reactive):
+        return []
+    groups = application.catalogue.alike
+    return [frozenset(Feature(_FAULT, kind) for kind in group) for group in groups]
 
 
 def _settings(

@@ -89,6 +89,9 @@ class Catalogue:
     extended: Sequence[str]
     #: Pairs of kinds whose level in the paper is not 2.
     hard: frozenset[frozenset[str]]
+    #: Groups of kinds with similar masks: faults of these kinds break or open similar sets of
+    #: tested elements, for example all pairs of a host.
+    alike: Sequence[Sequence[str]] = ()
 
     def level(self, kinds: Sequence[str]) -> str:
         """Return the level in the paper's table or, for kinds that are not in the table, the number

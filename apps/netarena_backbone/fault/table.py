@@ -22,6 +22,9 @@ from netarena_network.action import Command, Fault
 
 #: Kind of fault -> its methods
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
+#: Groups of kinds with similar masks: routes of the AS, routes of other autonomous systems, and
+#: single hosts or paths.
+ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
 #: Maximum number of draws of all faults, and of one fault, until a world counts as having no room.
 _TRIES, _TRIES_OF_ONE = 6, 16
 #: Maximum number of draws to find two faults, one of which waits for the other.

@@ -606,10 +606,18 @@ COMBINED = (
     *("peer_expression+port_range+change_protocol", "add_ingress+open_peer+ip_block"),
 )
 #: As in table 6 of the paper, combinations of two kinds with add_egress are level 3
+#: kinds that open connections, and kinds that break most connections of an application
+_OPENING = ("add_ingress", "open_rule", "open_peer")
+_WIDE = (
+    *("add_egress", "pod_selector", "wrong_app", "policy_types", "empty_rules"),
+    *("dns_egress", "egress_port"),
+)
 CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,
     frozenset(frozenset((kind, "add_egress")) for kind in PAPER_KINDS[:4]),
+    # kinds with similar masks; those of the last group break the connections of one rule
+    (_OPENING, _WIDE, tuple(kind for kind in KINDS if kind not in (*_OPENING, *_WIDE))),
 )
 
 

@@ -88,6 +88,45 @@ def test_a_weakness_for_one_kind_is_named_without_other_features():
     assert [one.stratum for one in found] == [frozenset({Feature("fault", "c")})]
 
 
+PAIR = frozenset({Feature("fault", "c"), Feature("fault", "k")})
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
+def test_a_pair_of_kinds_is_found_even_if_one_kind_alone_rarely_fails(seed, share):
+    noise = random.Random(seed)
+
+    def fails(cell):
+        return cell >= PAIR or (Feature("fault", "c") in cell and noise.random() < share)
+
+    found = play(SPACE, fails, seed).finish()
+    rng = random.Random(1)
+    fresh = [SPACE.features(SPACE.draw(one.stratum, rng)) >= PAIR for one in found for _ in "x" * 9]
+    assert fresh
+    assert sum(fresh) >= 0.9 * len(fresh)
+
+
+def test_pairs_in_which_one_feature_implies_the_other_are_not_tested():
+    labels = [
+        Label(name, frozenset({Feature("label", name), Feature("action", name[0])}))
+        for name in ("a1", "a2", "b1", "b2")
+    ]
+    search = Search(Space([frozenset()], labels), random.Random(0))
+    assert search._pairs == []
+
+
+def test_a_kind_of_a_failed_query_is_replaced_by_one_with_the_same_mask():
+    labels = make_space("abcdef").labels[:6]
+    groups = [frozenset(Feature("fault", kind) for kind in kinds) for kinds in ("abc", "def")]
+    search = Search(Space([frozenset()], labels, alike=groups), random.Random(0))
+    while (draw := search.ask()).stratum != {Feature("fault", "a")}:
+        search.tell(draw, failed=False)
+    search.tell(draw, failed=True)
+    drawn = {search._mutate() for _ in range(100)}
+    others = {frozenset({Feature("fault", kind)}) for kind in "bc"}
+    assert drawn == {frozenset(), *others}
+
+
 def test_an_agent_that_never_fails_has_no_stratum():
     search = play(SMALL, lambda _: False, seed=1, budget=100)
     assert search.finish() == []

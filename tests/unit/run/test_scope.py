@@ -33,6 +33,20 @@ def test_reactive_labels_are_kinds_of_fault_and_their_combinations():
     }
 
 
+@pytest.mark.parametrize("name", ["route", "k8s", "backbone"])
+def test_each_kind_of_fault_is_in_one_group_of_kinds_with_the_same_mask(name):
+    app = load(name)
+    grouped = [kind for group in app.catalogue.alike for kind in group]
+    assert sorted(grouped) == sorted((*app.catalogue.paper, *app.catalogue.extended))
+
+
+def test_kinds_with_the_same_mask_are_alternatives_of_each_other():
+    scope = scope_of("route", emulator="netns", world="standard", num_switches=3)
+    others = {one.value for one in scope.space.others(Feature("fault", "host_gateway"))}
+    assert "host_address" in others
+    assert "remove_ip" not in others
+
+
 def test_settings_that_cannot_be_drawn_are_left_out():
     scope = scope_of("route", emulator="netns")
     sizes = {one["num_switches"] for one in scope.settings if one["world"] == "varied"}
