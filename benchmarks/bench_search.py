@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from netarena.task.label import kinds_of
 from netarena.task.reactive import Reactive
 
 Weakness = frozenset[Feature]
+#: Maximum number of cells of a space whose cells are all checked for queries.
+FEW = 200
 
 
 def weak(**features: str) -> Weakness:
@@ -116,6 +119,27 @@ def draw(scope: Scope, cells: list[Cell], seed: int, number: int) -> list[tuple[
     return found
 
 
+def share(scope: Scope, condition: Weakness) -> float:
+    """Return the share of uniformly drawn queries that have the condition.
+
+    Setting, group and label are each uniform. Cells without queries do not count in a space of at
+    most ``FEW`` cells; in larger spaces this is not checked.
+    """
+    space = scope.space
+    groups = Counter(label.group for label in space.labels)
+    few = len(space.settings) * len(space.labels) <= FEW
+    whole = found = 0.0
+    for setting in range(len(space.settings)):
+        for at, label in enumerate(space.labels):
+            cell = Cell(setting, at)
+            if few and scope.query(cell, 1) is None:
+                continue
+            weight = 1 / groups[label.group]
+            whole += weight
+            found += weight * (condition <= space.features(cell))
+    return found / whole
+
+
 async def play(scope: Scope, condition: Weakness, drawn: list[tuple[Config, Query]]) -> int:
     """Return how many verdicts of live worlds differ from the computed ones."""
     app, differ = scope.application, 0
@@ -174,10 +198,7 @@ def main() -> int:
             hits = sum(condition <= facts(scope, config, query) for config, query in fresh)
             share = hits / len(fresh) if fresh else 0.0
             right += share >= 0.9
-            base = [
-                scope.space.features(scope.space.draw(ALL, rng) or Cell(0, 0)) for _ in range(2000)
-            ]
-            uniform = sum(condition <= one for one in base) / len(base)
+            uniform = share(scope, condition)
             told = "; ".join(f"({words(one.stratum)})" for one in found) or "nothing"
             extra = []
             if options.real and fresh:

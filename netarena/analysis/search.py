@@ -14,12 +14,13 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
   a ladder, another value (for a kind of fault: another kind with the same mask), or one feature
   less.
-- **Pairs.** A share of the draws (``PAIRED``) tests pairs of features, and so do all draws for
-  which the search would otherwise choose the root. Each query counts for every pair of its
-  features. A pair that fails more often than both of its features is drawn again until it is
-  confirmed or refuted. Otherwise, the pair with the fewest queries is drawn, and of those the pair
-  whose features fail most often. These counts are biased, because they mix draws of different
-  strata. They only choose draws; rates and settled strata rest on the unbiased counts.
+- **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
+  pairs of features, and so do all draws for which the search would otherwise choose the root. Each
+  query counts for every pair of its features. A pair that fails more often than both of its
+  features is drawn again until it is confirmed or refuted. Otherwise, the pair with the fewest
+  queries is drawn, and of those the pair whose features fail most often. These counts are biased,
+  because they mix draws of different strata. They only choose draws; rates and settled strata rest
+  on the unbiased counts.
 - **Settling.** A stratum whose rate is known accurately enough is *settled*: its cells are left out
   of all later draws and counts, so that the rest of the budget is spent on other strata (sequential
   covering). Before that, the stratum is compared with larger strata. A larger stratum replaces it
@@ -201,10 +202,13 @@ class Search:
             return ALL, "even"
         if chance < EVEN + MUTATED and (mutant := self._mutate()) is not None:
             return mutant, "mutated"
-        chosen = None if chance < EVEN + MUTATED + PAIRED else self._descend()
-        if not chosen and (pair := self._pair()) is not None:
+        # an agent that fails most queries has no need of pairs
+        paired = self._mean(ALL, {}) < LEAST
+        skipped = paired and chance < EVEN + MUTATED + PAIRED
+        chosen = ALL if skipped else self._descend()
+        if paired and not chosen and (pair := self._pair()) is not None:
             return pair, "pair"
-        return chosen or ALL, "sampled"
+        return chosen, "sampled"
 
     def _descend(self) -> Stratum:
         means: dict[Stratum, float] = {}
