@@ -92,7 +92,6 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
         "bgp_next_hop": ("one", "all"),
         "bgp_community": ("stripped", "wrong"),
         "bgp_preference": ("local", "metric", "prepend"),
-        "bgp_leak": ("route_map", "prefix_list", "community"),
         "bgp_filter": ("admits_less", "tells_not", "network"),
         "zone_filter": ("drops_zone", "drops_service", "accept_missing", "opened"),
         "one_way": ("stateful", "rp_filter"),
@@ -850,7 +849,7 @@ class _Draft:
         near_peer: dict[str, object] = {}
         far_peer: dict[str, object] = {}
         if style == "ttl":
-            near_peer = far_peer = {"ttl_security": 1}
+            near_peer, far_peer = {"ttl_security": 1}, {"ttl_security": 1}
         if style == "loopback":
             near_loop, far_loop = self.loopbacks[router], self.loopbacks[far_name]
             self.statics[router].append(Static(prefix=f"{far_loop}/32", via=there))

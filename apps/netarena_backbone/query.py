@@ -10,6 +10,7 @@ from typing import Any, cast
 from netarena.sdk import (
     COUNTED,
     JOINT,
+    Briefing,
     Catalogue,
     ConfigError,
     Drawer,
@@ -22,13 +23,15 @@ from netarena.sdk import (
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.fault import table
+from netarena_backbone.outage import with_contingencies
 from netarena_backbone.state import Facts, intended
+from netarena_backbone.world.contingency import Contingency, contingencies, during
 from netarena_backbone.world.intent import Backup, backups
 from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of
 
 #: Must be increased with every change after which a seed generates a different query.
-VERSION = "4"
+VERSION = "5"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12
@@ -47,11 +50,25 @@ class Case:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self._wanted_in: dict[Contingency, Facts] = {}
 
     @cached_property
     def wanted(self) -> Facts:
         """The facts of the fault-free world."""
         return intended(self.world)
+
+    @cached_property
+    def contingencies(self) -> tuple[Contingency, ...]:
+        """The contingencies in the order in which they are tried; only tickets have any."""
+        return contingencies(self.world)
+
+    def wanted_in(self, contingency: Contingency) -> Facts:
+        """Return the documented facts while a contingency lasts."""
+        if contingency.cable is None:
+            return self.wanted
+        if contingency not in self._wanted_in:
+            self._wanted_in[contingency] = intended(during(self.world, contingency))
+        return self._wanted_in[contingency]
 
     @cached_property
     def backups(self) -> Mapping[tuple[str, str], Backup]:
@@ -116,6 +133,11 @@ def _draw_fitting(
         except RuntimeError:
             continue
         room = table.Room(world)
+        if config.briefing is Briefing.TICKET:
+            found = with_contingencies(world, room.wanted, rng)
+            if found is None:
+                continue
+            world, room = found, table.Room(found, room.wanted)
         faults = table.draw(room, kinds, rng) if kinds else ()
         if faults is not None:
             return world, _draw_related(room, label, faults, rng)

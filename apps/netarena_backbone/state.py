@@ -175,6 +175,15 @@ def harms(
     return found
 
 
+def forbidden(world: World, facts: Facts) -> list[Fact]:
+    """Return the routes that we announce to a peer or an upstream although it must not have them.
+
+    ``facts`` documents itself which prefixes each AS receives.
+    """
+    step = _Step(world, facts, facts, facts)
+    return [fact for fact, value in facts.items() if step.is_forbidden(fact, value)]
+
+
 def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
     """Return the paths and announcements that a step made different from the documentation."""
     wrong = [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
-from netarena_backbone.world.fib import is_on
+from netarena_backbone.world.contingency import Contingency, during, link_between
 from netarena_backbone.world.forwarding import SMALL_BYTES, Follower
 from netarena_backbone.world.lab_spec import Heard, Neighbour, Observation
 from netarena_backbone.world.model import Link, Router, World
@@ -117,11 +117,11 @@ def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     for one, other in world.ways:
         way = follower.way(one, addresses[other])
         for cable in pairwise(way):
-            link = _link(world, cable)
+            link = link_between(world, cable)
             if link is None:
                 continue
             if link not in cuts:
-                cuts[link] = _follow_without(world, link)
+                cuts[link] = _follow_without(world, cable)
             cut = cuts[link]
             ends = ((one, addresses[one]), (other, addresses[other]))
             if cut is not None and cut.ping(*ends, SMALL_BYTES):
@@ -130,32 +130,11 @@ def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     return found
 
 
-def _link(world: World, cable: tuple[str, str]) -> Link | None:
-    """Return the only cable between two machines, or None if there are none or several."""
-    links = [link for link in world.links if {link.one[0], link.other[0]} == {*cable}]
-    return links[0] if len(links) == 1 else None
-
-
-def _follow_without(world: World, link: Link) -> Follower | None:
-    """Return a follower of the world without a cable, or None if its routes are unpredictable."""
-
-    def without(name: str) -> Callable[[Router], Router]:
-        return lambda router: router.model_copy(
-            update={"ports": tuple(port for port in router.ports if port.name != name)}
-        )
-
-    for machine, port in (link.one, link.other):
-        router = world.router(machine)
-        if any(
-            one.via != "blackhole" and is_on(one.via, router.port(port).address)
-            for one in router.kernel_routes
-        ):
-            return None
-        world = world.edit(machine, without(port))
-    links = tuple(one for one in world.links if one != link)
-    world = world.model_copy(update={"links": links})
-    tables = settle(world)
-    return None if tables.doubtful else Follower(world, tables.fib)
+def _follow_without(world: World, cable: tuple[str, str]) -> Follower | None:
+    """Return a follower of the world without a link, or None if its routes are unpredictable."""
+    less = during(world, Contingency("", cable))
+    tables = settle(less)
+    return None if tables.doubtful else Follower(less, tables.fib)
 
 
 def _answers(world: World, follower: Follower) -> Iterator[str]:

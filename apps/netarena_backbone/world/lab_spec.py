@@ -83,8 +83,9 @@ class Setup(Record):
     ``endpoints`` are (machine, address) pairs that ping each other with both packet sizes, each
     from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
-    observed. ``edits`` are the parts of faults that the recipes already contain, one per machine of
-    each fault.
+    observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
+    link between them. ``edits`` are the parts of faults that the recipes already contain, one per
+    machine of each fault.
     """
 
     cables: tuple[Cable, ...]
@@ -93,6 +94,7 @@ class Setup(Record):
     asks: tuple[Ask, ...] = ()
     ways: tuple[tuple[int, int], ...] = ()
     ears: tuple[str, ...] = ()
+    cuttable: tuple[tuple[str, str], ...] = ()
     edits: tuple[Edit, ...] = ()
     #: Size of an IP packet that each path must carry, in bytes.
     full_bytes: int = 1500

@@ -322,6 +322,10 @@ class World(Record):
     packet_bytes: int = FULL_MTU
     #: Sessions (our router, peer address) that are down by design, whether shut down or not.
     closed: tuple[tuple[str, str], ...] = ()
+    #: Links that fail in turn once the agent has finished, as pairs of machines with a single link.
+    contingencies: tuple[tuple[str, str], ...] = ()
+    #: True if routers restart with their saved configuration, which the judge does not update.
+    only_saved_survives: bool = False
 
     @cached_property
     def machines(self) -> dict[str, Router | Host]:

@@ -44,6 +44,7 @@ def render(world: World) -> Setup:
         asks=asks(world),
         ways=tuple((numbers[one], numbers[other]) for one, other in world.ways),
         ears=tuple(router.name for router in world.outside),
+        cuttable=world.contingencies,
         full_bytes=world.packet_bytes,
     )
 

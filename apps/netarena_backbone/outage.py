@@ -1,0 +1,78 @@
+"""Seeded choice of the contingencies of a fault-free world.
+
+Contingencies are drawn before the faults and independently of them. The failure of a link counts
+as suitable if its outcome is predictable, breaks little inside our network, opens no traffic and
+leaks no route. Links to other ASes may fail although their AS then loses its connection.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from netarena_backbone.state import WORKS, Facts, facts_of, forbidden, misfits
+from netarena_backbone.world.contingency import Contingency, during, link_between
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
+from netarena_backbone.world.routing import settle
+
+_LEAST, _MOST = 3, 5
+#: Maximum number of links to other ASes among them.
+_MOST_OUTER = 2
+#: Maximum number of tests inside our network that a failure may break by design.
+_MOST_LOST = 24
+#: Share of worlds in which only a saved configuration survives the restart.
+_SAVED = 1 / 3
+
+
+def with_contingencies(world: World, wanted: Facts, rng: random.Random) -> World | None:
+    """Return the fault-free world with its contingencies, or None if too few links are suitable.
+
+    ``wanted`` are the facts of the world.
+    """
+    number = rng.randint(_LEAST, _MOST)
+    links = [(link.one[0], link.other[0]) for link in world.links]
+    ours = [one for one in links if world.names & {*one} and link_between(world, one)]
+    inner = [one for one in ours if world.names >= {*one}]
+    outer = [one for one in ours if {router.name for router in world.outside} & {*one}]
+    rng.shuffle(inner)
+    rng.shuffle(outer)
+    chosen: list[tuple[str, str]] = []
+    for some, most in ((outer, _MOST_OUTER), (inner, number)):
+        limit = min(number, len(chosen) + most)
+        for cable in some:
+            if len(chosen) < limit and _is_suitable(world, wanted, cable):
+                chosen.append(cable)
+    if len(chosen) < _LEAST:
+        return None
+    rng.shuffle(chosen)
+    return world.model_copy(
+        update={
+            "contingencies": tuple(chosen),
+            "only_saved_survives": rng.random() < _SAVED,
+        }
+    )
+
+
+def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
+    less = during(world, Contingency("", cable))
+    tables = settle(less, anyhow=True)
+    if tables.doubtful:
+        return False
+    facts = facts_of(less, expected(less, tables))
+    wrong = misfits(wanted, facts)
+    if any(facts.get(fact) == WORKS for fact in wrong) or forbidden(world, facts):
+        return False
+    return len(_lost_inside(world, wanted, facts)) <= _MOST_LOST
+
+
+def _lost_inside(world: World, wanted: Facts, facts: Facts) -> Sequence[object]:
+    """Return the pings and sessions between our own machines that work only without the failure."""
+    own = world.names | {host.name for host in world.hosts if host.resolver}
+    return [
+        fact
+        for fact, value in wanted.items()
+        if fact.sort in {"ping", "full"}
+        and own >= {fact.source, fact.target}
+        and value == WORKS != facts.get(fact)
+    ]

@@ -1,0 +1,73 @@
+"""Contingencies of a world: planned disturbances that a repair must survive.
+
+Each link of ``World.contingencies`` fails in turn, with a loss of carrier at both ends. At last,
+the daemons of all our routers restart together. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from netarena_backbone.world.fib import is_on
+from netarena_backbone.world.model import Link, Router, Static, World
+
+
+class Contingency(NamedTuple):
+    """A link failure, or the restart of the daemons of all our routers if ``cable`` is None."""
+
+    #: Words for prompts and records.
+    name: str
+    #: Names of the two machines that the link connects.
+    cable: tuple[str, str] | None
+
+
+RESTART = Contingency("the restart of the daemons of all our routers", None)
+
+
+def contingencies(world: World) -> tuple[Contingency, ...]:
+    """Return the contingencies of a world in the order in which they are tried.
+
+    The restart is the last one. Worlds without cuttable links have no contingencies.
+    """
+    if not world.contingencies:
+        return ()
+    cuts = (
+        Contingency(f"the failure of link {' - '.join(one)}", one) for one in world.contingencies
+    )
+    return (*cuts, RESTART)
+
+
+def during(world: World, contingency: Contingency) -> World:
+    """Return the world while a contingency lasts; after a restart, that is the world itself.
+
+    Without carrier, FRR removes the networks and routes of both ports. The kernel keeps routes that
+    no daemon manages, and drops the packets that take them. Raises ValueError if the two machines
+    do not have exactly one link.
+    """
+    if contingency.cable is None:
+        return world
+    link = link_between(world, contingency.cable)
+    if link is None:
+        raise ValueError(f"{' - '.join(contingency.cable)}: these machines need exactly one link")
+    for machine, port in (link.one, link.other):
+        world = world.edit(machine, partial(_without_port, name=port))
+    return world.model_copy(update={"links": tuple(one for one in world.links if one != link)})
+
+
+def link_between(world: World, machines: tuple[str, str]) -> Link | None:
+    """Return the only link between two machines, or None if there are none or several."""
+    links = [link for link in world.links if {link.one[0], link.other[0]} == {*machines}]
+    return links[0] if len(links) == 1 else None
+
+
+def _without_port(router: Router, name: str) -> Router:
+    address = router.port(name).address
+    kept = tuple(
+        Static(prefix=one.prefix, via="blackhole")
+        if one.via != "blackhole" and is_on(one.via, address)
+        else one
+        for one in router.kernel_routes
+    )
+    ports = tuple(port for port in router.ports if port.name != name)
+    return router.model_copy(update={"ports": ports, "kernel_routes": kept})
