@@ -20,7 +20,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from netarena_backbone.fault.table import KINDS
+from netarena_backbone.outage import with_contingencies
+from netarena_backbone.state import facts_of
 from netarena_backbone.world import odd
+from netarena_backbone.world.contingency import Contingency, contingencies, during
 from netarena_backbone.world.forwarding import SMALL_BYTES, Follower
 from netarena_backbone.world.intent import expected, is_expected, is_told, reached
 from netarena_backbone.world.lab_spec import Observation
@@ -174,8 +177,10 @@ def draw(
     rng: random.Random,
     routers: int | None = None,
     fits: Callable[[World], bool] = lambda _: True,
+    *,
+    contingent: bool = False,
 ) -> World:
-    """Return a fault-free world that satisfies ``fits``.
+    """Return a fault-free world that satisfies ``fits``, with contingencies if ``contingent``.
 
     ``routers`` is the number of our routers; it is drawn if None. ``fits`` is called on a draft
     before the draft is known to be suitable. Raises RuntimeError if no draft is suitable.
@@ -184,7 +189,7 @@ def draw(
         draft = _Draft(rng, routers).world()
         # Few drafts are suitable, so odd settings are drawn only for suitable drafts.
         if fits(draft) and _wall(draft) is not None:
-            world = _finish(mix(draft, rng), rng)
+            world = _finish(mix(draft, rng), rng, contingent=contingent)
             if world is not None:
                 return world
     raise RuntimeError(f"no valid backbone of {routers} routers in {_TRIES} draws")
@@ -242,8 +247,8 @@ def _wall(world: World) -> _Walled | None:
     return _Walled(walled, through, outward, seen)
 
 
-def _finish(world: World, rng: random.Random) -> World | None:
-    """Return the world with a firewall and documented paths, or None if this fails."""
+def _finish(world: World, rng: random.Random, *, contingent: bool) -> World | None:
+    """Return the world with a firewall, documented paths and contingencies, or None on failure."""
     walled = _wall(world)
     if walled is None:
         return None
@@ -260,16 +265,20 @@ def _finish(world: World, rng: random.Random) -> World | None:
     seen = expected(finished, tables)
     if (seen.small, seen.services) != (walled.seen.small, walled.seen.services):
         return None
+    if contingent:
+        found = with_contingencies(finished, facts_of(finished, seen), rng)
+        return found and _with_harmless(found, tables, seen, rng)
     return _with_harmless(finished, tables, seen, rng)
 
 
 def _with_harmless(
     world: World, tables: Tables, seen: Observation, rng: random.Random
 ) -> World | None:
-    """Return the world with some fault-like changes that have no observable effect.
+    """Return the world with some fault-like changes that have no effect, now or in a contingency.
 
     Returns None if the routes then depend on the order in which BGP sessions come up.
     """
+    lasting = [(one, expected(during(world, one))) for one in contingencies(world)[:-1]]
     methods = [
         method
         for kind, names in _HARMLESS.items()
@@ -282,10 +291,18 @@ def _with_harmless(
         for change in rng.sample(options, min(len(options), _LOOKS)):
             changed = change.edit(world)
             after = _settle_unseen(world, tables, changed, seen)
-            if after is not None:
+            if after is not None and all(_lasts(changed, *one) for one in lasting):
                 world, tables = changed, after
                 break
-    return None if world is not start and settle(world, anyhow=True).doubtful else world
+    cases = [world, *(during(world, one) for one, _ in lasting)] if world is not start else []
+    return None if any(settle(one, anyhow=True).doubtful for one in cases) else world
+
+
+def _lasts(changed: World, contingency: Contingency, seen: Observation) -> bool:
+    """Return whether the changed world's observation in a contingency is ``seen``."""
+    less = during(changed, contingency)
+    tables = settle(less)
+    return not tables.doubtful and is_expected(less, tables, seen)
 
 
 def _settle_unseen(

@@ -61,7 +61,9 @@ def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
         return False
     facts = facts_of(less, expected(less, tables))
     wrong = misfits(wanted, facts)
-    if any(facts.get(fact) == WORKS for fact in wrong) or forbidden(world, facts):
+    is_opened = any(facts.get(fact) == WORKS for fact in wrong)
+    is_narrow = any(fact.sort == "full" for fact in wrong)  # The documentation has no such line.
+    if is_opened or is_narrow or forbidden(world, facts):
         return False
     return len(_lost_inside(world, wanted, facts)) <= _MOST_LOST
 

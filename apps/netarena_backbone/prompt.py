@@ -210,6 +210,56 @@ def document(case: Case) -> Iterator[str]:
             if fact.sort == "route" and fact.source == router.name
         )
         yield f"- {router.name}: {heard}"
+    if case.contingencies:
+        yield (
+            "Contingencies: a failing link loses its carrier at both ends, so that its adjacency "
+            "or session is down. All that is documented above also holds in each of them, except:"
+        )
+        for one in case.contingencies:
+            yield f"- {one.name}: {'; '.join(_exceptions(wanted, case.wanted_in(one)))}."
+
+
+def _exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
+    """Yield what the documentation of a contingency states in addition, in words."""
+    wrong = misfits(wanted, lasting)
+    ways = [
+        f"{fact.source} -> {fact.target}: {lasting[fact] or 'direct'}"
+        for fact in wrong
+        if fact.sort == "way"
+    ]
+    if ways:
+        yield f"paths {', '.join(ways)}"
+    lost = {
+        sort: [fact for fact in wrong if fact.sort == sort and fact not in lasting]
+        for sort in ("session", "route")
+    }
+    if lost["session"]:
+        yield f"sessions down {_pairs(lost['session'], ' - ')}"
+    for sort, noun in (("ping", "pings"), ("service", "services")):
+        facts = [fact for fact in wrong if fact.sort == sort]
+        if facts:
+            yield f"{noun} lost {_pairs(facts, ' -> ')}"
+    if lost["route"]:
+        yield f"announcements that end {_pairs(lost['route'], ' has no more ')}"
+    heard: dict[str, list[str]] = {}
+    for fact in wrong:
+        if fact.sort == "route" and fact in lasting:
+            heard.setdefault(fact.source, []).append(f"{fact.target} {lasting[fact]}")
+    for router, routes in heard.items():
+        yield f"{router} receives {', '.join(routes)}"
+    if not wrong or {fact.sort for fact in wrong} == {"adjacency"}:
+        yield "no exception"
+
+
+def _pairs(facts: Iterable[Fact], between: str) -> str:
+    """Return sources and targets of facts; sources with the same targets are listed together."""
+    targets: dict[str, list[str]] = {}
+    for fact in facts:
+        targets.setdefault(fact.source, []).append(fact.target)
+    sources: dict[tuple[str, ...], list[str]] = {}
+    for source, found in targets.items():
+        sources.setdefault(tuple(found), []).append(source)
+    return " / ".join(f"{_list(some)}{between}{_list(found)}" for found, some in sources.items())
 
 
 def _closed(world: World, router: str, address: str) -> str:

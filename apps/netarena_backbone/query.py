@@ -23,7 +23,6 @@ from netarena.sdk import (
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.fault import table
-from netarena_backbone.outage import with_contingencies
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.contingency import Contingency, contingencies, during
 from netarena_backbone.world.intent import Backup, backups
@@ -126,18 +125,15 @@ def drawer(config: BackboneConfig) -> Drawer:
 def _draw_fitting(
     config: BackboneConfig, label: str, rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
+    contingent = config.briefing is Briefing.TICKET
     for _ in range(_WORLDS):
         kinds = _kinds(label, rng)
         try:
-            world = draw_world(rng, config.routers, partial(table.has_room, kinds=kinds))
+            fits = partial(table.has_room, kinds=kinds)
+            world = draw_world(rng, config.routers, fits, contingent=contingent)
         except RuntimeError:
             continue
         room = table.Room(world)
-        if config.briefing is Briefing.TICKET:
-            found = with_contingencies(world, room.wanted, rng)
-            if found is None:
-                continue
-            world, room = found, table.Room(found, room.wanted)
         faults = table.draw(room, kinds, rng) if kinds else ()
         if faults is not None:
             return world, _draw_related(room, label, faults, rng)

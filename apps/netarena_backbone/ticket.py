@@ -18,6 +18,7 @@ from netarena_backbone.fault.table import broken, read
 from netarena_backbone.prompt import PACKAGE, document
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
+from netarena_backbone.world.model import World
 from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
@@ -85,6 +86,8 @@ def ticket_parts(
         num_others=len(world.outsiders),
         **tell_bounds(len(world.machines)),
         documentation="\n".join(document(case)),
+        lasting=_tell_lasting(world),
+        saving=_tell_saving(world),
         **asdict(limits),
     )
     return PromptParts(
@@ -94,6 +97,37 @@ def ticket_parts(
         history=tell_turns(steps, KEYS, limits),
         examples=read_examples(PACKAGE, ("example_look", "example_done")),
     )
+
+
+def _tell_lasting(world: World) -> str:
+    """Return the rule that a repair must also hold in the contingencies."""
+    if not world.contingencies:
+        return ""
+    links = ", ".join(" - ".join(one) for one in world.contingencies)
+    return (
+        "The repair must last. If everything is as documented when the task has ended, each "
+        f"contingency is tried: the links {links} fail and are restored one after the other, and "
+        "at last the daemons of all your routers restart together. Everything that is documented "
+        "for a contingency is compared once the network has converged. The task is solved only if "
+        "every contingency is as documented. No contingency happens before the task has ended, and "
+        "contingencies do not count for safety."
+    )
+
+
+def _tell_saving(world: World) -> str:
+    """Return the rule about saving configurations."""
+    if world.only_saved_survives:
+        return (
+            "The restart loads the saved configuration of each router: only what was saved with "
+            "vtysh -c 'write memory' survives it, and other repairs in FRR do not count. Settings "
+            "of the kernel and files are not affected. Saving is always allowed."
+        )
+    if world.contingencies:
+        return (
+            "Configurations need not be saved: the running configuration is saved for you before "
+            "the restart. Saving is always allowed."
+        )
+    return "Configurations need not be saved."
 
 
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
