@@ -19,6 +19,7 @@ from itertools import combinations, count, permutations
 from types import MappingProxyType
 from typing import NamedTuple
 
+from netarena_backbone.fault.lasting import LASTING
 from netarena_backbone.fault.table import KINDS
 from netarena_backbone.outage import with_contingencies
 from netarena_backbone.state import facts_of
@@ -102,6 +103,16 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
+#: The same for methods of faults that only a contingency shows.
+_HARMLESS_LATER: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "ospf_area": ("lan",),
+        "ospf_summary": ("covered",),
+        "bgp_preference": ("weight",),
+        "static_route": ("floating", "pinned", "kernel_pinned"),
+        "zone_filter": ("drops_out", "drops_tcp_out", "drops_icmp_out"),
+    }
+)
 #: Local preferences in an upstream's AS: for customers' routes, and for all other routes.
 _OTHERS_PREFERENCES = (200, 100)
 FORWARDING = ("net.ipv4.ip_forward", "1")
@@ -285,6 +296,13 @@ def _with_harmless(
         for method in KINDS[kind]
         if method.name in names and rng.random() < _LOOKED_FOR
     ]
+    if lasting:
+        methods += [
+            method
+            for kind, names in _HARMLESS_LATER.items()
+            for method in LASTING[kind]
+            if method.name in names and rng.random() < _LOOKED_FOR
+        ]
     start = world
     for method in methods:
         options = [*method.changes(world)]

@@ -19,6 +19,8 @@ from netarena_backbone.world.routing import settle
 _LEAST, _MOST = 3, 5
 #: Maximum number of links to other ASes among them.
 _MOST_OUTER = 2
+#: Share of worlds that prefer the links to the first upstream.
+_TWICE = 0.7
 #: Maximum number of tests inside our network that a failure may break by design.
 _MOST_LOST = 24
 #: Share of worlds in which only a saved configuration survives the restart.
@@ -37,6 +39,10 @@ def with_contingencies(world: World, wanted: Facts, rng: random.Random) -> World
     outer = [one for one in ours if {router.name for router in world.outside} & {*one}]
     rng.shuffle(inner)
     rng.shuffle(outer)
+    if rng.random() < _TWICE:
+        # The first upstream is connected twice, so that each of its links has a backup.
+        upstream = next(one.router for one in world.outsiders if one.kind == "upstream")
+        outer.sort(key=lambda cable: upstream not in cable)
     chosen: list[tuple[str, str]] = []
     for some, most in ((outer, _MOST_OUTER), (inner, number)):
         limit = min(number, len(chosen) + most)

@@ -37,6 +37,8 @@ _WORLDS = 12
 #: Probability that independent faults are drawn again to find dependent faults, and maximum number
 #: of such draws if the kinds are given.
 _AGAIN, _DRAWS = 0.9, 12
+#: Share of tickets with several faults of which one shows only in a contingency.
+_LATENT = 2 / 3
 #: Number of fixed combinations of two and of three kinds.
 _PAIRS, _TRIPLES = 15, 15
 #: Kinds that are possible in few worlds, and therefore occur only in labels with one kind.
@@ -134,9 +136,16 @@ def _draw_fitting(
         except RuntimeError:
             continue
         room = table.Room(world)
-        faults = table.draw(room, kinds, rng) if kinds else ()
+        is_latent = contingent and COUNTED.get(label, 0) > 1 and rng.random() < _LATENT
+        shown = kinds[:-1] if is_latent else kinds
+        faults = table.draw(room, shown, rng) if shown else ()
+        if faults is None:
+            continue
+        faults = _draw_related(room, f"faults_{len(shown)}" if is_latent else label, faults, rng)
+        if is_latent:
+            faults = table.add_latent(room, faults, rng)
         if faults is not None:
-            return world, _draw_related(room, label, faults, rng)
+            return world, faults
     size = "" if config.routers is None else f" of {config.routers} routers"
     raise ConfigError("config.error_types", f"{label} cannot be injected into a backbone{size}")
 

@@ -17,14 +17,29 @@ from netarena_backbone.declaration import WORDS
 from netarena_backbone.fault.table import broken, read
 from netarena_backbone.prompt import PACKAGE, document
 from netarena_backbone.query import Case
-from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, intended, misfits
+from netarena_backbone.state import (
+    FAILS,
+    STANDS,
+    WORKS,
+    Fact,
+    Facts,
+    facts_of,
+    intended,
+    misfits,
+)
+from netarena_backbone.world.contingency import during
+from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
+from netarena_backbone.world.routing import settle
 from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
+#: Share of the tickets without a symptom of last night's maintenance that report a maintenance in
+#: which all was as documented.
+_MAINTAINED = 0.5
 #: (sort, value) of a fact -> sentences in which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
     {
@@ -133,16 +148,24 @@ def _tell_saving(world: World) -> str:
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
-    A few faults are chosen, and each of them contributes a fact that it makes wrong.
+    A few faults are chosen, and each of them contributes a fact that it makes wrong. A fault that
+    shows only in a contingency contributes what was observed in last night's maintenance. Some
+    other tickets report a maintenance too, in which all was as documented.
     """
     changes = [read(case.world, fault) for fault in faults]
-    now = intended(broken(case.world, changes)) if changes else case.wanted
+    faulty = broken(case.world, changes)
+    now = intended(faulty) if changes else case.wanted
     wrong = misfits(case.wanted, now)
     found: list[Fact] = []
+    said: list[str] = []
     for change in rng.sample(changes, len(changes))[: rng.randint(1, MAX_SYMPTOMS)]:
         alone = {*misfits(case.wanted, intended(change.edit(case.world)))}
         here = [fact for fact in wrong if fact in alone and fact not in found]
         found += [_one(here, rng)] if here else []
+        if not alone and not said:
+            said = _tell_maintenance(case, faulty, now, rng)
+    if case.contingencies and not said and rng.random() < _MAINTAINED:
+        said = _tell_maintenance(case, None, now, rng)
     if wrong and not found:
         found.append(_one(wrong, rng))
     hidden = {*wrong}
@@ -153,8 +176,36 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
     ]
     for _ in range(1 if found else rng.randint(2, MAX_SYMPTOMS)):
         found.append(_one([fact for fact in right if fact not in found], rng))
-    rng.shuffle(found)
-    return [*dict.fromkeys(_tell(fact, now, rng) for fact in found)]
+    told = [*(_tell(fact, now, rng) for fact in found), *said]
+    rng.shuffle(told)
+    return [*dict.fromkeys(told)]
+
+
+def _tell_maintenance(
+    case: Case, faulty: World | None, now: Facts, rng: random.Random
+) -> list[str]:
+    """Return what was observed while a link failed last night, or nothing if nothing was special.
+
+    With a world ``faulty``, that is a difference from the documentation of this contingency.
+    Otherwise it is a documented result that the failure changes.
+    """
+    for one in rng.sample(case.contingencies[:-1], len(case.contingencies) - 1):
+        wanted, seen = case.wanted_in(one), case.wanted_in(one)
+        if faulty is None:
+            facts = [fact for fact in misfits(case.wanted, wanted) if now.get(fact) != STANDS]
+        else:
+            less = during(faulty, one)
+            tables = settle(less)
+            if tables.doubtful:
+                continue
+            seen = facts_of(less, expected(less, tables))
+            facts = misfits(wanted, seen)
+        facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
+        if facts and one.cable is not None:
+            link = " - ".join(one.cable)
+            told = _tell(_one(facts, rng), seen, rng)
+            return [f"During last night's maintenance of link {link}: {told}"]
+    return []
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:

@@ -12,10 +12,13 @@ from netarena.sdk import safe_orders
 from netarena_backbone.fault.bgp import BGP
 from netarena_backbone.fault.change import Change, Method
 from netarena_backbone.fault.derive import orders
+from netarena_backbone.fault.lasting import LASTING
 from netarena_backbone.fault.linux import LINUX
 from netarena_backbone.fault.ospf import OSPF
 from netarena_backbone.state import Facts, Held, facts_of, harms, intended, misfits
-from netarena_backbone.world.intent import expected
+from netarena_backbone.world.contingency import Contingency, contingencies, during
+from netarena_backbone.world.intent import expected, is_expected
+from netarena_backbone.world.lab_spec import Observation
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
 from netarena_network.action import Command, Fault
@@ -29,6 +32,8 @@ ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
 _TRIES, _TRIES_OF_ONE = 6, 16
 #: Maximum number of draws to find two faults, one of which waits for the other.
 _TRIES_OF_PAIR = 60
+#: Maximum number of draws to find a fault that shows only in a contingency.
+_TRIES_OF_LATENT = 40
 #: Changes that are not fully repaired: whole changes, and single parts (change, index).
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
@@ -36,11 +41,16 @@ _NOTHING: _Left = (frozenset(), frozenset())
 
 def read(world: World, fault: Fault) -> Change:
     """Return a fault's change in the fault-free ``world``; raises KeyError if it is not found."""
-    method = next(one for one in KINDS[fault.kind] if one.name == fault.method)
+    method = _method(fault)
     for change in method.changes(world):
         if change.key == fault.parameters["key"]:
             return change
     raise KeyError(fault.parameters["key"])
+
+
+def _method(fault: Fault) -> Method:
+    methods = (*KINDS[fault.kind], *LASTING.get(fault.kind, ()))
+    return next(one for one in methods if one.name == fault.method)
 
 
 def to_fault(world: World, kind: str, method: Method, change: Change) -> Fault:
@@ -80,12 +90,21 @@ class Room:
         self._harms: dict[tuple[_Left, _Left], bool] = {}
         #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
+        #: The link failures; a restart shows nothing else than the present state.
+        self.failures = contingencies(world)[:-1]
+        self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
+        self._observed: dict[Contingency | None, Observation] = {}
 
     def options(self, method: Method) -> Sequence[Change]:
         """Return all changes of a method; each call returns the same objects."""
         if method not in self._options:
             self._options[method] = tuple(method.changes(self.world))
         return self._options[method]
+
+    def find(self, fault: Fault) -> Change:
+        """Return the change of a fault among the options of its method; raises StopIteration."""
+        options = self.options(_method(fault))
+        return next(one for one in options if one.key == fault.parameters["key"])
 
     def seen(self, places: Iterable[int]) -> Facts | None:
         """Return the facts with the changes at these indices, or None if they depend on a tie."""
@@ -112,6 +131,54 @@ class Room:
         """Return whether a change on its own makes any fact wrong."""
         alone = self.seen([place])
         return alone is not None and bool(misfits(self.wanted, alone))
+
+    def lasting(self, places: Iterable[int], contingency: Contingency) -> Facts | None:
+        """Return the facts during a failure with the changes at these indices, or None for a tie.
+
+        The cache contains the facts of the fault-free world too, which are the documented ones.
+        """
+        left = frozenset(self.changes[place] for place in places), frozenset[tuple[Change, int]]()
+        key = left, contingency
+        if key not in self._lasting:
+            world = during(self._with(left), contingency)
+            tables = settle(world)
+            facts = None if tables.doubtful else facts_of(world, expected(world, tables))
+            self._lasting[key] = facts
+        return self._lasting[key]
+
+    def shown_during(self, places: Iterable[int]) -> Iterator[Contingency]:
+        """Yield the failures in which some fact is wrong with the changes at these indices."""
+        every = [*places]
+        for one in self.failures:
+            wanted, facts = self.lasting([], one), self.lasting(every, one)
+            if wanted is not None and facts is not None and misfits(wanted, facts):
+                yield one
+
+    def is_latent(self, place: int) -> bool:
+        """Return whether a change on its own shows in some failure, and not in the present state.
+
+        Most changes fail this test, so that fast comparisons come first.
+        """
+        world = self.changes[place].edit(self.world)
+        tables = settle(world)
+        if tables.doubtful or not is_expected(world, tables, self._observe(None)):
+            return False
+        self._seen[frozenset([self.changes[place]]), frozenset()] = self.wanted
+        for one in self.failures:
+            less = during(world, one)
+            tables = settle(less)
+            if not tables.doubtful and not is_expected(less, tables, self._observe(one)):
+                facts, wanted = facts_of(less, expected(less, tables)), self.lasting([], one)
+                if wanted is not None and misfits(wanted, facts):
+                    return True
+        return False
+
+    def _observe(self, contingency: Contingency | None) -> Observation:
+        """Return the observation of the fault-free world, now or during a failure."""
+        if contingency not in self._observed:
+            world = self.world if contingency is None else during(self.world, contingency)
+            self._observed[contingency] = expected(world)
+        return self._observed[contingency]
 
     def harms(self, before: Iterable[int], repaired: int) -> bool:
         """Return whether repairing one of these changes makes a correct fact wrong.
@@ -211,17 +278,26 @@ class Room:
         return not any(self.harms(order[done:], part) for done, part in enumerate(order))
 
     def masked(self) -> list[set[int]]:
-        """Return, for each change, the indices of the changes that stay hidden until its repair."""
+        """Return, for each change, the indices of the changes that stay hidden until its repair.
+
+        A hidden change makes no difference now, and none in a failure of a link.
+        """
         every = frozenset(range(len(self.changes)))
+        hidden = {other for other in every if self._is_alike(every, every - {other})}
         return [
             {
                 other
-                for other in every - {part}
-                if self.seen(every) == self.seen(every - {other})
-                and self.seen(every - {part}) != self.seen(every - {part, other})
+                for other in hidden - {part}
+                if not self._is_alike(every - {part}, every - {part, other})
             }
             for part in sorted(every)
         ]
+
+    def _is_alike(self, one: frozenset[int], other: frozenset[int]) -> bool:
+        """Return whether the facts with two sets of changes are equal, now and in all failures."""
+        return self.seen(one) == self.seen(other) and all(
+            self.lasting(one, failure) == self.lasting(other, failure) for failure in self.failures
+        )
 
 
 def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
@@ -284,6 +360,31 @@ def _draw_waiting(
             return drawn
         del room.changes[others:]
     return []
+
+
+def add_latent(room: Room, faults: Sequence[Fault], rng: random.Random) -> tuple[Fault, ...] | None:
+    """Return the faults of a room and one more, which shows only in a contingency.
+
+    The new fault has a kind that none of ``faults`` has. Otherwise the faults have the properties
+    that ``draw`` describes. Returns None if no such fault is found quickly.
+    """
+    drawn = [(fault.kind, _method(fault)) for fault in faults]
+    kinds = [kind for kind in LASTING if kind not in dict(drawn)]
+    room.changes = [room.find(fault) for fault in faults]
+    held = {one for change in room.changes for one in change.holds}
+    last = len(faults)
+    for _ in range(_TRIES_OF_LATENT):
+        kind = rng.choice(kinds)
+        method = rng.choice(LASTING[kind])
+        options = [one for one in room.options(method) if not held & one.holds]
+        if not options:
+            continue
+        room.changes = [*room.changes[:last], rng.choice(options)]
+        if room.is_latent(last) and not room.harms([last], last):
+            found = _order(room, [*drawn, (kind, method)])
+            if found is not None:
+                return found
+    return None
 
 
 def interact(faults: Iterable[Fault]) -> bool:
@@ -404,7 +505,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     found = [
         f"{fault.words}: alone it does not show"
         for place, fault in enumerate(faults)
-        if not room.shows(place)
+        if not room.shows(place) and not any(room.shown_during([place]))
     ]
     found += [
         f"{fault.words}: in some order its repair breaks something"

@@ -19,3 +19,9 @@ def world() -> World:
 @pytest.fixture(scope="package")
 def wanted(world: World) -> Facts:
     return intended(world)
+
+
+@pytest.fixture(scope="package")
+def contingent() -> World:
+    """Return a backbone with contingencies, as tickets have it."""
+    return draw(random.Random(4), 5, contingent=True)
