@@ -6,22 +6,31 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from netarena_backbone.draw import draw
+from netarena_backbone.fault.change import Method
 from netarena_backbone.fault.derive import orders
+from netarena_backbone.fault.lasting import LASTING
 from netarena_backbone.fault.table import KINDS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "backbone-faults.md"
 #: seeds of worlds in which together every method can be applied
 _SEEDS = (35, 36)
-_BEGIN, _END = "<!-- faults -->\n", "<!-- /faults -->"
+_TABLES = {
+    "faults": KINDS,
+    "latent faults": {
+        kind: [one for one in methods if one not in KINDS[kind]]
+        for kind, methods in LASTING.items()
+    },
+}
 
 
-def _table() -> str:
+def _table(table: Mapping[str, Sequence[Method]]) -> str:
     worlds = [draw(random.Random(seed), 6) for seed in _SEEDS]
     rows = []
-    for kind, methods in KINDS.items():
+    for kind, methods in table.items():
         for method in methods:
             world, change = next((one, found) for one in worlds for found in method.changes(one))
             repair = "; ".join(command for _, command in orders(change.edit(world), world))
@@ -30,16 +39,29 @@ def _table() -> str:
     return "\n".join(["| kind | method | example | repaired by |", "| --- " * 4 + "|", *rows])
 
 
-def _page_with(table: str) -> str:
-    before, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return f"{before}{_BEGIN}{table}\n{_END}{rest.partition(_END)[2]}"
+def _page_with() -> str:
+    text = _PAGE.read_text(encoding="utf-8")
+    for name, table in _TABLES.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{_table(table)}\n{end}{rest.partition(end)[2]}"
+    return text
 
 
 def test_fault_page_lists_every_method() -> None:
     text = _PAGE.read_text(encoding="utf-8")
-    assert text == _page_with(_table())
+    assert text == _page_with()
     assert f"{sum(map(len, KINDS.values()))} methods of {len(KINDS)} kinds" in text
+    numbers = (sum(map(len, LASTING.values())), sum(map(len, _TABLES["latent faults"].values())))
+    assert "{} methods, {} of them new".format(*numbers) in text
+
+
+def test_fault_page_names_each_method_that_may_be_latent() -> None:
+    text = _PAGE.read_text(encoding="utf-8")
+    for kind, methods in LASTING.items():
+        old = [f"`{one.name}`" for one in methods if one in KINDS[kind]]
+        assert not old or f"`{kind}`: {', '.join(old)}" in text
 
 
 if __name__ == "__main__":
-    _PAGE.write_text(_page_with(_table()), encoding="utf-8")
+    _PAGE.write_text(_page_with(), encoding="utf-8")
