@@ -6,10 +6,11 @@ import json
 
 from netarena.sdk import Query, Repair
 from netarena_backbone.query import case_of
-from netarena_network.action import faults_of
+from netarena_network.action import Command, faults_of
 
 #: Commands that show most of the state of a router, and of a host.
 _ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"
+_SAVE = "vtysh -c 'write memory'"
 _HOST = "ip addr; ip route; cat /etc/serve/*"
 
 
@@ -21,11 +22,19 @@ def look(query: Query) -> str:
 def repairs(query: Query) -> list[list[Repair]]:
     """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
-    Each repair begins with an inspection of its machine.
+    Each repair begins with an inspection of its machine. It saves the configuration of a router if
+    only a saved configuration survives.
     """
+    world = case_of(query).world
+
+    def repair(one: Command) -> str:
+        if world.only_saved_survives and one.machine in world.names:
+            one = one.model_copy(update={"command": f"{one.command}; {_SAVE}"})
+        return json.dumps(one.model_dump())
+
     return [
         [
-            Repair(_look(query, one.machine), f"{fault.words}.\n{json.dumps(one.model_dump())}")
+            Repair(_look(query, one.machine), f"{fault.words}.\n{repair(one)}")
             for one in fault.repair
         ]
         for fault in faults_of(query)
