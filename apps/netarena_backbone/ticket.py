@@ -27,7 +27,7 @@ from netarena_backbone.state import (
     intended,
     misfits,
 )
-from netarena_backbone.world.contingency import during
+from netarena_backbone.world.contingency import Contingency, during
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
@@ -163,9 +163,9 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
         here = [fact for fact in wrong if fact in alone and fact not in found]
         found += [_one(here, rng)] if here else []
         if not alone and not said:
-            said = _tell_maintenance(case, faulty, now, rng)
+            said = _tell_maintenance(case, rng, faulty, change.edit(case.world))
     if case.contingencies and not said and rng.random() < _MAINTAINED:
-        said = _tell_maintenance(case, None, now, rng)
+        said = _tell_maintenance(case, rng)
     if wrong and not found:
         found.append(_one(wrong, rng))
     hidden = {*wrong}
@@ -182,30 +182,36 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
 
 
 def _tell_maintenance(
-    case: Case, faulty: World | None, now: Facts, rng: random.Random
+    case: Case, rng: random.Random, faulty: World | None = None, alone: World | None = None
 ) -> list[str]:
     """Return what was observed while a link failed last night, or nothing if nothing was special.
 
-    With a world ``faulty``, that is a difference from the documentation of this contingency.
-    Otherwise it is a documented result that the failure changes.
+    With a world ``faulty`` and the world ``alone`` with one of its faults, that is a difference
+    from the documentation of this contingency which the one fault makes too. Otherwise it is a
+    documented result that the failure changes.
     """
-    for one in rng.sample(case.contingencies[:-1], len(case.contingencies) - 1):
-        wanted, seen = case.wanted_in(one), case.wanted_in(one)
-        if faulty is None:
-            facts = [fact for fact in misfits(case.wanted, wanted) if now.get(fact) != STANDS]
-        else:
-            less = during(faulty, one)
-            tables = settle(less)
-            if tables.doubtful:
+    for one in rng.sample(case.contingencies[:-1], max(0, len(case.contingencies) - 1)):
+        wanted = seen = case.wanted_in(one)
+        facts = misfits(case.wanted, wanted)
+        if faulty is not None and alone is not None:
+            now, single = _facts_during(faulty, one), _facts_during(alone, one)
+            if now is None or single is None:
                 continue
-            seen = facts_of(less, expected(less, tables))
-            facts = misfits(wanted, seen)
+            caused = {*misfits(wanted, single)}
+            seen, facts = now, [fact for fact in misfits(wanted, now) if fact in caused]
         facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
         if facts and one.cable is not None:
             link = " - ".join(one.cable)
             told = _tell(_one(facts, rng), seen, rng)
             return [f"During last night's maintenance of link {link}: {told}"]
     return []
+
+
+def _facts_during(world: World, contingency: Contingency) -> Facts | None:
+    """Return the facts of a world during a contingency, or None if they depend on a tie."""
+    less = during(world, contingency)
+    tables = settle(less)
+    return None if tables.doubtful else facts_of(less, expected(less, tables))
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:

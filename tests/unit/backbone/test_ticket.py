@@ -11,7 +11,7 @@ from netarena_backbone import query
 from netarena_backbone.app import Backbone
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY, WORDS
-from netarena_backbone.fault.table import KINDS, Room, to_fault
+from netarena_backbone.fault.table import KINDS, Room, add_latent, to_fault
 from netarena_backbone.query import Case
 from netarena_backbone.state import intended, misfits
 from netarena_backbone.ticket import observe
@@ -96,3 +96,55 @@ def test_either_end_of_a_mismatch_is_accepted_as_the_place() -> None:
     other = next(name for name in sorted(world.names) if name not in {own.place, far})
     named = [own._replace(place=far), own._replace(place=other)]
     assert Backbone.tickets.resolve(asked, named) == [own, named[1]]
+
+
+def test_ticket_documents_each_contingency_and_the_rule_of_saving() -> None:
+    asked = _ticket("faults_0")
+    world = query.case_of(asked).world
+    rules = Backbone.tickets.prompt(asked, None, (), random.Random(1)).rules
+    assert 3 <= len(world.contingencies) <= 5
+    for one in world.contingencies:
+        assert f"- the failure of link {' - '.join(one)}: " in rules
+    assert "\n- the restart of the daemons of all our routers: no exception." in rules
+    for is_saved in (False, True):
+        changed = world.model_copy(update={"only_saved_survives": is_saved})
+        initial = {"world": changed.model_dump(mode="json", exclude_defaults=True)}
+        told = Backbone.tickets.prompt(
+            asked.model_copy(update={"initial": initial}), None, (), random.Random(1)
+        ).rules
+        assert ("other repairs in FRR do not count" in told) == is_saved
+        assert ("Configurations need not be saved" in told) != is_saved
+
+
+def test_symptom_of_a_latent_fault_is_true_during_the_named_failure(contingent: World) -> None:
+    room, case = Room(contingent), Case(contingent)
+    faults = add_latent(room, (), random.Random(1))
+    assert faults is not None
+    for seed in range(3):
+        told = observe(case, faults, random.Random(seed))
+        (said,) = [one for one in told if one.startswith("During last night's maintenance of")]
+        (one,) = [
+            one
+            for one in room.shown_during([0])
+            if one.cable and f" of link {' - '.join(one.cable)}: " in said
+        ]
+        wanted, facts = room.lasting([], one), room.lasting([0], one)
+        assert wanted is not None
+        assert facts is not None
+        assert any(
+            fact.source in said and fact.target.split()[0] in said
+            for fact in misfits(wanted, facts)
+        )
+
+
+def test_solution_saves_configurations_where_only_saved_ones_survive() -> None:
+    asked = _ticket("faults_2")
+    world = query.case_of(asked).world
+    for is_saved in (False, True):
+        changed = world.model_copy(update={"only_saved_survives": is_saved})
+        initial = {"world": changed.model_dump(mode="json", exclude_defaults=True)}
+        replies = Backbone().solve(asked.model_copy(update={"initial": initial}))
+        saved = [one for one in replies if "write memory" in one]
+        assert bool(saved) == (
+            is_saved and any(f'"{one}"' in "".join(replies) for one in world.names)
+        )
