@@ -135,6 +135,16 @@ class Confined:
                     if name in wanted:
                         self._processes[name] = pid
 
+    def terminate(self) -> None:
+        """Ask all recorded processes to end (SIGTERM); do not wait."""
+        for pid in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    def running(self) -> list[str]:
+        """Return the names of recorded processes that run."""
+        return [name for name, pid in self._processes.items() if _runs(pid)]
+
     def ended(self) -> list[str]:
         """Return the names of recorded processes that have ended."""
         return [name for name, pid in self._processes.items() if not _runs(pid)]

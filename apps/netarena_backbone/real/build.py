@@ -1,7 +1,9 @@
 """Builds the machines and cables of a backbone with either emulator, and configures them.
 
 A cable with two ends connects two machines. A cable with more ends is a switch, implemented as a
-bridge in the initial namespace of the episode. Both emulators use the same names and MAC addresses.
+bridge in the initial namespace of the episode. A cable that contingencies cut also contains a
+bridge there, which forwards every frame to the other end. Both emulators use the same names and MAC
+addresses.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from itertools import product
 from pyroute2 import IPRoute
 
 from netarena.sdk import entered, new_network
-from netarena_backbone.world.lab_spec import Setup
+from netarena_backbone.world.lab_spec import Cable, Setup
 from netarena_network.real import mn
 from netarena_network.real.baseline import ENVIRONMENT, number_settings, set_baseline
 
 #: Time limit for the commands of all machines, which run in parallel.
 _CONFIGURE_S = 60.0
+#: Largest MTU of a veth device, and the reserved multicast groups that a bridge can forward: all
+#: except those of spanning tree, pause frames and link aggregation.
+_WIRE_MTU, _ALL_GROUPS = 65535, 0xFFF8
 #: Constants of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols.
 _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
@@ -43,7 +48,7 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
                 {"ifname": end.interface, "net_ns_fd": spaces[end.machine], "address": end.mac}
                 for end in cable.ends
             ]
-            if len(ends) == 2:
+            if is_direct(setup, cable):
                 route.link("add", kind="veth", **ends[0], peer=ends[1])
                 continue
             bridge = switch(number)
@@ -51,8 +56,9 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
             master = socket.if_nametoindex(bridge)
             for port, end in enumerate(ends, 1):
                 route.link(
-                    "add", ifname=f"{bridge}-eth{port}", kind="veth", master=master, peer=end
+                    "add", ifname=port_name(number, port), kind="veth", master=master, peer=end
                 )
+    _make_transparent(setup)
     return spaces
 
 
@@ -63,7 +69,7 @@ def build_mininet(setup: Setup) -> Mapping[str, int]:
         recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
     }
     for number, cable in enumerate(setup.cables):
-        if len(cable.ends) == 2:
+        if is_direct(setup, cable):
             one, other = cable.ends
             network.addLink(
                 machines[one.machine],
@@ -79,11 +85,12 @@ def build_mininet(setup: Setup) -> Mapping[str, int]:
             network.addLink(
                 bridge,
                 machines[end.machine],
-                intfName1=f"{switch(number)}-eth{port}",
+                intfName1=port_name(number, port),
                 intfName2=end.interface,
                 addr2=end.mac,
             )
     network.start()
+    _make_transparent(setup)
     return {
         name: os.open(f"/proc/{node.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         for name, node in machines.items()
@@ -99,6 +106,40 @@ EMULATORS: Mapping[str, Callable[[Setup], Mapping[str, int]]] = {
 def switch(number: int) -> str:
     """Return the name of the switch for the cable with the given index."""
     return f"s{number}"
+
+
+def port_name(number: int, port: int) -> str:
+    """Return the name of a switch's port; ports are numbered like the cable's ends, from 1."""
+    return f"{switch(number)}-eth{port}"
+
+
+def is_direct(setup: Setup, cable: Cable) -> bool:
+    """Return whether a cable connects its two ends without a bridge."""
+    names = [end.machine for end in cable.ends]
+    return len(names) == 2 and not {tuple(names), tuple(names[::-1])} & {*setup.cuttable}
+
+
+def _make_transparent(setup: Setup) -> None:
+    """Make the bridges inside cables forward every frame of any size, like a wire.
+
+    Otherwise a bridge would learn addresses, snoop on multicast, and drop frames of the protocols
+    of switches and frames larger than its ports' MTU.
+    """
+    with IPRoute() as route:
+        for number, cable in enumerate(setup.cables):
+            if len(cable.ends) == 2 and not is_direct(setup, cable):
+                index = socket.if_nametoindex(switch(number))
+                for port in range(1, 3):
+                    inner = socket.if_nametoindex(port_name(number, port))
+                    route.link("set", index=inner, mtu=_WIRE_MTU)
+                    route.brport("set", index=inner, learning=0)
+                route.link(
+                    "set",
+                    index=index,
+                    kind="bridge",
+                    br_mcast_snooping=0,
+                    br_group_fwd_mask=_ALL_GROUPS,
+                )
 
 
 def configure(setup: Setup, spaces: Mapping[str, int]) -> None:

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from netarena_backbone.world.lab_spec import Setup
 from netarena_network.real import client
-from netarena_network.real.client import Net
 
 WORKER = "netarena_backbone.real.lab:Lab"
+
+
+class Net(client.Net):
+    """One backbone, whose ``observe`` returns an ``Observation``.
+
+    The judge's operations return when the change is done. The next observation waits until the
+    network has converged.
+    """
+
+    async def cut(self, cable: tuple[str, str]) -> None:
+        """Unplug the cable between two machines, one of ``Setup.cuttable``: both lose carrier."""
+        await self.ask("cut", cable=cable)
+
+    async def restore(self, cable: tuple[str, str]) -> None:
+        """Plug the cable between two machines in again."""
+        await self.ask("restore", cable=cable)
+
+    async def restart(self, *, from_saved: bool = False) -> None:
+        """Restart the daemons of all routers with a login together.
+
+        They load the saved configurations or, by default, the running ones.
+        """
+        await self.ask("restart", from_saved=from_saved)
 
 
 class Warm(client.Warm):
@@ -16,6 +38,6 @@ class Warm(client.Warm):
         super().__init__(WORKER)
 
     async def begin_backbone(self, setup: Setup, emulator: str) -> Net:
-        """Return a process for one backbone, whose ``observe`` returns an ``Observation``."""
+        """Return a process for one backbone."""
         made_of = {"setup": setup.model_dump(mode="json"), "emulator": emulator}
-        return await self.begin(made_of, len(setup.endpoints))
+        return await self._begin(Net, made_of, len(setup.endpoints))

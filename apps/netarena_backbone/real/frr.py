@@ -79,6 +79,10 @@ _INTERFACE = "interface "
 #: First words of the lines below ``interface`` that do not belong to zebra.
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
+#: Lines of the output of ``show running-config`` that are no commands.
+_HEAD = re.compile(r"^(?:Building|Current) configuration.*$", re.MULTILINE)
+#: Time limit for daemons to end by themselves, and pause between checks.
+_END_S, _END_PAUSE_S = 3.0, 0.01
 #: Message that vtysh prints after saving, and the mode of a saved file.
 _SAVED, _SAVED_MODE = b"configuration saved to", 0o640
 
@@ -158,7 +162,7 @@ def needed(text: str) -> tuple[str, ...]:
 
 
 def hold(  # noqa: PLR0913 -- everything that daemons of a router need
-    text: str,
+    parts: Mapping[str, str],
     *,
     netns: int,
     hostname: str,
@@ -169,7 +173,7 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
 ) -> Confined:
     """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
-    Logs go to the folder ``logs``. ``console`` is a pipe (a FIFO) for the messages of
+    ``parts`` has the configuration of each daemon. Logs go to the folder ``logs``. ``console`` is a pipe (a FIFO) for the messages of
     ``log syslog``; it needs ``logs``.
     """
     texts = {
@@ -178,7 +182,7 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
         "/etc/group": "root:x:0:\nfrrvty:x:0:root\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\n",
     }
-    texts |= {f"/etc/frr/{name}.conf": part for name, part in split(text).items()}
+    texts |= {f"/etc/frr/{name}.conf": part for name, part in parts.items()}
     first, *rest = (
         f"{PROGRAMS / name} -u root -g root -A 127.0.0.1 -P 0 -f /etc/frr/{name}.conf"
         f" -z {_ZEBRA} -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS} &"
@@ -217,7 +221,9 @@ def try_out(netns: int) -> str:
         return problem
     home = Path("/mnt")
     mount_memory(home, 1 << 16, 32)
-    with hold("hostname r\n", netns=netns, hostname="r", sockets=home, daemons=DAEMONS) as held:
+    with hold(
+        split("hostname r\n"), netns=netns, hostname="r", sockets=home, daemons=DAEMONS
+    ) as held:
         terminals = Terminals()
         try:
             deadline = time.monotonic() + _TRY_S
@@ -268,6 +274,38 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
         for _, one in running:
             one.kill()
             one.wait()
+
+
+def running(
+    terminals: Terminals, routers: Mapping[str, Iterable[str]]
+) -> dict[str, dict[str, str]]:
+    """Return each router's running configuration by daemon; ``routers`` has their daemons.
+
+    Raises EnvironmentFailed if a daemon does not answer.
+    """
+    asked = {
+        (name, daemon): ("show running-config",)
+        for name, daemons in routers.items()
+        for daemon in daemons
+    }
+    answers = terminals.ask(asked, LONG_S)
+    if silent := asked.keys() - answers.keys():
+        raise EnvironmentFailed(f"no answer from {' of '.join(reversed(min(silent)))}")
+    parts: dict[str, dict[str, str]] = {name: {} for name in routers}
+    for (name, daemon), said in answers.items():
+        parts[name][daemon] = _HEAD.sub("", said[0].text)
+    return parts
+
+
+def end(held: Sequence[Confined]) -> None:
+    """End the daemons of several routers as a service manager does: first with SIGTERM."""
+    for one in held:
+        one.terminate()
+    deadline = time.monotonic() + _END_S
+    for one in held:
+        while one.running() and time.monotonic() < deadline:
+            time.sleep(_END_PAUSE_S)  # daemons that are not children send no event to wait for
+        one.close()
 
 
 # -------------------------------------------------------------------------------- queries
@@ -345,6 +383,12 @@ class Terminals:
         self._sockets[who] = one
         self._fresh.add(who)
         return one
+
+    def forget(self, router: str) -> None:
+        """Close the sockets to a router's daemons, which have ended."""
+        for who in [who for who in self._sockets if who[0] == router]:
+            self._forget(who)
+        self.late = {who for who in self.late if who[0] != router}
 
     def _forget(self, who: Who) -> None:
         self._sockets.pop(who).close()

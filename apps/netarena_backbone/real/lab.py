@@ -6,13 +6,16 @@ so the network never exists without its faults.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from netarena_backbone.real import frr, leftover, serve, way
 from netarena_backbone.real.build import EMULATORS, configure
 from netarena_backbone.real.convergence import Settling
 from netarena_backbone.real.setting import Settings, routes
+from netarena_backbone.real.wire import Wires
 from netarena_backbone.world.lab_spec import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_network.real import worker
 from netarena_network.real.guard import process_limit
@@ -52,6 +56,12 @@ _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
 _CONSOLE = "console"
 #: Time limit until all daemons listen, and interval between checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
+#: Time limit until restarted daemons advertise the redistributed routes of before, which a saved
+#: configuration may lack.
+_READVERTISE_S = 3.0
+#: Maximum size of a saved configuration.
+_SAVED_BYTES = 1 << 20
+_EXTERNAL = ("show ip ospf database external self-originate json",)
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56
 _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
@@ -92,7 +102,14 @@ class Lab(Worker):
         return tuple(self._recipes)
 
     def _requests(self) -> dict[str, Callable[..., Any]]:
-        return {**super()._requests(), "build": self.build, "observe": self.observe}
+        return {
+            **super()._requests(),
+            "build": self.build,
+            "observe": self.observe,
+            "cut": self.cut,
+            "restore": self.restore,
+            "restart": self.restart,
+        }
 
     def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
         """Build the network with all of its faults; return the duration of each step, in s.
@@ -113,7 +130,9 @@ class Lab(Worker):
             self._stack.callback(os.close, space)
         configure(self._setup, self._spaces)
         self._reach_kernels()
-        self._keep_apart()
+        self._wires = Wires(self._setup, self._netlinks)
+        self._stack.callback(self._wires.close)
+        self._keep_apart(one.machine for one in self._setup.recipes if one.frr is not None)
         self._start_daemons()
         self._listen()  # while the daemons start
         self._know_neighbours()
@@ -126,9 +145,9 @@ class Lab(Worker):
             "waited_s": 0.0,
         }
 
-    def _keep_apart(self) -> None:
-        """Block all packets of the routers."""
-        for name in (one.machine for one in self._setup.recipes if one.frr is not None):
+    def _keep_apart(self, routers: Iterable[str]) -> None:
+        """Block all packets of routers."""
+        for name in routers:
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
             if any(self._netlinks[name].send([drop_all(index) for index in self._apart[name]])):
@@ -163,20 +182,23 @@ class Lab(Worker):
         for name, recipe in self._recipes.items():
             if recipe.frr is None:
                 continue
-            daemons = frr.needed(recipe.frr)
             os.mkfifo(_HOME / name / _CONSOLE, 0o600)
-            self._wanted[name] = daemons
-            held = frr.hold(
-                recipe.frr,
-                netns=self._spaces[name],
-                hostname=name,
-                sockets=_HOME / name / _SOCKETS,
-                logs=_HOME / name / _LOGS,
-                console=_HOME / name / _CONSOLE,
-                daemons=daemons,
-            )
-            self._daemons[name] = held
-            self._stack.callback(held.close)
+            self._wanted[name] = frr.needed(recipe.frr)
+            self._start_router(name, frr.split(recipe.frr))
+
+    def _start_router(self, name: str, parts: Mapping[str, str]) -> None:
+        """Start the daemons of a router, each with its part of the configuration."""
+        held = frr.hold(
+            parts,
+            netns=self._spaces[name],
+            hostname=name,
+            sockets=_HOME / name / _SOCKETS,
+            logs=_HOME / name / _LOGS,
+            console=_HOME / name / _CONSOLE,
+            daemons=self._wanted[name],
+        )
+        self._daemons[name] = held
+        self._stack.callback(held.close)
 
     def _save_configurations(self) -> None:
         """Save each router's configuration like ``write memory``, with equal times of all files."""
@@ -194,17 +216,10 @@ class Lab(Worker):
     def _reach_daemons(self) -> None:
         """Wait until all daemons listen, and prepare to query them."""
         self._stack.callback(self._terminals.close)
-        missing = {(name, one) for name, daemons in self._wanted.items() for one in daemons}
-
-        def silent() -> str:
-            missing.difference_update({who for who in missing if self._reach(who)})
-            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
-
-        _await_none(silent)
-        self._await_told()
-        known = family()
-        for name, held in self._daemons.items():
-            held.know(self._wanted[name], known)
+        self._await_daemons(self._wanted)
+        _await_none(
+            partial(self._untold, {name: {*one.told} for name, one in self._recipes.items()})
+        )
         self._settling = Settling(
             self._terminals,
             self._wanted,
@@ -216,23 +231,32 @@ class Lab(Worker):
             self._terminals, self._wanted, self._spaces, self._netlinks, files
         )
 
-    def _await_told(self) -> None:
-        """Wait until ospfd advertises the redistributed static routes.
+    def _await_daemons(self, routers: Iterable[str]) -> None:
+        """Wait until all daemons of routers listen, and record their processes."""
+        names = [*routers]
+        missing = {(name, one) for name in names for one in self._wanted[name]}
 
-        If the network of a route's next hop left OSPF earlier, ospfd would permanently advertise
-        the route without its forwarding address.
+        def silent() -> str:
+            missing.difference_update({who for who in missing if self._reach(who)})
+            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
+
+        _await_none(silent)
+        known = family()
+        for name in names:
+            self._daemons[name].know(self._wanted[name], known)
+
+    def _untold(self, wanted: Mapping[str, AbstractSet[str]]) -> str:
+        """Return a text if an ospfd does not advertise all its redistributed routes, else "".
+
+        ``wanted`` has the prefixes of each router. If the network of a route's next hop left OSPF
+        earlier, ospfd would permanently advertise the route without its forwarding address.
         """
-        question = ("show ip ospf database external self-originate json",)
-        missing = {(name, "ospfd"): {*one.told} for name, one in self._recipes.items() if one.told}
-
-        def untold() -> str:
-            answers = self._terminals.ask(dict.fromkeys(missing, question))
-            for who, prefixes in missing.items():
-                if left := prefixes - _told(answers.get(who, [])):
-                    return f"ospfd of {who[0]} does not tell of {min(left)}"
-            return ""
-
-        _await_none(untold)
+        missing = {(name, "ospfd"): prefixes for name, prefixes in wanted.items() if prefixes}
+        answers = self._terminals.ask(dict.fromkeys(missing, _EXTERNAL))
+        for who, prefixes in missing.items():
+            if left := prefixes - _told(answers.get(who, [])):
+                return f"ospfd of {who[0]} does not advertise {min(left)}"
+        return ""
 
     def _know_neighbours(self) -> None:
         """Add permanent ARP entries for direct neighbours and OSPF's multicast groups.
@@ -370,10 +394,12 @@ class Lab(Worker):
         self._first.clear()
 
     def _keep_calm(self) -> None:
+        self._wires.follow()
         super()._keep_calm()
         self._note(self._watch())
 
     def _watch(self) -> str:
+        self._wires.follow()
         self._servers.serve()
         return next(filter(None, (held.excess() for held in self._daemons.values())), "")
 
@@ -396,11 +422,55 @@ class Lab(Worker):
             folders["/etc/frr"] = folder / _SAVED
         return Room(texts=texts, views=views, folders=folders)
 
+    # --------------------------------------------------------------------------- contingencies
+
+    def cut(self, cable: list[str]) -> None:
+        """Unplug the cable between two machines; see ``Wires.cut``."""
+        self._let_meet()
+        self._wires.follow()
+        self._wires.cut(*cable)
+        self._changed = True
+
+    def restore(self, cable: list[str]) -> None:
+        """Plug the cable between two machines in again."""
+        self._wires.restore(*cable)
+        self._changed = True
+
+    def restart(self, *, from_saved: bool) -> None:
+        """End the daemons of all routers with a login, and start them together.
+
+        They load the saved configuration (``write memory``) or, by default, the running one. The
+        routers exchange no packets until all daemons have read their configurations.
+        """
+        self._let_meet()
+        names = [name for name in self._daemons if self._recipes[name].login]
+        told = self._terminals.ask(dict.fromkeys(((name, "ospfd") for name in names), _EXTERNAL))
+        wanted = {name: _told(answers) for (name, _), answers in told.items()}
+        if from_saved:
+            files = {name: _HOME / name / _SAVED / "frr.conf" for name in names}
+            parts = {
+                name: frr.split(serve.read(file, _SAVED_BYTES)) for name, file in files.items()
+            }
+        else:
+            parts = frr.running(self._terminals, {name: self._wanted[name] for name in names})
+        frr.end([self._daemons[name] for name in names])
+        self._keep_apart(names)
+        for name in names:
+            self._terminals.forget(name)
+            self._start_router(name, parts[name])
+        self._await_daemons(names)
+        # A saved configuration may lack a redistributed route.
+        with contextlib.suppress(EnvironmentFailed):
+            _await_none(partial(self._untold, wanted), _READVERTISE_S)
+        self._let_meet()
+        self._changed = True
+
     # --------------------------------------------------------------------------- observations
 
     def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
         """Return the settled state; see ``Net.observe``."""
         self._let_meet()
+        self._wires.follow()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
         if self._setup.edits and not self._traces:
             traces = leftover.traces(self._setup.edits, self._setup.cables)
@@ -511,12 +581,12 @@ class Lab(Worker):
         return tuple(sorted(found))
 
 
-def _await_none(problem: Callable[[], str]) -> None:
+def _await_none(problem: Callable[[], str], within_s: float = _LISTEN_S) -> None:
     """Wait until ``problem`` returns "".
 
-    Raises EnvironmentFailed with the returned text if that takes longer than ``_LISTEN_S``.
+    Raises EnvironmentFailed with the returned text if that takes longer than ``within_s``.
     """
-    deadline = time.monotonic() + _LISTEN_S
+    deadline = time.monotonic() + within_s
     while told := problem():
         if time.monotonic() > deadline:
             raise EnvironmentFailed(told)

@@ -116,7 +116,7 @@ def address(text: str) -> str:
     return ""
 
 
-def read(path: Path) -> str:
+def read(path: Path, most_bytes: int = _MOST_BYTES) -> str:
     """Return the beginning of a regular file, or "" if the path is not a readable regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -125,7 +125,7 @@ def read(path: Path) -> str:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return ""
-        return os.read(descriptor, _MOST_BYTES).decode("utf-8", "replace")
+        return os.read(descriptor, most_bytes).decode("utf-8", "replace")
     except OSError:
         return ""
     finally:

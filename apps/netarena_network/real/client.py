@@ -19,7 +19,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from netarena.sdk import (
     EnvironmentFailed,
@@ -105,16 +105,16 @@ class Net:
             broken = {"faults": commands, "wanted": [*wanted]}
         if traced:
             broken["traced"] = True
-        self.times = await self._ask("build", **self._made_of, **broken)
+        self.times = await self.ask("build", **self._made_of, **broken)
         self.waited_s += self.times["waited_s"]
 
     async def inject(self, orders: Iterable[Order]) -> None:
         """Run this program's own commands as root of the network; each must succeed."""
-        await self._ask("inject", commands=[[one.machine, one.command] for one in orders])
+        await self.ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
         """Run an agent's command in the sandbox on a machine."""
-        answer = await self._ask(
+        answer = await self.ask(
             "run",
             _RUN_GRACE_S + timeout_s,
             machine=machine,
@@ -134,7 +134,7 @@ class Net:
         known: dict[str, Any] = {}
         if neighbours is not None:
             known["neighbours"] = sorted(neighbours)
-        answer = await self._ask("observe", **known)
+        answer = await self.ask("observe", **known)
         self.waited_s += answer["waited_s"]
         state: dict[str, JsonValue] = answer["state"]
         return state
@@ -143,7 +143,8 @@ class Net:
         """Shut down the network; when this method returns, all of its processes have ended."""
         await self._life.close()
 
-    async def _ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
+    async def ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
+        """Send a request to the worker and return its answer; by default within a minute."""
         if within_s is None:
             within_s = _ANSWER_S + _ANSWER_PER_PAIR_S * self._endpoints**2
         async with self._busy:
@@ -165,6 +166,9 @@ class Net:
             ours = bool(answer.get("ours"))
             raise EnvironmentFailed(one_line(f"{do}: {answer['failed']}"), proven_ours=ours)
         return answer["ok"]
+
+
+N = TypeVar("N", bound=Net)
 
 
 class _Life:
@@ -225,8 +229,11 @@ class Warm(Forking):
 
     async def begin(self, made_of: dict[str, Any], endpoints: int) -> Net:
         """Return a process for a network; its ``build`` creates the network from ``made_of``."""
+        return await self._begin(Net, made_of, endpoints)
+
+    async def _begin(self, kind: type[N], made_of: dict[str, Any], endpoints: int) -> N:
         talk = await self._forker.talk(_ANSWER_BYTES)
-        return Net(made_of, endpoints, _Life(self._forker, talk))
+        return kind(made_of, endpoints, _Life(self._forker, talk))
 
 
 def lacking() -> str:
