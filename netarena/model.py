@@ -382,6 +382,11 @@ class Episode(Record):
     queue_s: float = 0.0
     #: Usage summed over the replies; null if no reply has a report.
     usage: Usage | None = None
+    #: Observations of the contingencies that followed a correct final state, in the application's
+    #: form; null if none were tried.
+    trials: JsonValue = None
+    #: Judgement on ``trials``; null if none were tried.
+    endurance: Judgement | None = None
     #: In a ticket, whether the agent declared the end; null otherwise and for invalid episodes.
     claimed: bool | None = None
     #: Whether the state was correct at the declaration; null without a declaration.

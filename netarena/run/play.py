@@ -198,9 +198,23 @@ class Play:
         self.turns_healthy = 0
         #: Whether the time ended while the last move was waiting for a slot.
         self.cut_in_queue = False
+        #: Time before the deadline that the world's contingencies need, in s.
+        self._reserved_s = application.trials_s(world.query)
+        #: Observations of the contingencies, and the judgement on them.
+        self.trials: JsonValue = None
+        self.endurance: Judgement | None = None
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
-        """Take the turns. Raises only cancellation and what ``answered`` raises."""
+        """Take the turns, then try the world's contingencies if the final state is correct.
+
+        Raises only cancellation and what ``answered`` raises.
+        """
+        await self._take_turns(agent, context, answered)
+        counts = self.usable and (self.failure is None or self.out_of_time)
+        if self.correct and counts and self.asked and not self.broken:
+            await self._endure()
+
+    async def _take_turns(self, agent: Agent, context: str, answered: Answered) -> None:
         if self.ticket and not self.steps and not self._begin():
             return
         while len(self.steps) < self._limit:
@@ -261,8 +275,31 @@ class Play:
         )
 
     def left(self) -> float:
-        """Return the seconds until the deadline."""
+        """Return the seconds until the agent's deadline, after which only contingencies follow."""
+        return self._all_left() - self._reserved_s
+
+    def _all_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
+
+    async def _endure(self) -> None:
+        """Try the contingencies of the world; the final state counts only if it withstands all."""
+        environment, query = self.world.environment, self.world.query
+        assert environment is not None
+        begin = clock()
+        limit = asyncio.timeout(None if self.deadline is None else self._all_left())
+        try:
+            async with limit:
+                self.trials = storable(await environment.finish())
+            if self.trials is not None:
+                self.endurance = await self.aside(self.application.endure, query, self.trials)
+                self.correct = self.endurance.correct
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            late = isinstance(error, TimeoutError) and limit.expired()
+            told = EnvironmentFailed("the time ended before all contingencies were tried")
+            self.broken = as_ours(told if late else error)
+            self.correct = False
+        finally:
+            self.world.world_s += clock() - begin
 
     def _prompt(self) -> str:
         parts = self.application.brief(self.config, self.world.query, self.state, self.steps)
@@ -450,9 +487,18 @@ class Play:
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else ended,
-            "detail": last[-1].reason if last else "",
+            "detail": self._detail(last[-1].reason if last else ""),
+            "trials": self.trials,
+            "endurance": self.endurance,
             "evidence": (self.broken.evidence,) if self.broken else (),
         }
+
+
+    def _detail(self, reason: str) -> str:
+        """Return why the episode is not solved; ``reason`` is that of the last judgement."""
+        if self.endurance is not None:
+            return self.endurance.reason
+        return reason or (self.broken.detail if self.broken else "")
 
 
 def _metadata(reply: Reply) -> dict[str, JsonValue]:

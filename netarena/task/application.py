@@ -110,6 +110,15 @@ class Environment(ABC):
         Raises EnvironmentFailed if the world can no longer be measured.
         """
 
+    async def finish(self) -> JsonValue:
+        """Try the world's contingencies and return their observations; null if there are none.
+
+        The engine calls it at most once, after the agent's last turn and only if the final state is
+        correct. ``Application.endure`` judges the result. Raises EnvironmentFailed if a contingency
+        could not be tried.
+        """
+        return None
+
     @abstractmethod
     async def close(self) -> None:
         """Remove the world completely, with all its processes, files, links and namespaces."""
@@ -296,6 +305,22 @@ class Application(ABC):
         """
         del config, query, move, states
         return judgement
+
+    def trials_s(self, query: Query) -> float:
+        """Return the time in s that ``Environment.finish`` needs at most; 0 if it does nothing.
+
+        The engine reserves this time before it asks the agent.
+        """
+        del query
+        return 0.0
+
+    def endure(self, query: Query, trials: JsonValue) -> Judgement:
+        """Judge the observations of ``Environment.finish``: correct if every contingency was right.
+
+        A pure function, like ``judge``. It finds no harm, because the agent has finished.
+        """
+        del query, trials
+        return Judgement(correct=True)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         """Return this application's keys of the result record."""

@@ -10,6 +10,7 @@ rule                               kind                  holds if
 the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first one counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first
+``contingency``                    control logic error   only a contingency showed a difference
 ``not_executed``                   operational error     at least half of the turns did nothing
 ``repaired_in_part``               control logic error   fewer pairs are wrong than at the start
 ``not_repaired``                   control logic error   none of these
@@ -121,6 +122,9 @@ def classify_turns(
         return Failure(kind=operational, rule="agent_failed", detail=episode.detail)
     if episode.reason:
         return Failure(kind=operational, rule="out_of_time", detail=episode.detail)
+    if episode.endurance is not None and not episode.endurance.correct:
+        detail = episode.endurance.reason
+        return Failure(kind=FailureKind.CONTROL_LOGIC, rule="contingency", detail=detail)
     idle = list(filter(does_nothing, episode.steps))
     states = [step.state for step in episode.steps if step.state is not None]
     if 2 * len(idle) >= len(episode.steps) or not states:

@@ -173,8 +173,8 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
 ) -> Confined:
     """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
-    ``parts`` has the configuration of each daemon. Logs go to the folder ``logs``. ``console`` is a pipe (a FIFO) for the messages of
-    ``log syslog``; it needs ``logs``.
+    ``parts`` has the configuration of each daemon. Logs go to the folder ``logs``. ``console`` is a
+    pipe (a FIFO) for the messages of ``log syslog``; it needs ``logs``.
     """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
