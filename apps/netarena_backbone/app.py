@@ -31,7 +31,7 @@ from netarena.sdk import (
     Tickets,
     size_of_world,
 )
-from netarena_backbone import diagnosis, picture, prompt, query, solution, state, ticket
+from netarena_backbone import diagnosis, picture, prompt, query, solution, state, ticket, trial
 from netarena_backbone.agent import attack_frr, guess, heuristic
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY
@@ -49,6 +49,9 @@ from netarena_network.prompt import MAX_HISTORY_CHARS
 from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
+
+#: Time reserved for each contingency, and for delays of a busy machine, in s.
+_CONTINGENCY_S, _RESERVE_S = 10.0, 15.0
 
 #: Computed worlds with some of a query's faults.
 _ROOMS: Kept[table.Room] = Kept(8)
@@ -228,6 +231,20 @@ class Backbone(NetworkApplication):
         return state.judge(
             case.world, case.wanted, before, after, false_alarm=alarm, repaired=repaired
         )
+
+    def trials_s(self, query: Query) -> float:
+        found = case_of(query).contingencies
+        return _RESERVE_S + _CONTINGENCY_S * len(found) if found else 0.0
+
+    def endure(self, query: Query, trials: JsonValue) -> Judgement:
+        return trial.endure(case_of(query), trials)
+
+    def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
+        """Return the keys of the result record; ``contingency`` is null if none failed."""
+        told = super().record(query, episode)
+        if episode.endurance is not None:
+            told["contingency"] = episode.endurance.detail
+        return told
 
     def tell_state(self, query: Query, state: State) -> str:
         """Return a text for logs that lists the differences from the intended state."""

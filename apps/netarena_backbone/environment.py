@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from netarena.sdk import Briefing, EnvironmentFailed, Query, State
+from netarena.sdk import Briefing, EnvironmentFailed, JsonValue, Query, State
+from netarena_backbone import trial
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.fault.table import read
 from netarena_backbone.query import Case, case_of
-from netarena_backbone.real.client import Warm
+from netarena_backbone.real.client import Net, Warm
 from netarena_backbone.state import Facts, facts_of, first, misfits
 from netarena_backbone.state import read as read_state
+from netarena_backbone.world.contingency import Contingency, during
 from netarena_backbone.world.intent import expected
-from netarena_backbone.world.lab_spec import Edit
+from netarena_backbone.world.lab_spec import Edit, Neighbour
 from netarena_backbone.world.model import Router, World
 from netarena_backbone.world.render import recipe, render
 from netarena_backbone.world.routing import neighbours, settle
@@ -26,6 +28,8 @@ from netarena_network.environment import Networked
 _AS_COMPUTED_S = 30.0
 #: Pause between two observations of a network that is not yet in the computed state.
 _PAUSE_S = 0.1
+#: Time limit for repeating observations of a contingency that are wrong and differ from each other.
+_CONFIRM_S = 10.0
 
 
 class BackboneEnvironment(Networked):
@@ -81,6 +85,58 @@ class BackboneEnvironment(Networked):
                 )
             await asyncio.sleep(_PAUSE_S)  # daemons might not have found each other yet
         return state
+
+    async def finish(self) -> JsonValue:
+        """Try the contingencies in turn, up to the first that differs from the documentation.
+
+        Returns their observations (see ``trial``), or None if the world has no contingencies.
+        """
+        net, case = self._opened, self._case
+        if not isinstance(net, Net) or not case.contingencies:
+            return None
+        trials: list[JsonValue] = []
+        for contingency in case.contingencies:
+            if contingency.cable is None:
+                await net.restart(from_saved=case.world.only_saved_survives)
+            else:
+                await net.cut(contingency.cable)
+            state, has_failed = await self._observe_trial(contingency)
+            after: State = None
+            if contingency.cable is not None and not has_failed:
+                await net.restore(contingency.cable)
+                now, has_failed = await self._observe_trial(contingency, restored=True)
+                after = now if has_failed else None
+            trials.append({"name": contingency.name, "state": state, "restored": after})
+            if has_failed:
+                break
+        return trials
+
+    async def _observe_trial(
+        self, contingency: Contingency, *, restored: bool = False
+    ) -> tuple[State, bool]:
+        """Return the settled state in a contingency, and whether it differs from the documentation.
+
+        The first observation ends as soon as the documented neighbours are established. A state
+        that differs is observed again, until it has settled and repeats itself.
+        """
+        world = self._case.world
+        lasting = world if restored else during(world, contingency)
+
+        def known() -> set[Neighbour]:
+            self._case.wanted_in(contingency)  # cached for the judgement
+            return {*neighbours(settle(lasting))}
+
+        def is_wrong(state: State) -> bool:
+            return trial.differs(self._case, contingency, state, restored=restored)
+
+        net = self._opened
+        state = await net.observe(await asyncio.to_thread(known))  # other episodes go on meanwhile
+        deadline = time.monotonic() + _CONFIRM_S
+        while is_wrong(state):
+            before, state = state, await net.observe()
+            if state == before or time.monotonic() > deadline:
+                break
+        return state, is_wrong(state)
 
     def _find(self, asked: str) -> tuple[str | None, str]:
         world = self._case.world

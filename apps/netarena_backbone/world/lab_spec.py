@@ -96,8 +96,6 @@ class Setup(Record):
     ears: tuple[str, ...] = ()
     cuttable: tuple[tuple[str, str], ...] = ()
     edits: tuple[Edit, ...] = ()
-    #: Links that contingencies cut, as pairs of machines.
-    cuttable: tuple[tuple[str, str], ...] = ()
     #: Size of an IP packet that each path must carry, in bytes.
     full_bytes: int = 1500
 

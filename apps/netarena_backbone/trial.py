@@ -1,0 +1,118 @@
+"""Observations of a world's contingencies after the agent has finished, and their judgement.
+
+These trials are JSON: a list with an object for each contingency in the order in which they were tried.
+
+==============  ==================================================================================
+key             value
+==============  ==================================================================================
+``name``        name of the contingency
+``state``       the settled state while it lasted
+``restored``    the state after a failed link was restored; null if it was as before, or if the
+                contingency already failed
+==============  ==================================================================================
+
+The first contingency with a difference from the documentation is the last one tried.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+from netarena.sdk import JsonValue, Judgement, State
+from netarena_backbone.query import Case
+from netarena_backbone.state import FAILS, Fact, Facts, facts_of, first, misfits, read
+from netarena_backbone.world.contingency import Contingency
+
+#: Maximum number of differences in a record.
+MAX_DIFFERENCES = 20
+
+
+class Failed(NamedTuple):
+    """The contingency that the final state does not withstand, and what differs then."""
+
+    contingency: Contingency
+    #: Whether the differences exist only after the link was restored.
+    restored: bool
+    wanted: Facts
+    now: Facts
+    #: Differences other than facts: the network did not settle, or a daemon has ended.
+    other: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Words for the contingency."""
+        return f"{self.contingency.name}{', after it was restored' if self.restored else ''}"
+
+    @property
+    def wrong(self) -> list[Fact]:
+        """The facts that differ from the documentation."""
+        return misfits(self.wanted, self.now)
+
+    def tell(self) -> list[str]:
+        """Return the differences as texts, at most ``MAX_DIFFERENCES``."""
+        told = [
+            f"{fact}: documented is {_value(fact, self.wanted)}, observed was "
+            f"{_value(fact, self.now)}"
+            for fact in first(self.wrong, MAX_DIFFERENCES)
+        ]
+        return [*self.other, *told][:MAX_DIFFERENCES]
+
+
+def _value(fact: Fact, facts: Facts) -> str:
+    missing = FAILS if fact.sort in {"ping", "full", "service"} else "nothing"
+    return facts.get(fact, missing)
+
+
+def differs(case: Case, contingency: Contingency, state: State, *, restored: bool = False) -> bool:
+    """Return whether a state differs from the documentation of a contingency."""
+    return _compare(case, contingency, state, restored=restored) is not None
+
+
+def _compare(
+    case: Case, contingency: Contingency, state: State, *, restored: bool
+) -> Failed | None:
+    seen = read(state)
+    wanted = case.wanted if restored else case.wanted_in(contingency)
+    now = facts_of(case.world, seen)
+    other = (
+        *(f"{daemon} has ended" for daemon in seen.down),
+        *(["the network did not converge"] if not seen.settled else []),
+    )
+    if misfits(wanted, now) or other:
+        return Failed(contingency, restored, wanted, now, other)
+    return None
+
+
+def failed(case: Case, trials: JsonValue) -> Failed | None:
+    """Return the first contingency whose observation differs from the documentation, if any.
+
+    Raises KeyError or TypeError if ``trials`` do not belong to the world.
+    """
+    known = {one.name: one for one in case.contingencies}
+    for trial in cast("list[dict[str, Any]]", trials):
+        contingency = known[trial["name"]]
+        if found := _compare(case, contingency, trial["state"], restored=False):
+            return found
+        if trial["restored"] is not None and (
+            found := _compare(case, contingency, trial["restored"], restored=True)
+        ):
+            return found
+    return None
+
+
+def endure(case: Case, trials: JsonValue) -> Judgement:
+    """Judge the trials of a world: correct if all its contingencies were tried without difference.
+
+    ``detail`` has the name of the failed contingency, the number of differences, and some of them.
+    """
+    found = failed(case, trials)
+    if found is None:
+        done = isinstance(trials, list) and len(trials) == len(case.contingencies)
+        reason = "" if done else "Not all contingencies were tried."
+        return Judgement(correct=done, reason=reason)
+    told, number = found.tell(), len(found.wrong) + len(found.other)
+    return Judgement(
+        correct=False,
+        reason=f"The repair does not survive {found.name}: {number} differences; first: {told[0]}.",
+        detail={"contingency": found.name, "wrong": number, "differences": [*told]},
+    )
