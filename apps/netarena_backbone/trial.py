@@ -1,6 +1,6 @@
 """Observations of a world's contingencies after the agent has finished, and their judgement.
 
-These trials are JSON: a list with an object for each contingency in the order in which they were tried.
+The trials are JSON: a list with an object for each contingency, in the order of trying.
 
 ==============  ==================================================================================
 key             value

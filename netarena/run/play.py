@@ -493,7 +493,6 @@ class Play:
             "evidence": (self.broken.evidence,) if self.broken else (),
         }
 
-
     def _detail(self, reason: str) -> str:
         """Return why the episode is not solved; ``reason`` is that of the last judgement."""
         if self.endurance is not None:
