@@ -8,6 +8,8 @@ from typing import NamedTuple
 from netarena.sdk import Change, Difference, Episode, Link, Mark, Matrix, Node, Picture, Topology
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, Fact, Facts, Sort, facts_of, misfits, read
+from netarena_backbone.trial import failed
+from netarena_backbone.world.contingency import during
 from netarena_backbone.world.model import World
 
 
@@ -29,18 +31,30 @@ _OUTSIDE, _OURS, _HOSTS = range(3)
 
 
 def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """Return the pictures after step ``number``; 0 is the initial state."""
+    """Return the pictures after step ``number``; 0 is the initial state.
+
+    The pictures of the last step end with those of the contingency that the repair does not survive.
+    """
     state = [episode.initial_state, *(step.state for step in episode.steps)][number]
-    if state is None:
-        return ()
-    world, wanted = case.world, case.wanted
-    now = facts_of(world, read(state))
+    pictures: tuple[Picture, ...] = ()
+    if state is not None:
+        pictures = _draw(case.world, case.wanted, facts_of(case.world, read(state)))
+    if number == len(episode.steps) and episode.trials is not None:
+        if found := failed(case, episode.trials):
+            world = case.world if found.restored else during(case.world, found.contingency)
+            pictures += _draw(world, found.wanted, found.now, f" ({found.name})")
+    return pictures
+
+
+def _draw(world: World, wanted: Facts, now: Facts, when: str = "") -> tuple[Picture, ...]:
+    """Return the pictures of one state; ``when`` is appended to their titles."""
     wrong = misfits(wanted, now)
-    return (
+    drawn = (
         *(_matrix(table, wanted, now) for table in _TABLES),
         _ways(wanted, now, wrong),
         _topology(world, wanted, now, wrong),
     )
+    return tuple(one.model_copy(update={"title": one.title + when}) for one in drawn)
 
 
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:

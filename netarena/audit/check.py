@@ -782,9 +782,19 @@ class _Proof:
             # only a ticket would not end here
             ended = self.config.briefing is Briefing.FULL or number == len(replies)
             if judgement.correct and ended:
+                await self._endure()
                 return
             why = judgement.reason
         raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+
+    async def _endure(self) -> None:
+        """Try the contingencies of the solved world."""
+        self.stage.at = "its contingencies are tried"
+        trials = await self.environment.finish()
+        if trials is not None:
+            verdict = self.application.endure(self.query, trials)
+            if not verdict.correct:
+                raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {verdict.reason}")
 
     async def haste(self, replies: Sequence[str]) -> None:
         """Try ``replies`` in an order that must be unsafe."""

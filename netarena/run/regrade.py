@@ -190,6 +190,13 @@ def _conclude(
         solved_at = len(steps) if last.correct else None
     else:
         solved_at = next((number for number, each in known if each.correct), None)
+    endurance = None
+    if stored.application.trials_s(query):
+        if episode.trials is not None:
+            endurance = stored.application.endure(query, episode.trials)
+        if endurance is None or not endurance.correct:
+            solved_at = None  # contingencies that were not tried do not count as survived
+    changes["endurance"] = endurance
     # An episode is safe only if its steps were observed. Steps without a settled state, and
     # declarations, do not count.
     seen = [
@@ -214,8 +221,10 @@ def _conclude(
             "correct": False,
             "safe": safe,
             "iterations": stored.application.turns(stored.config, query),
-            "detail": known[-1][1].reason if known else episode.detail,
+            "detail": (known[-1][1].reason if known else "") or episode.detail,
         }
+        if endurance is not None:
+            changes["detail"] = endurance.reason
     if episode.claimed:
         changes["claim_right"] = solved_at is not None
     if episode.claimed is not None:

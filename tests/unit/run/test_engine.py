@@ -6,19 +6,37 @@ import asyncio
 import re
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from netarena_toy import VALVES, Toy
+from netarena_toy import VALVES, Toy, Waterworks
 from stage import Fragile, Scripted, assess, fail_at, never, open_all
 
 from netarena.config import Config
-from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, FailureReason
-from netarena.model import Episode, Failure, FailureKind, Outcome, Query, scrub
+from netarena.errors import (
+    AgentFailed,
+    AgentSilent,
+    AssessmentFailed,
+    EnvironmentFailed,
+    FailureReason,
+)
+from netarena.model import (
+    Episode,
+    Failure,
+    FailureKind,
+    JsonValue,
+    Judgement,
+    Outcome,
+    Query,
+    scrub,
+)
 from netarena.run.assessment import conduct
 from netarena.run.capacity import Slots
 from netarena.run.engine import order_queries
 from netarena.run.journal import read_journal
+from netarena.task.application import Environment
+from netarena.task.failure import classify_turns
 
 
 async def forever() -> str:
@@ -542,3 +560,119 @@ def test_query_order_is_seeded_and_balanced_over_labels() -> None:
 
 def test_scrub_makes_text_writable() -> None:
     assert scrub("a\ud800b") == "a?b"
+
+
+class Stormy(Toy):
+    """A toy whose worlds have one contingency: ``storm`` returns what it leaves of the valves."""
+
+    def __init__(self, storm: Callable[[], Awaitable[bool]], reserved_s: float = 1.0) -> None:
+        self.storm = storm
+        self.reserved_s = reserved_s
+        #: Query and turns of each call of ``finish``.
+        self.finished: list[tuple[str, int]] = []
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        toy = self
+
+        class Works(Waterworks):
+            async def finish(self) -> JsonValue:
+                toy.finished.append((query.id, self.turn_number))
+                return {"dry": not await toy.storm()}
+
+        return Works(query)
+
+    def trials_s(self, query: Query) -> float:
+        return self.reserved_s
+
+    def endure(self, query: Query, trials: JsonValue) -> Judgement:
+        dry = isinstance(trials, dict) and bool(trials["dry"])
+        return Judgement(correct=not dry, reason="The storm closes a valve." if dry else "")
+
+    def failure(self, query: Query, episode: Episode) -> Failure:
+        return classify_turns(episode, lambda state: 1)
+
+
+async def calm() -> bool:
+    return True
+
+
+async def wild() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("storm", [calm, wild])
+def test_contingencies_are_tried_once_after_the_last_turn_of_a_repaired_world(
+    storm: Callable[[], Awaitable[bool]], tmp_path: Path
+) -> None:
+    toy = Stormy(storm)
+    _, episodes = assess(toy, Scripted(open_all), tmp_path)
+    assert toy.finished == [(one.query_id, len(one.steps)) for one in episodes]
+    for one in episodes:
+        assert one.safe
+        assert one.correct == (storm is calm)
+        assert one.outcome is (Outcome.SOLVED if storm is calm else Outcome.UNSOLVED)
+        assert one.trials == {"dry": storm is wild}
+        assert one.steps[-1].judgement is not None
+        assert one.steps[-1].judgement.correct
+    if storm is wild:
+        assert {one.detail for one in episodes} == {"The storm closes a valve."}
+        assert {one.failure and one.failure.rule for one in episodes} == {"contingency"}
+
+
+def test_contingencies_are_not_tried_if_the_world_is_still_broken(tmp_path: Path) -> None:
+    toy = Stormy(calm)
+    _, episodes = assess(toy, Scripted(lambda p, t: "close v1"), tmp_path, max_iterations=2)
+    assert toy.finished == []
+    assert {one.trials for one in episodes} == {None}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_contingencies_that_fail_are_invalid_only_if_that_is_proven_ours(
+    tmp_path: Path, *, ours: bool
+) -> None:
+    async def storm() -> bool:
+        if len(toy.finished) > 1:
+            raise EnvironmentFailed("the storm did not come", proven_ours=ours)
+        return True
+
+    toy = Stormy(storm)
+    _, episodes = assess(toy, Scripted(open_all), tmp_path, complexity_level=["level1", "level2"])
+    assert [one.outcome for one in episodes] == [
+        Outcome.SOLVED,
+        Outcome.INVALID if ours else Outcome.UNSOLVED,
+    ]
+    assert episodes[1].detail == "the storm did not come"
+    assert len(toy.finished) == 3 if ours else 2
+
+
+def test_time_of_contingencies_is_reserved_before_the_agent_is_asked(tmp_path: Path) -> None:
+    async def storm() -> bool:
+        await asyncio.sleep(0.5)
+        return True
+
+    toy = Stormy(storm, 3.0)
+    began = time.monotonic()
+    _, episodes = assess(
+        toy,
+        Scripted(lambda p, t: "open v1" if t == 0 else forever()),
+        tmp_path,
+        complexity_level=["level3"],
+        time_budget_s=4.0,
+    )
+    assert episodes[0].reason == FailureReason.TIME_BUDGET
+    assert episodes[0].agent_time_s < 2.0
+    assert time.monotonic() - began < 3.9
+
+
+def test_contingencies_that_outlast_the_deadline_leave_the_episode_unsolved(tmp_path: Path) -> None:
+    async def storm() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    _, episodes = assess(
+        Stormy(storm, 0.5), Scripted(open_all), tmp_path, complexity_level=["level1"],
+        time_budget_s=2.0,
+    )  # fmt: skip
+    assert episodes[0].outcome is Outcome.UNSOLVED
+    assert episodes[0].safe
+    assert "before all contingencies were tried" in episodes[0].detail
