@@ -33,28 +33,30 @@ _OUTSIDE, _OURS, _HOSTS = range(3)
 def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
     """Return the pictures after step ``number``; 0 is the initial state.
 
-    The pictures of the last step end with those of the contingency that the repair does not survive.
+    The last step also has the pictures of the contingency that the repair does not survive.
     """
     state = [episode.initial_state, *(step.state for step in episode.steps)][number]
     pictures: tuple[Picture, ...] = ()
     if state is not None:
         pictures = _draw(case.world, case.wanted, facts_of(case.world, read(state)))
-    if number == len(episode.steps) and episode.trials is not None:
-        if found := failed(case, episode.trials):
-            world = case.world if found.restored else during(case.world, found.contingency)
-            pictures += _draw(world, found.wanted, found.now, f" ({found.name})")
+    is_last = number == len(episode.steps)
+    if is_last and episode.trials is not None and (found := failed(case, episode.trials)):
+        world = case.world if found.restored else during(case.world, found.contingency)
+        pictures += _draw(world, found.wanted, found.now, f" ({found.name})")
     return pictures
 
 
 def _draw(world: World, wanted: Facts, now: Facts, when: str = "") -> tuple[Picture, ...]:
     """Return the pictures of one state; ``when`` is appended to their titles."""
     wrong = misfits(wanted, now)
-    drawn = (
+    drawn: tuple[Picture, ...] = (
         *(_matrix(table, wanted, now) for table in _TABLES),
         _ways(wanted, now, wrong),
         _topology(world, wanted, now, wrong),
     )
-    return tuple(one.model_copy(update={"title": one.title + when}) for one in drawn)
+    if not when:
+        return drawn
+    return tuple(one.model_copy(update={"title": f"{one.title}{when}"}) for one in drawn)
 
 
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
