@@ -485,7 +485,8 @@ class Episode(Record):
             )
             for step in self.steps
         )
-        return self.model_copy(update={"steps": steps, "initial_state": None})
+        states = {"initial_state": None, "trials": None, "endurance": None}
+        return self.model_copy(update={"steps": steps, **states})
 
 
 def _slim_detail(judgement: Judgement) -> JsonValue:

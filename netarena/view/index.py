@@ -659,6 +659,7 @@ def _without_truth(episode: Episode, shown_id: str) -> Episode:
     ]
     failure = episode.failure and episode.failure.model_copy(update={"detail": ""})
     left_out = {"detail": "", "noted": (), "localised": None, "evidence": (), "initial_state": None}
+    left_out |= {"trials": None, "endurance": None}
     shown = {"query_id": shown_id, "steps": tuple(steps), "failure": failure}
     return episode.model_copy(update=left_out | shown)
 

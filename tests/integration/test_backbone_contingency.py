@@ -1,0 +1,184 @@
+"""Real backbones whose links fail and whose daemons restart, and repairs that must survive both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from backbone_setup import setup
+
+from netarena.config import Config
+from netarena.model import Judgement, Query
+from netarena.task.application import load
+from netarena_backbone.query import case_of
+from netarena_backbone.real.client import Net, Warm
+from netarena_backbone.state import intended
+from netarena_backbone.world.contingency import during
+from netarena_backbone.world.lab_spec import Observation
+from netarena_backbone.world.model import Router
+
+pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
+
+COMMAND_S = 15.0
+INNER, OUTER = ("r0", "r1"), ("x0", "r1")
+SETUP = setup().model_copy(update={"cuttable": (INNER, OUTER)})
+_LINK = "ip link show eth0"
+_SHOWN = "vtysh -c 'show running-config' | grep 'ospf cost'; true"
+_COST = "vtysh -c 'configure terminal' -c 'interface eth0' -c 'ip ospf cost 77'"
+
+
+async def look(net: Net) -> Observation:
+    return Observation.model_validate(await net.observe()).model_copy(update={"touched": ()})
+
+
+async def told(net: Net, machine: str, command: str) -> str:
+    return (await net.run(machine, command, COMMAND_S)).output
+
+
+async def _cut_each(net: Net) -> None:
+    whole = await look(net)
+    assert len(whole.neighbours) == 6
+    await net.cut(INNER)
+    apart = await look(net)
+    assert apart.settled
+    assert apart.small == ("1010", "0101", "1010", "0101")
+    # only the sessions with the other AS remain
+    assert {one for one, _, _ in apart.neighbours} == {"r1", "x0"}
+    for machine in INNER:
+        link, route = await told(net, machine, _LINK), await told(net, machine, "ip route")
+        assert "NO-CARRIER" in link
+        assert ",UP" in link
+        assert re.search(r"^10\.1\.0\.0/30 dev eth0 .*linkdown", route, re.MULTILINE)
+    neighbours = await told(net, "r0", "ip neigh show dev eth0")
+    assert "10.1.0.2" not in neighbours
+    assert "224.0.0.5" in neighbours
+    await net.restore(INNER)
+    assert await look(net) == whole
+    await net.cut(OUTER)
+    assert (await look(net)).heard == ((),)
+    await net.restore(OUTER)
+    assert await look(net) == whole
+    # a cable with a bridge shows the state of the other end like a cable without a bridge
+    assert "NO-CARRIER" not in await told(net, "r1", _LINK)
+    await told(net, "r0", "ip link set eth0 down")
+    assert "NO-CARRIER" in await told(net, "r1", _LINK)
+    await told(net, "r0", "ip link set eth0 up")
+    assert "NO-CARRIER" not in await told(net, "r1", _LINK)
+    assert await look(net) == whole
+    # frames of any size that both ends allow cross the bridge
+    for machine in INNER:
+        await told(net, machine, "ip link set eth0 mtu 9000")
+    assert ", 0% packet loss" in await told(net, "r0", "ping -c 1 -M do -s 8972 10.1.0.2")
+
+
+async def _restart_each(net: Net) -> None:
+    whole = await look(net)
+    await told(net, "r0", _COST)
+    await net.restart()
+    assert await look(net) == whole
+    assert "cost 77" in await told(net, "r0", _SHOWN)
+    await net.restart(from_saved=True)
+    assert await look(net) == whole
+    assert "cost 77" not in await told(net, "r0", _SHOWN)
+    said = await told(net, "r0", f"{_COST}; vtysh -c 'write memory'")
+    assert "saved to /etc/frr/frr.conf" in said
+    await net.restart(from_saved=True)
+    assert await look(net) == whole
+    assert "cost 77" in await told(net, "r0", _SHOWN)
+    assert "cost 77" not in await told(net, "r1", _SHOWN)
+
+
+@pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("course", [_cut_each, _restart_each])
+def test_judge_cuts_links_and_restarts_daemons_and_the_network_recovers(course, emulator) -> None:
+    async def run() -> None:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(SETUP, emulator)
+            try:
+                await net.build()
+                await course(net)
+            finally:
+                await net.close()
+
+    asyncio.run(run())
+
+
+SEED = 5
+APPLICATION = load("backbone")
+CONFIG: Config = APPLICATION.config_type.parse(
+    {"briefing": "ticket", "routers": 4, "seed": SEED, "emulator": "netns"}
+)
+
+
+@cache
+def drawn(index: int) -> Query:
+    """Return a query of a ticket with four routers."""
+    return next(iter(APPLICATION.generate_at(CONFIG, SEED, [index])))
+
+
+def after(query: Query, replies: Sequence[str]) -> Judgement:
+    """Return the judgement on the contingencies of a live world after an agent's replies."""
+
+    async def run() -> Judgement:
+        async with APPLICATION:
+            environment = APPLICATION.environment(query, CONFIG)
+            try:
+                before = first = await environment.open()
+                for reply in replies:
+                    execution = await environment.execute(APPLICATION.parse(reply))
+                    assert "[exit status" not in execution.output
+                    before = await environment.observe()
+                now = APPLICATION.judge(query, first, before, before)
+                assert now.correct, now.reason
+                return APPLICATION.endure(query, await environment.finish())
+            finally:
+                await environment.close()
+
+    return asyncio.run(run())
+
+
+def lurking(query: Query) -> tuple[str, str, list[str]]:
+    """Return a router, a port whose higher cost only contingencies show, and their names."""
+    case = case_of(query)
+    for router in case.world.routers:
+        for port in router.ports:
+            if port.ospf is None or port.ospf.passive:
+                continue
+
+            def dear(one: Router, name: str = port.name) -> Router:
+                ports = tuple(
+                    each.model_copy(update={"ospf": each.ospf.model_copy(update={"cost": 9000})})
+                    if each.name == name and each.ospf
+                    else each
+                    for each in one.ports
+                )
+                return one.model_copy(update={"ports": ports})
+
+            changed = case.world.edit(router.name, dear)
+            if intended(changed) != case.wanted:
+                continue
+            names = [
+                one.name
+                for one in case.contingencies
+                if intended(during(changed, one)) != case.wanted_in(one)
+            ]
+            if names:
+                return router.name, port.name, names
+    raise AssertionError(f"{query.id} has no such port")
+
+
+def test_cost_that_matters_only_after_a_link_failure_fails_that_contingency() -> None:
+    query = drawn(0)
+    assert not query.actions
+    router, port, names = lurking(query)
+    command = f"vtysh -c 'configure terminal' -c 'interface {port}' -c 'ip ospf cost 9000'"
+    verdict = after(query, [json.dumps({"machine": router, "command": command})])
+    assert not verdict.correct
+    assert isinstance(verdict.detail, dict)
+    assert verdict.detail["contingency"] == names[0]
+    assert verdict.detail["differences"]
+    assert names[0] in verdict.reason
