@@ -10,7 +10,8 @@ from netarena_network.action import Command, faults_of
 
 #: Commands that show most of the state of a router, and of a host.
 _ROUTER = "vtysh -c 'show running-config' -c 'show ip ospf neighbor' -c 'show bgp summary'"
-_SAVE = "vtysh -c 'write memory'"
+#: Command that saves a router's configuration.
+SAVE = "vtysh -c 'write memory'"
 _HOST = "ip addr; ip route; cat /etc/serve/*"
 
 
@@ -22,23 +23,27 @@ def look(query: Query) -> str:
 def repairs(query: Query) -> list[list[Repair]]:
     """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
-    Each repair begins with an inspection of its machine. It saves the configuration of a router if
-    only a saved configuration survives.
+    Each repair begins with an inspection of its machine. It saves the configuration if only a saved
+    one survives a restart.
     """
-    world = case_of(query).world
-
-    def repair(one: Command) -> str:
-        if world.only_saved_survives and one.machine in world.names:
-            one = one.model_copy(update={"command": f"{one.command}; {_SAVE}"})
-        return json.dumps(one.model_dump())
-
+    saves = case_of(query).world.only_saved_survives
     return [
         [
-            Repair(_look(query, one.machine), f"{fault.words}.\n{repair(one)}")
+            Repair(
+                _look(query, one.machine),
+                f"{fault.words}.\n{json.dumps((_saved(one) if saves else one).model_dump())}",
+            )
             for one in fault.repair
         ]
         for fault in faults_of(query)
     ]
+
+
+def _saved(command: Command) -> Command:
+    """Return a command that also saves the configuration if it may change FRR."""
+    if "vtysh" not in command.command:
+        return command
+    return command.model_copy(update={"command": f"{command.command}; {SAVE}"})
 
 
 def _look(query: Query, machine: str) -> str:

@@ -14,12 +14,13 @@ from backbone_setup import setup
 from netarena.config import Config
 from netarena.model import Judgement, Query
 from netarena.task.application import load
+from netarena_backbone import solution
+from netarena_backbone.fault import table
 from netarena_backbone.query import case_of
 from netarena_backbone.real.client import Net, Warm
-from netarena_backbone.state import intended
-from netarena_backbone.world.contingency import during
+from netarena_backbone.world.contingency import RESTART
 from netarena_backbone.world.lab_spec import Observation
-from netarena_backbone.world.model import Router
+from netarena_network.action import faults_of
 
 pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbone")]
 
@@ -141,44 +142,56 @@ def after(query: Query, replies: Sequence[str]) -> Judgement:
     return asyncio.run(run())
 
 
-def lurking(query: Query) -> tuple[str, str, list[str]]:
-    """Return a router, a port whose higher cost only contingencies show, and their names."""
-    case = case_of(query)
-    for router in case.world.routers:
-        for port in router.ports:
-            if port.ospf is None or port.ospf.passive:
-                continue
-
-            def dear(one: Router, name: str = port.name) -> Router:
-                ports = tuple(
-                    each.model_copy(update={"ospf": each.ospf.model_copy(update={"cost": 9000})})
-                    if each.name == name and each.ospf
-                    else each
-                    for each in one.ports
-                )
-                return one.model_copy(update={"ports": ports})
-
-            changed = case.world.edit(router.name, dear)
-            if intended(changed) != case.wanted:
-                continue
-            names = [
-                one.name
-                for one in case.contingencies
-                if intended(during(changed, one)) != case.wanted_in(one)
-            ]
-            if names:
-                return router.name, port.name, names
-    raise AssertionError(f"{query.id} has no such port")
+def tried(query: Query) -> tuple[table.Room, list[int]]:
+    """Return the computed worlds of a query, and the faults that only contingencies show."""
+    case, faults = case_of(query), faults_of(query)
+    room = table.room_of(case.world, faults, case.wanted)
+    return room, [place for place in range(len(faults)) if not room.shows(place)]
 
 
-def test_cost_that_matters_only_after_a_link_failure_fails_that_contingency() -> None:
-    query = drawn(0)
-    assert not query.actions
-    router, port, names = lurking(query)
-    command = f"vtysh -c 'configure terminal' -c 'interface {port}' -c 'ip ospf cost 9000'"
-    verdict = after(query, [json.dumps({"machine": router, "command": command})])
+#: Index of a query whose world keeps only saved configurations, and that of one that keeps all.
+SAVED, KEPT = 2, 3
+
+
+@pytest.mark.parametrize("index", [SAVED, KEPT])
+def test_reference_solution_survives_all_contingencies(index: int) -> None:
+    query = drawn(index)
+    assert case_of(query).world.only_saved_survives == (index == SAVED)
+    assert after(query, APPLICATION.solve(query)) == Judgement(correct=True)
+
+
+@pytest.mark.parametrize("index", [SAVED, KEPT])
+def test_repair_of_only_the_present_faults_fails_the_computed_contingency(index: int) -> None:
+    query = drawn(index)
+    room, hidden = tried(query)
+    assert hidden
+    waits = set(hidden)
+    replies = [
+        one.reply
+        for place, repairs in enumerate(solution.repairs(query))
+        if place not in waits
+        for one in repairs
+    ]
+    verdict = after(query, replies)
     assert not verdict.correct
     assert isinstance(verdict.detail, dict)
-    assert verdict.detail["contingency"] == names[0]
+    assert verdict.detail["contingency"] == next(iter(room.shown_during(hidden))).name
     assert verdict.detail["differences"]
-    assert names[0] in verdict.reason
+
+
+def test_repair_that_is_not_saved_does_not_survive_the_restart() -> None:
+    query = drawn(SAVED)
+    replies = [reply.replace(f"; {solution.SAVE}", "") for reply in APPLICATION.solve(query)]
+    assert replies != APPLICATION.solve(query)
+    verdict = after(query, replies)
+    assert not verdict.correct
+    assert isinstance(verdict.detail, dict)
+    assert verdict.detail["contingency"] == RESTART.name
+
+
+def test_saving_is_not_a_needless_repair() -> None:
+    """A world without faults stays untouched if an agent saves, and its record says so."""
+    query = drawn(SAVED).model_copy(update={"actions": ()})
+    router = case_of(query).world.routers[0].name
+    save = json.dumps({"machine": router, "command": solution.SAVE})
+    assert after(query, [save]) == Judgement(correct=True)
