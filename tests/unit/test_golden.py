@@ -96,8 +96,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "94999247318f0232", "5bf5105bdb99faeb"),
         ("route", "c0384b1e38b1560e", "3c5de96636152e0f"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "1951fea38563938d", "53309e0d1bd66605"),
-        ("route, backbone", "1951fea38563938d", "53309e0d1bd66605"),
+        ("backbone", "f7ad06d39545c805", "be80c1087160a062"),
+        ("route, backbone", "f7ad06d39545c805", "be80c1087160a062"),
         ("k8s", "7dd0758a355b04fe", "2378e611c44ba18b"),
     ],
 )
