@@ -6,18 +6,23 @@ from typing import cast
 
 import pytest
 
-from netarena.model import Episode
+from netarena.model import Episode, JsonValue
 from netarena.task.picture import Difference, Mark, Matrix, Topology
 from netarena_backbone.picture import draw
 from netarena_backbone.query import Case
+from netarena_backbone.world.contingency import during
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Heard, Observation
 from netarena_backbone.world.model import World
 
 
-def _drawn(world: World, seen: Observation) -> dict[str, Matrix | Topology | Difference]:
+def _drawn(
+    world: World, seen: Observation, trials: JsonValue = None
+) -> dict[str, Matrix | Topology | Difference]:
     state = seen.model_dump(mode="json")
-    episode = cast("Episode", type("E", (), {"initial_state": state, "steps": ()}))
+    episode = cast(
+        "Episode", type("E", (), {"initial_state": state, "steps": (), "trials": trials})
+    )
     return {one.title: one for one in draw(Case(world), episode, 0)}
 
 
@@ -85,3 +90,21 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
         assert (turned.element, turned.after) == (f"path {one} -> {other}", "nowhere")
     pairs = cast("Topology", drawn["The network"]).pairs
     assert pairs == (((one, other, Mark.BROKEN),) if which in {0, 3} else ())
+
+
+def test_pictures_of_the_last_step_include_the_failed_contingency(contingent: World) -> None:
+    case = Case(contingent)
+    one = case.contingencies[0]
+    less = during(contingent, one)
+    deaf = expected(less).model_copy(update={"neighbours": ()}).model_dump(mode="json")
+    trials: JsonValue = [{"name": one.name, "state": deaf, "restored": None}]
+    drawn = _drawn(contingent, expected(contingent), trials)
+    sessions, then = drawn["Sessions of BGP"], drawn[f"Sessions of BGP ({one.name})"]
+    assert isinstance(sessions, Matrix)
+    assert isinstance(then, Matrix)
+    assert not _wrong(sessions)
+    assert _wrong(then)
+    network = drawn[f"The network ({one.name})"]
+    assert isinstance(network, Topology)
+    assert one.cable is not None
+    assert {*one.cable} not in [{*link.ends} for link in network.links]

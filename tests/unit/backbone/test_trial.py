@@ -1,0 +1,94 @@
+"""Judgement of observed contingencies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from netarena_backbone.query import Case
+from netarena_backbone.trial import MAX_DIFFERENCES, endure, failed
+from netarena_backbone.world.contingency import during
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.lab_spec import Observation
+from netarena_backbone.world.model import World
+
+#: An observation of a broken contingency, as changes of the expected one.
+DEAF = {"neighbours": ()}
+
+
+def observed(world: World, **changes: Any) -> Any:
+    return expected(world).model_copy(update=changes).model_dump(mode="json")
+
+
+@pytest.fixture(scope="module")
+def right(contingent: World) -> list[dict[str, Any]]:
+    """Return trials in which everything is as documented."""
+    return [
+        {"name": one.name, "state": observed(during(contingent, one)), "restored": None}
+        for one in Case(contingent).contingencies
+    ]
+
+
+def test_world_as_documented_in_each_contingency_endures(
+    contingent: World, right: list[dict[str, Any]]
+) -> None:
+    verdict = endure(Case(contingent), right)
+    assert verdict.correct
+    assert verdict.safe
+    assert verdict.detail is None
+    assert not verdict.reason
+
+
+def test_contingencies_that_were_not_tried_do_not_count_as_survived(
+    contingent: World, right: list[dict[str, Any]]
+) -> None:
+    assert not endure(Case(contingent), right[:-1]).correct
+    assert not endure(Case(contingent), []).correct
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (DEAF, "session of"),
+        ({"settled": False}, "the network did not converge"),
+        ({"down": ("r1/bgpd",)}, "r1/bgpd has ended"),
+    ],
+)
+def test_first_difference_in_a_contingency_is_named(
+    contingent: World, right: list[dict[str, Any]], place: int, changes: Any, said: str
+) -> None:
+    case = Case(contingent)
+    contingency = case.contingencies[place]
+    trials = [*right]
+    trials[place] = trials[place] | {"state": observed(during(contingent, contingency), **changes)}
+    verdict = endure(case, trials)
+    assert not verdict.correct
+    assert isinstance(verdict.detail, dict)
+    assert verdict.detail["contingency"] == contingency.name
+    assert contingency.name in verdict.reason
+    differences = verdict.detail["differences"]
+    assert isinstance(differences, list)
+    assert 0 < len(differences) <= MAX_DIFFERENCES
+    assert any(said in str(one) for one in differences)
+
+
+def test_link_whose_restoration_leaves_a_difference_fails(
+    contingent: World, right: list[dict[str, Any]]
+) -> None:
+    case = Case(contingent)
+    trials = [right[0] | {"restored": observed(contingent, **DEAF)}]
+    found = failed(case, trials)
+    assert found is not None
+    assert found.restored
+    assert "after it was restored" in endure(case, trials).reason
+
+
+def test_observation_without_the_contingency_is_wrong(
+    contingent: World, right: list[dict[str, Any]]
+) -> None:
+    """The state before a link failure is not that during the failure: a link must really fail."""
+    whole = Observation.model_validate(observed(contingent))
+    trials = [right[0] | {"state": whole.model_dump(mode="json")}, *right[1:]]
+    assert not endure(Case(contingent), trials).correct
