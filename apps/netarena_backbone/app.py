@@ -51,7 +51,7 @@ from netarena_network.real.client import Warm
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 
 #: Time reserved for each contingency, and for delays of a busy machine, in s.
-_CONTINGENCY_S, _RESERVE_S = 10.0, 15.0
+_CONTINGENCY_S, _RESERVE_S = 15.0, 15.0
 
 #: Computed worlds with some of a query's faults.
 _ROOMS: Kept[table.Room] = Kept(8)
