@@ -164,6 +164,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     allow_link_local: bool = False,
     environ: Mapping[str, str] | None = None,
     ready: Callable[[str], None] | None = None,
+    conduct: Conduct = conduct_assessment,
 ) -> None:
     """Run a green agent until SIGTERM or SIGINT.
 
@@ -204,6 +205,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
         seed_secret=seed_secret,
         credentials=credentials,
         defaults=defaults,
+        conduct=conduct,
     )
     if ready is not None:
         ready(bound_url(listener))

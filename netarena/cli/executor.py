@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +25,7 @@ from netarena.task.application import Application
 LOCAL, RAY = "local", "ray"
 #: Time in which a worker must connect to an agent's URL, in s.
 _PROBE_S = 20.0
+log = logging.getLogger(__name__)
 
 
 def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,6 +178,7 @@ class UrlSource:
     #: URL path of the card, and the card.
     card: tuple[str, bytes]
     name: str | None = None
+    allow_link_local: bool = True
 
     def make(self, application: Application, config: Config, role: str) -> Agent:
         """Return a client of the agent."""
@@ -185,11 +190,39 @@ class UrlSource:
             self.url,
             name=role,
             credential=self.credential,
-            network=Network(allow_link_local=True),
+            network=Network(allow_link_local=self.allow_link_local),
             card=self.card,
             probe_s=_PROBE_S,
         )
         return Named(made, self.name) if self.name else made
+
+
+def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[..., Awaitable[object]]:
+    """Return ``netarena.run.assessment.conduct`` with workers, for a service.
+
+    The assessments run one after the other, since a process can use only one Ray at a time. The
+    agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them.
+    """
+    turn = asyncio.Lock()
+
+    def make(agent: Any) -> UrlSource:
+        return UrlSource(
+            agent.url, agent.credential, agent.fetched, allow_link_local=allow_link_local
+        )
+
+    async def conduct_there(
+        application: Application, config: Config, agents: Mapping[str, Agent], **options: Any
+    ) -> object:
+        from netarena.run.assessment import conduct
+
+        for role, agent in agents.items():
+            url, option = agent.info.base_url, f"participants.{role}"
+            placement.check(verbose=False, limits_cost=False, url=url, url_option=option)
+        sources = {role: partial(make, agent) for role, agent in agents.items()}
+        async with turn, placement.open(sources, config.concurrency, log.info) as executor:
+            return await conduct(application, config, agents, executor=executor, **options)
+
+    return conduct_there
 
 
 def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | None = None) -> Source:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
+from netarena.cli.executor import Placement, conduct_on, executor_options
 from netarena.cli.option import RUNS, address_options
 from netarena.cli.terminal import open_log, tell_more
 from netarena.run.assessment import MAX_EPISODES
@@ -40,6 +42,7 @@ from netarena.task.application import load
     show_default=True,
     help="Maximum number of worlds at the same time, over all tasks.",
 )
+@executor_options
 @click.option(
     "--allow-unsandboxed",
     is_flag=True,
@@ -59,6 +62,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     out: Path,
     data: Path,
     max_episodes: int,
+    executor: str,
+    ray_address: str | None,
+    workers: int | None,
     allow_unsandboxed: bool,
     allow_link_local: bool,
 ) -> None:
@@ -74,6 +80,11 @@ def command(  # noqa: PLR0913 -- one argument per option
 
     from netarena.a2a.server import serve
 
+    placement = Placement(executor, ray_address, workers)
+    placement.check(verbose=False, limits_cost=False)
+    how: dict[str, Any] = {}
+    if not placement.is_local:
+        how["conduct"] = conduct_on(placement, allow_link_local=allow_link_local)
     serve(
         app,
         host=host,
@@ -84,5 +95,6 @@ def command(  # noqa: PLR0913 -- one argument per option
         max_episodes=max_episodes,
         allow_link_local=allow_link_local,
         environ=os.environ,
+        **how,
         ready=lambda url: click.echo(f"netarena: {app.name} listens at {url}", err=True),
     )

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from netarena_toy import Toy
@@ -95,6 +96,14 @@ def test_worker_accepts_an_agent_that_is_too_busy_to_send_its_card(
     # the kernel accepts the connection, and no program answers
     with socket.create_server(("127.0.0.1", 0)) as server:
         asyncio.run(_open(server.getsockname()[1]))
+
+
+def test_service_conducts_its_assessments_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr("netarena.a2a.server.serve", lambda app, **how: told.append(how))
+    assert main(["serve", "toy", "--executor", "ray"]) == 0
+    assert main(["serve", "toy"]) == 0
+    assert ["conduct" in how for how in told] == [True, False]
 
 
 def test_missing_ray_is_one_line_that_says_what_to_install(

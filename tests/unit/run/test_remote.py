@@ -19,8 +19,6 @@ import pytest
 from netarena_toy import Toy, Waterworks
 
 from netarena.agent.interface import Agent
-from netarena.cli import check_agent
-from netarena.cli.executor import Placement
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, Episode, Outcome, Reply
@@ -470,21 +468,84 @@ def test_agent_that_kills_its_workers_ends_no_episode_of_another_participant(
     assert [one.outcome for one in broken] == [Outcome.UNSOLVED] * 3
 
 
+class OnePool(Processes):
+    """A pool in the place of Ray's, of which a process can use only one at a time."""
+
+    used = False
+
+    def __init__(self, address: str | None, number: int, most: int) -> None:
+        super().__init__(number)
+
+    async def __aenter__(self) -> Self:
+        assert not OnePool.used
+        OnePool.used = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        OnePool.used = False
+
+
+@pytest.mark.timeout(300)
+def test_assessments_of_a_service_use_workers_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # workers import this module, and need none of these
+    from peer import Answering
+
+    from netarena.a2a.client import A2AAgent
+    from netarena.a2a.purple import purple_app
+    from netarena.a2a.service import listen, serving
+    from netarena.cli.executor import Placement, conduct_on
+
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", OnePool)
+    prompts: list[str] = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "open v1"
+
+    async def run() -> None:
+        config = Toy.config_type.parse({"num_queries": 1, "max_iterations": 2, "seed": 11})
+        there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
+        app = purple_app(Answering(answer), name="purple", description="d")
+        async with serving(app, listen("127.0.0.1", 0)) as url:
+            agents = [A2AAgent(url, name=ROLE) for _ in range(2)]
+            await asyncio.gather(
+                *(
+                    there(Toy(), config, {ROLE: agent}, out=tmp_path / str(number))
+                    for number, agent in enumerate(agents)
+                )
+            )
+            for agent in agents:
+                await agent.aclose()
+
+    asyncio.run(run())
+    for number in range(2):
+        journal = tmp_path / str(number) / JOURNAL_NAME
+        episodes = read_journal(journal, slim=False).episodes.values()
+        assert {one.steps[0].move for one in episodes} == {"open v1"}
+        assert [event["event"] for event in read_events(journal)].count("worker") == 1
+    assert len(prompts) == 2 * sum(one.iterations for one in episodes)
+
+
+def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_path: Path) -> None:
+    from netarena.a2a.client import A2AAgent
+    from netarena.cli.executor import Placement, conduct_on
+
+    there = conduct_on(Placement("ray", "10.0.0.1:1", 1), allow_link_local=False)
+    agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
+    with pytest.raises(ConfigError, match=r"participants\.toy_operator: http://127\.0\.0\.1:1 is"):
+        asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))  # type: ignore[arg-type]
+
+
 def test_check_agent_reports_workers_that_cannot_run_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Pool(Processes):
-        def __init__(self, address: str | None, number: int, most: int) -> None:
-            super().__init__(number)
-
-        async def __aenter__(self) -> Self:
-            return self
-
-        async def __aexit__(self, *_: object) -> None:
-            pass
+    from netarena.cli import check_agent
+    from netarena.cli.executor import Placement
 
     way = Way(only=str(tmp_path / "only"))
-    monkeypatch.setattr("netarena.run.ray_pool.RayPool", Pool)
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", OnePool)
     monkeypatch.setattr(check_agent, "connect", lambda *_: Valves(way))
     monkeypatch.setattr(check_agent, "make_source", lambda *_: way)
     checks = asyncio.run(check_agent._ask_workers("", Toy(), Placement("ray", None, 3)))
