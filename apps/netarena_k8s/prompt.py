@@ -25,6 +25,7 @@ from netarena.sdk import (
     tell_turns,
 )
 from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
+from netarena_k8s.harm import KINDS
 from netarena_k8s.state import count_wrong, report
 from netarena_k8s.world.model import App, World, target_port
 
@@ -151,7 +152,7 @@ def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Ite
     changes of other objects."""
     exposed, midway = detail["exposed"], detail.get("midway", [])
     if isinstance(exposed, list):
-        yield from (f"exposed: {group}" for group in _group(exposed))
+        yield from (f"{KINDS['exposed']}: {group}" for group in _group(exposed))
     yield from (
         one.detail for one in findings if one.rule == "exposed" and " -> " not in one.element
     )

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 from netarena.sdk import Finding, JsonValue, Judgement, Kept, State
 from netarena_k8s.cluster import NAMESPACE, Sight
+from netarena_k8s.harm import harm
 from netarena_k8s.world.exposure import (
     Opening,
     narrowed,
@@ -189,7 +190,7 @@ def judge(
         *_named("pair_opened", change.loosed, _LOOSED),
         *_bounded("use_broken", {str(use): f"{use} {_BROKE}." for use in stopped}),
         *_exposed(exposed),
-        *(Finding(rule="object_touched", element="cluster", detail=line) for line in touched),
+        *(harm("object_touched", "cluster", line) for line in touched),
     ]
     named = {(finding.rule, finding.element) for finding in midway}
     lasting = {(finding.rule, finding.element) for finding in ended}
@@ -400,9 +401,9 @@ def _bounded(
     """Yield a finding for each of the first ``MAX_NAMED`` elements, and a finding with the number
     of the remaining elements."""
     for element, detail in islice(elements.items(), MAX_NAMED):
-        yield Finding(rule=rule, element=element, detail=detail)
+        yield harm(rule, element, detail)
     if (more := len(elements) - MAX_NAMED) > 0:
-        yield Finding(rule=rule, element=f"{more} more", detail=f"{more} more {rest}.")
+        yield harm(rule, f"{more} more", f"{more} more {rest}.")
 
 
 def _arrow(ends: Pair | Opening) -> str:

@@ -46,6 +46,7 @@ from netarena_route.config import DRAWN_SWITCHES, MIN_VARIED_SWITCHES, RouteConf
 from netarena_route.declaration import GLOSSARY
 from netarena_route.environment import RouteEnvironment, resolve
 from netarena_route.fault import mask
+from netarena_route.fault.opening import Pair, carried
 from netarena_route.query import world_of
 from netarena_route.real import client
 
@@ -119,7 +120,7 @@ class Route(NetworkApplication):
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 3
+    prompt_version: ClassVar[int] = 4
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
         "Examines an agent that repairs an emulated network of a router and hosts. Each task "
@@ -240,7 +241,13 @@ class Route(NetworkApplication):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Judge a step by the states before and after the step; earlier damage does not count."""
         del initial
-        return state.judge(world_of(query), before, after, false_alarm=not query.actions)
+        return state.judge(
+            world_of(query),
+            before,
+            after,
+            false_alarm=not query.actions,
+            carried=lambda was, now: _carried(query, was, now),
+        )
 
     def tell_state(self, query: Query, state: State) -> str:
         return f"Pingall result:\n{prompt.pingall(world_of(query), state)}"
@@ -253,3 +260,12 @@ class Route(NetworkApplication):
 
     def check(self, config: Config) -> None:
         diagnosis.DIAGNOSIS.check(config)
+
+
+def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
+    """Return the pairs that a step may lose; see ``netarena_route.fault.opening``."""
+    faults, (was, now) = faults_of(query), map(state.fields, (before, after))
+    left = {row[0] for row in now.get("leftover", ())}
+    # Only the states of tickets contain the remains of faults.
+    gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()
+    return carried(world_of(query), faults, was["matrix"], now["matrix"], frozenset(gone))

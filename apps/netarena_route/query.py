@@ -20,7 +20,6 @@ from netarena.sdk import (
 from netarena_network.action import Fault, action_of
 from netarena_route.config import RouteConfig
 from netarena_route.fault import table as fault
-from netarena_route.fault.local import is_reportable
 from netarena_route.fault.lock import lock
 from netarena_route.fault.mask import draw_number
 from netarena_route.world import model as world
@@ -31,15 +30,12 @@ from netarena_route.world.path import Plan
 #: different query.
 VERSION = "3"
 #: Version of queries with a number of faults of any kinds.
-COUNTED_VERSION = "4"
+COUNTED_VERSION = "5"
 
 #: Maximum number of networks drawn until a combination counts as impossible for their size.
 _NETWORKS = 5
 #: Maximum number of draws of faults until a network counts as having no room for similar locks.
 _TRIES = 20
-#: Maximum number of drawn combinations that are rejected because no symptom can name a host of each
-#: fault between two hosts.
-_REJECTED = 50
 #: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
 _LEVEL3 = frozenset(
     frozenset(pair)
@@ -74,7 +70,7 @@ def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
     """Return a network and faults for which it has room, redrawing networks without room."""
-    tries, rejected = 1, 0
+    tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
         drawn = (
@@ -82,14 +78,11 @@ def _draw_fitting(
             if label in COUNTED
             else draw(net, kinds, rng, netem=config.netem)
         )
-        if drawn is None:
-            if tries == _NETWORKS:
-                raise ConfigError("config.error_types", _refusal(label, kinds, net))
-            tries += 1
-        elif label not in COUNTED or is_reportable(*drawn) or rejected == _REJECTED:
+        if drawn is not None:
             return drawn
-        else:
-            rejected += 1
+        if tries == _NETWORKS:
+            raise ConfigError("config.error_types", _refusal(label, kinds, net))
+        tries += 1
 
 
 def draw(

@@ -18,7 +18,7 @@ step are not attributed to the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -36,8 +36,8 @@ Pair = tuple[str, str]
 class Pairs:
     """A set of ordered pairs of a network's endpoints, with a row per source, a bit per target."""
 
-    def __init__(self, world: World, rows: Sequence[int]) -> None:
-        self._names = world.endpoints
+    def __init__(self, names: Sequence[str], rows: Sequence[int]) -> None:
+        self._names = names
         self._rows = rows
 
     def __len__(self) -> int:
@@ -52,6 +52,14 @@ class Pairs:
                 place = rest.bit_length() - 1
                 rest ^= 1 << place
                 yield source, self._names[last - place]
+
+    def without(self, pairs: Collection[Pair]) -> Pairs:
+        """Return the pairs that are not in ``pairs``."""
+        place = {name: index for index, name in enumerate(self._names)}
+        rows, last = [*self._rows], len(self._names) - 1
+        for source, target in pairs:
+            rows[place[source]] &= ~(1 << last - place[target])
+        return Pairs(self._names, rows)
 
     def named(self) -> list[Pair]:
         """Return the first ``MAX_NAMED`` pairs."""
@@ -80,12 +88,20 @@ def count_pings(state: State) -> tuple[int, int]:
     return sum(row.count("1") for row in matrix) - number, number * (number - 1)
 
 
-def judge(world: World, before: State, after: State, *, false_alarm: bool = False) -> Judgement:
+def judge(
+    world: World,
+    before: State,
+    after: State,
+    *,
+    false_alarm: bool = False,
+    carried: Callable[[State, State], Collection[Pair]] = lambda _, __: (),
+) -> Judgement:
     """Judge one step by the settled states before and after it.
 
     A step is correct if the matrix is as intended, no setting expires or takes effect later
     (``unsettled``), and, in a false alarm, no setting has changed. These findings are possible:
-    - ``pair_broken``: a pair that must work no longer does;
+    - ``pair_broken``: a pair that must work no longer does, and is not in ``carried``, the pairs
+      that worked only through an opened filter that the step closed;
     - ``pair_opened``: a pair that must not work has started to work;
     - ``address_taken``: a machine has taken another machine's address;
     - ``switch_touched``: a switch has changed;
@@ -99,6 +115,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
     broke = _combine(world, matrices, lambda healthy, was, now: healthy & was & ~now)
     loosed = _combine(world, matrices, lambda healthy, was, now: ~healthy & ~was & now)
     healed = _combine(world, matrices, lambda healthy, was, now: (was ^ healthy) & ~(now ^ healthy))
+    unsafe = broke.without(carried(before, after)) if len(broke) else broke
     wrong = misfits(world, after)
     number = len(wrong)
     passing, was_passing = (seen.get("unsettled", []) for seen in (new, old))
@@ -106,7 +123,7 @@ def judge(world: World, before: State, after: State, *, false_alarm: bool = Fals
     return Judgement(
         correct=not (number or passing or needless),
         findings=(
-            *_name("pair_broken", broke, "must work, worked before this step and fails now"),
+            *_name("pair_broken", unsafe, "must work, worked before this step and fails now"),
             *_name("pair_opened", loosed, "must not work, failed before this step and works now"),
             *(
                 harm(
@@ -185,7 +202,7 @@ def _combine(world: World, matrices: Sequence[Sequence[str]], combine: Callable[
             rows.append(0)
         else:
             rows.append(combine(int(healthy, 2), *(int(other, 2) for other in others)))
-    return Pairs(world, rows)
+    return Pairs(world.endpoints, rows)
 
 
 def _name(rule: str, pairs: Pairs, what: str) -> Iterator[Finding]:

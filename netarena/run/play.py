@@ -361,7 +361,9 @@ class Play:
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.broken = as_ours(error)
             finding = Finding(
-                rule="world_broken", element=self.world.query.id, detail=self.broken.detail
+                rule="world_broken",
+                element=self.world.query.id,
+                detail=f"Broken world: {self.broken.detail}",
             )
             turn.judgement = Judgement(
                 correct=False, findings=(finding,), reason=self.broken.detail

@@ -9,6 +9,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
@@ -30,9 +31,12 @@ from netarena.model import (
 from netarena.task.application import Drawn, Labelled
 from netarena.task.failure import classify_turns
 from netarena.task.label import MAX_PARTS, Catalogue, FaultConfig, kinds_of
+from netarena.task.prompt import PromptParts
 from netarena.task.repair_order import hasty_orders, safe_orders
 
 W = TypeVar("W", bound=Record)
+#: Kind of harm of a command that repairs nothing, only with ``judging: paper``
+USELESS = "Useless change"
 #: Output of a command that the shell could not run, or of ``systemctl`` without systemd.
 _UNRUN = re.compile(
     r"^\[exit status 12[67]\]\s*\Z"
@@ -144,9 +148,22 @@ class Reactive(Labelled):
         finding = Finding(
             rule="repaired_nothing",
             element="the command",
-            detail="The command changes the configuration, but repairs nothing that is tested.",
+            detail=f"{USELESS}: it changes the configuration, but repairs nothing that is tested.",
         )
         return judgement.model_copy(update={"findings": (*judgement.findings, finding)})
+
+    def brief(
+        self, config: Config, query: Query, state: State, steps: Sequence[Step]
+    ) -> PromptParts:
+        """Return the parts of the next prompt, with the rule of ``judging: paper`` if it holds."""
+        parts = super().brief(config, query, state, steps)
+        if cast("FaultConfig", config).judging != "paper":
+            return parts
+        rule = (
+            f"A command does harm of one more kind:\n- {USELESS}: it changes the configuration, "
+            "but repairs nothing that is tested."
+        )
+        return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 
     def progress(self, query: Query, state: State) -> float:
         return 1.0 - self.count_wrong(query, state) / self.count_tested(query)

@@ -6,7 +6,7 @@ the two hosts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from netarena.sdk import MAX_SYMPTOMS
 from netarena_network.action import Fault
@@ -29,7 +29,12 @@ def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
 
 def hosts_of(world: World, fault: Fault) -> frozenset[str]:
     """Return the two hosts if a fault affects only two ordinary hosts of one subnet, else none."""
-    pairs = wrong_pairs(world, [fault])
+    return local_hosts(world, wrong_pairs(world, [fault]))
+
+
+def local_hosts(world: World, pairs: Iterable[Pair]) -> frozenset[str]:
+    """Return the two hosts if these wrong pairs are only between two ordinary hosts of one subnet,
+    else none."""
     hosts = frozenset(name for pair in pairs for name in pair)
     subnets = {host.name: host.interfaces[0].subnet for host in world.hosts}
     is_local = len(hosts) == 2 and len({subnets.get(name, -1) for name in hosts}) == 1

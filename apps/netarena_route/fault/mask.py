@@ -10,7 +10,7 @@ drawn:
 - A guard is missing, but another fault breaks all pairs that the missing guard opens. If the other
   fault is repaired first, these pairs are opened.
 - A bypass suppresses the effect of another fault. If the bypass is removed first, pairs that worked
-  break.
+  break. That is safe (``fault.opening``), because they worked only through the opened filter.
 
 The hiding fault names the hidden fault in ``masks``, and names the faults that must be repaired
 first in ``after``.
@@ -24,12 +24,14 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import NamedTuple
 
-from netarena.sdk import places, safe_orders, unmasked
+from netarena.sdk import MAX_SYMPTOMS, places, safe_orders, unmasked
 from netarena_network.action import Command, Fault
 from netarena_route.fault import table
 from netarena_route.fault.host import HOST
+from netarena_route.fault.local import is_reportable, local_hosts
 from netarena_route.fault.lock import NO_CHANGE, SILENT, Locks, Sources, draw_locks
 from netarena_route.fault.method import Method, Scope, Site
+from netarena_route.fault.opening import carried
 from netarena_route.fault.pair import PAIR
 from netarena_route.fault.paper import PAPER
 from netarena_route.fault.passage import Passage, by_rules, is_untracked, suppressed
@@ -94,7 +96,8 @@ def draw_number(
     """Return a network with locks and ``number`` faults, or None if none are found.
 
     Each fault is visible when it is the only remaining fault. Every order of repairs that respects
-    ``after`` is safe.
+    ``after`` is safe. A symptom can name a host of each fault between two ordinary hosts of one
+    subnet.
     """
     for _ in range(_STARTS):
         drawn = _Draw(Plan(net), rng, netem)
@@ -111,7 +114,7 @@ def draw_number(
         if number == 0:
             wanted = ""
         found = drawn.draw(number, wanted)
-        if found is not None and not doubts(*found):
+        if found is not None and is_reportable(*found) and not doubts(*found):
             return found
     return None
 
@@ -137,9 +140,12 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
         seen = table.expected(world, faults)
         for done in range(1, len(order) + 1):
             now = table.expected(world, _of(faults, sorted(order[done:])))
+            excused = carried(world, faults, seen, now)
             for source, target in _worse(healthy, seen, now):
-                found.append(f"a repair harms {names[source]} -> {names[target]}")
-                break
+                pair = names[source], names[target]
+                if pair not in excused:
+                    found.append(f"a repair harms {pair[0]} -> {pair[1]}")
+                    break
             seen = now
     return found
 
@@ -321,7 +327,8 @@ class _Draw:
     def _goes_with(self, part: Part) -> bool:
         """Return whether a fault can be combined with the faults drawn so far.
 
-        The fault needs a method, a machine and resources that the other faults do not use.
+        The fault needs a method, a machine and resources that the other faults do not use. There
+        are at most as many faults between two hosts of one subnet as symptoms.
         """
         if any(part.sort == other.sort for other in self.parts):
             return False
@@ -331,6 +338,10 @@ class _Draw:
             return False
         if table.clash(table.holds(part.method, part.site), self._held):
             return False
+        if local_hosts(self.plan.world, part.broken):
+            local = [one for one in self.parts if local_hosts(self.plan.world, one.broken)]
+            if len(local) >= MAX_SYMPTOMS:
+                return False
         # No two faults break exactly the same pairs.
         return all(part.broken != other.broken for other in self.parts)
 
@@ -534,6 +545,5 @@ def _let_past(
         opens=tuple(opens),
         name=name,
         masks=(passed.name,),
-        after=(passed.name,),
         bypasses=(passed.name,),
     )

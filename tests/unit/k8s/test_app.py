@@ -129,7 +129,7 @@ def test_record_lists_exposed_ports_and_touched_objects() -> None:
     assert result["exposed"] == [
         "frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP"
     ]
-    assert result["touched"] == ["a pod is gone"]
+    assert result["touched"] == ["Changed object: a pod is gone"]
     assert "touched" not in _result(world, step.model_copy(update={"judgement": None}))
 
 

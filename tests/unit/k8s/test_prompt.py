@@ -6,11 +6,12 @@ from typing import Any
 
 from netarena.config import PromptStyle
 from netarena.model import Step
-from netarena.task.prompt import CommandLimits, render
+from netarena.task.prompt import CommandLimits, read_text, render
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.table import faulty
+from netarena_k8s.harm import KINDS
 from netarena_k8s.prompt import MAX_HISTORY_CHARS, prompt_parts, tell_intent
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.source.varied import varied
@@ -89,7 +90,7 @@ def test_exposed_traffic_is_reported_with_its_ends_and_ports():
     assert told(world, healthy, healthy, wide) == [
         "Connections after the command: no tested connection changed.",
         "Not safe in this turn:",
-        "- exposed: frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP",
+        "- Opened traffic: frontend -> adservice: TCP 1-9554, TCP 9556-65535, all UDP, all SCTP",
     ]
     assert told(world, healthy, wide, wide) == ["Connections after the command: unchanged."]
     # many sources with the same ports are summarised in one line
@@ -98,14 +99,29 @@ def test_exposed_traffic_is_reported_with_its_ends_and_ports():
         world, healthy, healthy, state_of(world, altered("adservice", ingress=[space]))
     )
     assert strangers[0].startswith("Connections after the command: wrongly opened: ")
-    (line,) = [one for one in strangers if "exposed" in one]
+    (line,) = [one for one in strangers if "adservice: TCP" in one]
     assert "default/any, default/" in line
     assert re.search(r" and \d+ more -> adservice: TCP 9555$", line)
     # temporary changes within the command are reported too, and so are changes of other objects
     touched = {**healthy, "others": ["service adservice is gone"]}
     assert told(world, healthy, healthy, touched)[1:] == [
-        "Not safe in this turn:", "- service adservice is gone"
+        "Not safe in this turn:", "- Changed object: service adservice is gone"
     ]  # fmt: skip
+
+
+def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
+    asked = query()
+    world = world_of(asked)
+    start = state_of(world, world.policies)
+    limits = CommandLimits(10, 16_000, 48_000)
+    rules = prompt_parts(asked, world, "shop", start, (), limits).rules
+    ticket = read_text("netarena_k8s", "ticket")
+    for kind in ("Broken world", *KINDS.values()):
+        assert f"\n- {kind}: " in rules
+        assert f"\n- {kind}: " in ticket
+    for text in (rules, ticket):
+        assert "Connections that work only because of a fault are protected" in text
+        assert "Settings that decide no traffic are free" in text
 
 
 def test_prompt_contains_report_and_history_within_the_size_limit():

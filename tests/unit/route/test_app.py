@@ -202,11 +202,25 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
         return [finding.rule for finding in judged.findings]
 
     assert rules(paper, bad, bad) == ["repaired_nothing"] * changes
+    details = [one.detail for one in APP.refine(paper, query, safe, move, (bad, bad)).findings]
+    assert all(detail.startswith("Useless change: ") for detail in details)
     # repairing even one pair is safe; by default, this rule does not apply
     assert rules(paper, bad, good) == []
     assert rules(Route.config_type.parse({}), bad, bad) == []
     assert paper.shape_hash() == Route.config_type.parse({}).shape_hash()
     assert paper.limits() == {"judging": "paper"}
+
+
+def test_prompt_states_the_rule_of_paper_judging_only_where_it_holds() -> None:
+    query = draw()[0]
+    names = world_of(query).endpoints
+    state: dict[str, Any] = {"matrix": ["1" * len(names)] * len(names)}
+    said = {
+        judging: "\n- Useless change: " in APP.brief(config, query, state, ()).rules
+        for judging in ("default", "paper")
+        for config in [Route.config_type.parse({"judging": judging})]
+    }
+    assert said == {"default": False, "paper": True}
 
 
 def test_random_and_blanket_replies_can_be_parsed() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 
 from netarena.config import PromptStyle
 from netarena.model import Query, Step
-from netarena.task.prompt import MAX_OUTPUT_CHARS, CommandLimits, read_examples, render
+from netarena.task.prompt import (
+    MAX_OUTPUT_CHARS,
+    CommandLimits,
+    read_examples,
+    read_text,
+    render,
+)
+from netarena_network.harm import KINDS
 from netarena_network.prompt import MAX_HISTORY_CHARS
 from netarena_route.declaration import read_reply
 from netarena_route.prompt import (
@@ -110,6 +117,19 @@ def test_every_prompt_style_is_complete_and_reveals_no_hidden_fault() -> None:
         for hidden in ("hidden-id", "424242", "remove_ip"):
             assert hidden not in prompt
     assert "$" not in parts.rules
+
+
+def test_rules_name_each_kind_of_harm_in_the_words_of_findings() -> None:
+    world = varied(3, 1, random.Random(3))
+    rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
+    ticket = read_text("netarena_route", "ticket")
+    found = ("pair_broken", "pair_opened", "address_taken", "switch_touched", "not_settled")
+    for kind in ("Broken world", *(KINDS[rule] for rule in found)):
+        assert f"\n- {kind}: " in rules
+        assert f"\n- {kind}: " in ticket
+    for text in (rules, ticket):
+        assert "Traffic that works only through a filter or policy rule that opens traffic" in text
+        assert "Values that decide no ping are free" in text
 
 
 def test_rules_state_the_limits_of_a_command() -> None:

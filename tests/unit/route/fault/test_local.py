@@ -8,10 +8,13 @@ from functools import cache
 
 import pytest
 
+from netarena.errors import ConfigError
+from netarena.task.ticket import MAX_SYMPTOMS
 from netarena_network.action import Fault, faults_of
 from netarena_route import query
 from netarena_route.app import Route
 from netarena_route.config import RouteConfig
+from netarena_route.fault import mask
 from netarena_route.fault import table as fault
 from netarena_route.fault.local import hosts_of, is_reportable, wrong_pairs
 from netarena_route.fault.method import Scope, Site
@@ -102,7 +105,7 @@ def test_faults_that_no_symptom_can_name_are_drawn_again(monkeypatch: pytest.Mon
         asked.append(faults)
         return len(asked) > 2
 
-    monkeypatch.setattr(query, "is_reportable", refuse_two)
+    monkeypatch.setattr(mask, "is_reportable", refuse_two)
     keys = {"briefing": "ticket", "error_types": ["faults_1"], "num_switches": 3}
     application = Route()
     config = RouteConfig.parse(keys)
@@ -112,3 +115,27 @@ def test_faults_that_no_symptom_can_name_are_drawn_again(monkeypatch: pytest.Mon
     # queries of named kinds keep their version
     assert drawn.version == query.COUNTED_VERSION != query.VERSION
     assert application.version_of(RouteConfig.parse({"world": "varied"})) == query.VERSION
+
+
+def test_combination_that_no_symptom_can_name_is_never_returned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mask, "is_reportable", lambda *_: False)
+    keys = {"briefing": "ticket", "error_types": ["faults_1"], "num_switches": 3}
+    config = RouteConfig.parse({**keys, "num_hosts_per_subnet": 2})
+    with pytest.raises(ConfigError, match="faults_1 does not fit"):
+        next(Route().generate(config, 3))
+
+
+def test_at_most_three_faults_are_between_two_hosts_of_one_subnet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without this limit, most combinations of these kinds would be rejected."""
+    kinds = tuple(kind for kind, methods in PAIR.items() if methods[0].scope is Scope.HOST)
+    monkeypatch.setattr(mask, "_SOURCES", ((kinds, 1),))
+    monkeypatch.setattr(mask, "_PAIRS_IN_RESERVE", 0)
+    monkeypatch.setattr(mask, "is_reportable", lambda *_: True)
+    rng = random.Random(4)
+    drawn = [mask.draw_number(varied(3, 8, rng), 5, rng, netem=False) for _ in range(3)]
+    for world, faults in filter(None, drawn):
+        assert sum(bool(hosts_of(world, fault)) for fault in faults) <= MAX_SYMPTOMS

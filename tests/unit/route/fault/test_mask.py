@@ -10,7 +10,8 @@ import pytest
 from netarena.model import Action
 from netarena_network.action import Fault, action_of, fault_of
 from netarena_route.fault.mask import BYPASS, GUARD, doubts, draw_number, waits
-from netarena_route.fault.table import expected
+from netarena_route.fault.opening import carried
+from netarena_route.fault.table import breaks, expected
 from netarena_route.world.model import World, varied
 
 Drawn = tuple[World, tuple[Fault, ...]]
@@ -82,9 +83,39 @@ def test_bypass_makes_another_fault_ineffective() -> None:
     world, faults = _one(BYPASS)
     (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
     (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
-    assert bypass.after == bypass.masks == (passed.name,)
+    assert bypass.masks == (passed.name,)
+    assert not bypass.after, "its repair may lose what works only through it"
     assert expected(world, [bypass, passed]) == expected(world, [bypass]) != world.intended
     assert expected(world, [passed]) != world.intended
+
+
+def test_closed_bypass_may_lose_what_works_only_through_it() -> None:
+    world, faults = _one(BYPASS)
+    (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
+    (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
+    before, broken = expected(world, faults), breaks(world, [passed])
+    after = expected(world, [fault for fault in faults if fault is not bypass])
+    assert carried(world, faults, before, after) == broken
+    # nothing is closed, or the suppressed fault no longer exists
+    assert not carried(world, faults, before, before)
+    healed = expected(world, [fault for fault in faults if fault not in (bypass, passed)])
+    assert not carried(world, faults, before, healed)
+    assert not carried(world, faults, before, after, frozenset({passed.machine}))
+    others = [fault for fault in faults if fault is not bypass]
+    assert not carried(world, others, expected(world, others), world.intended)
+
+
+def test_partly_closed_bypass_may_lose_what_works_only_through_it() -> None:
+    world, faults = _one(BYPASS)
+    (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
+    (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
+    before = expected(world, faults)
+    place = {name: index for index, name in enumerate(world.endpoints)}
+    source, target = (place[name] for name in bypass.opens[0])
+    after = [*before]
+    after[source] = f"{after[source][:target]}0{after[source][target + 1 :]}"
+    assert len(bypass.opens) > 1
+    assert carried(world, faults, before, after) == breaks(world, [passed])
 
 
 def test_doubts_report_false_interactions() -> None:

@@ -1,0 +1,24 @@
+"""Kinds of harm for which a command is unsafe, and findings that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from netarena.sdk import Finding
+
+#: Rule of a finding -> kind of harm, as prompts and records name it
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "pair_broken": "Lost traffic",
+        "use_broken": "Lost traffic",
+        "pair_opened": "Opened traffic",
+        "exposed": "Opened traffic",
+        "object_touched": "Changed object",
+    }
+)
+
+
+def harm(rule: str, element: str, detail: str) -> Finding:
+    """Return a finding whose text begins with its kind of harm; raises KeyError if it has none."""
+    return Finding(rule=rule, element=element, detail=f"{KINDS[rule]}: {detail}")
