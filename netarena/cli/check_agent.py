@@ -251,7 +251,7 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
             await asyncio.to_thread(application.check, config)
             environment = application.environment(query, config)
             state = await environment.open()
-            return render(config.prompt_type, application.prompt(query, state, ())), ""
+            return render(config.prompt_type, application.brief(config, query, state, ())), ""
         except ConfigError as error:
             return _GREETING, str(error)
         finally:

@@ -267,17 +267,24 @@ def _count(sizes: Iterable[int], room: int) -> int:
     return sum(total <= room for total in accumulate(sizes))
 
 
+#: Maximum number of entries from the newest output on; further turns without output are left out.
+_MOST_AFTER = 6
+
+
 def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
     """Return the entries, shortened to about ``max_chars`` characters in total.
 
-    The last entry does not change. The middles of the longest other entries are removed until all
-    entries fit. If there are too many entries for that, a line with the number of omitted turns
-    replaces the turns in the middle.
+    The newest entry with an output and the last entry do not change. The middles of the longest
+    older entries are removed until all entries fit. If there are too many entries for that, a line
+    with the number of omitted turns replaces the turns in the middle.
     """
     if not history:
         return ()
-    *entries, newest = history
-    room = max(max_chars - len(newest), max_chars // 4)
+    last = max((place for place, one in enumerate(history) if _OUTPUT in one), default=-1)
+    entries, newest = [*history[:last]], [*history[last:]]
+    if (more := len(newest) - _MOST_AFTER) > 0:
+        newest[1 : more + 2] = [f"[… {more + 1} turns left out …]"]
+    room = max(max_chars - sum(map(len, newest)), max_chars // 4)
     most = max(2, room // _MIN_ENTRY_CHARS)
     if len(entries) > most:
         head = most // 2
@@ -285,7 +292,7 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
         left_out = f"[… {len(entries) - most} turns left out …]"
         entries[head : len(entries) - tail] = [left_out]
     level = _level([len(entry) for entry in entries], room)
-    return (*(_shorten(entry, level) for entry in entries), newest)
+    return (*(_shorten(entry, level) for entry in entries), *newest)
 
 
 def _shorten(entry: str, max_chars: int) -> str:

@@ -1021,7 +1021,14 @@ def check_lamp_agent(answer) -> dict[str, Check]:
 
 def test_check_agent_passes_a_working_agent(fake):
     told = {"usage": {"prompt_tokens": 1, "completion_tokens": 2}}
-    checks = check_lamp_agent(lambda _: Reply(text="on 1", metadata=told))
+    asked: list[str] = []
+
+    def answer(prompt: str) -> Reply:
+        asked.append(prompt)
+        return Reply(text="on 1", metadata=told)
+
+    checks = check_lamp_agent(answer)
+    assert any("Turn 1 of 10." in prompt for prompt in asked)
     assert all(check.ok for check in checks.values()), checks
     assert set(checks) == {
         *("card", "protocol", "streaming", "address", "reply", "timing", "form"),

@@ -126,11 +126,21 @@ def test_newest_output_is_shown_whole_and_older_ones_are_shortened() -> None:
     assert all("lines left out" in entry for entry in kept[:2])
 
 
+def test_newest_output_is_shown_whole_after_a_turn_without_output() -> None:
+    old, new = (f"Turn\nOutput:\n{'row' * 3}" + f"\n{word}" * 300 for word in ("old", "new"))
+    refused = "Turn 3: the reply contains no command"
+    kept = bound([old, new, refused, refused], 1500)
+    assert kept[1:] == (new, refused, refused)
+    assert "lines left out" in kept[0]
+    kept = bound([old, new, *[refused] * 100], 1500)
+    assert kept[1:] == (new, "[… 96 turns left out …]", *[refused] * 4)
+
+
 def test_shortened_turn_keeps_the_beginning_and_the_end_of_a_long_command() -> None:
     command = f"kubectl patch -p {'x' * 900} END"
     turn = "\n".join(["Turn 1", f"Command: {command}", "Output:", *["row"] * 500])
-    shortened, newest = bound([turn, "new"], 1200)
-    assert newest == "new"
+    shortened, newest = bound([turn, "Turn 2\nOutput:\nnew"], 1200)
+    assert newest.endswith("\nnew")
     assert "Command: kubectl patch" in shortened
     assert " END\nOutput:\nrow\n" in shortened
     assert "lines left out" in shortened
