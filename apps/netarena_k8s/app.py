@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self, cast
 
 from netarena.sdk import (
+    COUNTED,
     EXTENDED,
     MAX_LOGGED_CHARS,
     MAX_TICKET_OUTPUT_CHARS,
@@ -266,6 +267,13 @@ class Kubernetes(Reactive):
         and faults that another fault masks must be hidden.
         """
         return mask.doubts(_world(query_), query.faults_of(query_))
+
+    def version_of(self, config: Config) -> str:
+        labels = cast("KubernetesConfig", config).error_types or ()
+        return query.COUNTED_VERSION if any(one in COUNTED for one in labels) else query.VERSION
+
+    def versions(self) -> Mapping[str, str]:
+        return {query.VERSION: "named kinds of faults", query.COUNTED_VERSION: "numbers of faults"}
 
     def labels(self, config: Config) -> Collection[str]:
         return query.labels(cast("KubernetesConfig", config))

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 #: version of the generator, increased whenever a seed would give a different query
 VERSION = "3"
+#: version of queries with a number of faults of any kinds
+COUNTED_VERSION = "4"
 #: maximum number of worlds to draw until one fits a combination of faults
 _WORLDS = 24
 #: number of kinds of fault whose forms occur in the policies of a query

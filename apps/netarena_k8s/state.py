@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ from netarena_k8s.world.exposure import (
     opened_by_each,
     strayed_by_each,
     weigh,
+    without_openings,
 )
 from netarena_k8s.world.model import (
     Marks,
@@ -160,7 +162,8 @@ def judge(
     false alarm, every policy must also be the same as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
-    - ``use_broken`` for each other intended connection that no longer works
+    - ``use_broken`` for each other intended connection that no longer works. These two rules allow
+      that a step loses what worked only through an opening that it closes
     - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
       policies allow, including name lookups at targets other than the name servers
     - ``object_touched`` for each change to another object
@@ -182,11 +185,14 @@ def judge(
         stopped = [use for use in unused if use not in unused_in(world, before)]
         exposed = change.beside(_opened(world, initial, before, after))
         lost = _narrowed(world, before, after)
+    still = _Carried(world, policies_of(before), policies_of(after), after)
+    broke = [pair for pair in change.broke if not still.may_lose(pair)]
+    stopped = [use for use in stopped if not still.may_lose(use)]
     touched = [line for line in now["others"] if line not in was["others"]]
     wrong = mismatches(world, after)
     midway = _midway(world, initial, before, after)
     ended = [
-        *_named("pair_broken", change.broke, _BROKE),
+        *_named("pair_broken", broke, _BROKE),
         *_named("pair_opened", change.loosed, _LOOSED),
         *_bounded("use_broken", {str(use): f"{use} {_BROKE}." for use in stopped}),
         *_exposed(exposed),
@@ -250,6 +256,37 @@ class _Change:
         return [one for one in openings if (one.source, one.target) not in told]
 
 
+class _Carried:
+    """Connections that work only through an opening that a step closes.
+
+    They also fail in the computed state with the remaining faults and without this opening. It is
+    computed only if a connection is lost.
+    """
+
+    def __init__(
+        self, world: World, before: Sequence[Policy], after: Sequence[Policy], state: State
+    ) -> None:
+        self._world, self._before, self._after = world, before, after
+        self._state = state
+
+    def may_lose(self, one: Pair | Use) -> bool:
+        net = self._net
+        return net is not None and not (
+            net.reaches(one) if isinstance(one, Pair) else net.allows(one)
+        )
+
+    @cached_property
+    def _net(self) -> Net | None:
+        sizes = map(entries_of, (self._before, self._after))
+        if max(sizes) - entries_of(self._world.policies) > MAX_ENTRIES:
+            return None
+        where = namespace_of(self._state), marks_of(self._state)
+        policies = without_openings(self._world, self._before, self._after, *where)
+        if policies is None:
+            return None
+        return Net(self._world, policies, namespace=where[0], marks=where[1])
+
+
 def _compare(world: World, was: str, now: str) -> _Change:
     rows = list(zip(world.pairs, world.intended, was, now, strict=True))
     return _Change(
@@ -284,15 +321,18 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
     unused = [_unused(world, one, *where) if world.uses else [] for one in states]
     for number, (write, beyond) in enumerate(zip(writes, openings, strict=True)):
         change = _compare(world, *reached[number : number + 2])
+        still = _Carried(world, states[number], states[number + 1], after)
         for rule, pairs, told in (
             ("pair_broken", change.broke, "must work, worked before and was blocked after"),
             ("pair_opened", change.loosed, "must be blocked, was blocked before and worked after"),
         ):
             for pair in pairs:
+                if rule == "pair_broken" and still.may_lose(pair):
+                    continue
                 element = _arrow(pair)
                 found[rule].setdefault(element, f"{element} {told} {write.what}, in this step.")
         for use in unused[number + 1]:
-            if use not in unused[number]:
+            if use not in unused[number] and not still.may_lose(use):
                 told = f"{use} must work, worked before and was blocked after {write.what}."
                 found["use_broken"].setdefault(str(use), told)
         for one in change.beside(beyond):

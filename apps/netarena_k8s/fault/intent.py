@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast
 
 from netarena_k8s.fault.mask import doubts
 from netarena_k8s.fault.subtle import LOOKUPS, methods_of
-from netarena_k8s.fault.table import Fault, Scene, draw_one, harms, make_fault
+from netarena_k8s.fault.table import Fault, Scene, draw_one, harms, make_fault, relax
 from netarena_k8s.world.matrix import Sides, copied, numbers
 from netarena_k8s.world.model import App, Policy, Spec, World, with_policies
 from netarena_k8s.world.plan import Use
@@ -163,6 +163,8 @@ def draw_intended(
             rng.shuffle(drafts)
             world = meant(shown, drafts)
             faults = source.faults(world, drafts)
+            if faults is not None:
+                faults = relax(world, faults)
             if faults is not None and not doubts(world, faults):
                 return world, faults
     return None
@@ -210,7 +212,7 @@ def draw_named(
             faults = source.faults(world, drafts)
             if faults is None or any(fault.after for fault in faults):
                 continue
-            if not doubts(world, faults):
+            if not doubts(world, faults, strict=True):
                 return world, faults
     return None
 

@@ -3,8 +3,9 @@
 A fault hides another fault if both break or allow the same tested connections, so that no
 measurement shows the hidden fault. ``masks`` of the hiding fault names the hidden fault's policy.
 After the repair of the hiding fault, the hidden fault may break or open a pair that was as
-intended. In this case the hidden fault must be repaired first, and ``after`` of the hiding fault
-names its policy.
+intended. If it opens a pair, the hidden fault must be repaired first, and ``after`` of the hiding
+fault names its policy. If it breaks pairs that worked only through an opening of the hiding fault,
+any order is safe.
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
     return None
 
 
-def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return the requirements of a combination that these faults do not meet, as texts."""
+def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> list[str]:
+    """Return the requirements of a combination that these faults do not meet, as texts.
+
+    ``strict`` is as in ``table.sound``.
+    """
     found = []
-    if not (sound(world, faults) if faults else True):
+    if not (sound(world, faults, strict=strict) if faults else True):
         found.append("a fault does not show alone, or an order of repairs is not safe")
     if not hides(world, faults):
         found.append("a fault that is to be masked shows, or is masked by another")
@@ -88,7 +92,8 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
     """Draw a fault and a second fault that the first one hides. Return an empty list if no such two
     faults are found.
 
-    With ``ordered``, the hidden fault must be repaired first.
+    With ``ordered``, the hidden fault must be repaired first, or the first fault opens pairs
+    through which the second fault's pairs work.
     """
     methods = methods_of(world)
     for _ in range(_PARTS):
@@ -123,7 +128,7 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
                 continue
             if seen(world, [wide, other]) != seen(world, [wide]):
                 continue
-            after = (other.policy,) if ordered else ()
+            after = (other.policy,) if ordered and not opening else ()
             both = [wide.model_copy(update={"masks": (other.policy,), "after": after}), other]
             if not doubts(world, both):
                 return both

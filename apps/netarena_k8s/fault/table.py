@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from netarena.sdk import Action, Catalogue, JsonValue, Record, places
-from netarena_k8s.world.exposure import opened_by_each, selected_anew
+from netarena_k8s.world.exposure import opened_by_each, selected_anew, without_openings
 from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
@@ -741,12 +741,13 @@ def waits(faults: Sequence[Fault]) -> list[set[int]]:
     return places([fault.policy for fault in faults], [fault.after for fault in faults])
 
 
-def sound(world: World, faults: Sequence[Fault]) -> bool:
+def sound(world: World, faults: Sequence[Fault], *, strict: bool = True) -> bool:
     """Return whether each fault by itself is visible and every permitted repair order is safe.
 
     A repair order is permitted if each fault comes after the faults in its ``after``. As in
     grading, a step is safe if no intended connection stops working, and if it opens only traffic
-    that the intended or the complete faulty state allows.
+    that the intended or the complete faulty state allows. With ``strict``, a step that closes an
+    opening may not lose what worked only through it either.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
     # Sets of faults that may remain during repair. If a fault is repaired, all faults that must be
@@ -765,7 +766,9 @@ def sound(world: World, faults: Sequence[Fault]) -> bool:
     for left in lefts:
         for number in left:
             rest = left - {number}
-            if rest in states and harms(wanted, states[left], states[rest]):
+            if rest not in states or not harms(wanted, states[left], states[rest]):
+                continue
+            if strict or not is_excused(world, some[left], some[rest]):
                 return False
     between = [faulty(world, some[left]) for left in lefts if 0 < len(left) < len(faults)]
     return not _opens(world, faults, between)
@@ -777,15 +780,45 @@ def harms(wanted: int, before: int, after: int) -> int:
     return (after ^ wanted) & ~(before ^ wanted)
 
 
+def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) -> bool:
+    """Return whether the harm of a repair is only the loss of what worked through an opening.
+
+    ``before`` and ``after`` are the faults that are present before and after the repair.
+    """
+    wanted = world.works & world.wanted
+    if harms(wanted, seen(world, before), seen(world, after)) & ~wanted:
+        return False
+    return without_openings(world, faulty(world, before), faulty(world, after)) is not None
+
+
+def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Return the faults with only those prerequisites (``after``) without which a repair does
+    harm."""
+    by_policy = {fault.policy: fault for fault in faults}
+    return tuple(
+        fault.model_copy(
+            update={
+                "after": tuple(
+                    name
+                    for name in fault.after
+                    if not is_excused(world, [fault, by_policy[name]], [by_policy[name]])
+                )
+            }
+        )
+        for fault in faults
+    )
+
+
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
-    """Return whether repairs in this order break or open a pair, or stop another tested
-    connection."""
+    """Return whether repairs in this order do harm: they open a pair, or break a pair or stop
+    another connection that does not work only through a closed opening."""
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:
         left.remove(number)
-        after = seen(world, [faults[one] for one in left])
-        if harms(wanted, before, after):
+        rest = [faults[one] for one in left]
+        after = seen(world, rest)
+        if harms(wanted, before, after) and not is_excused(world, [*rest, faults[number]], rest):
             return True
         before = after
     return False

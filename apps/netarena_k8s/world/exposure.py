@@ -4,6 +4,7 @@ The differences cover every pod, pods of other namespaces, outside addresses, an
 UDP and SCTP. For each step the module computes:
 
 - the traffic that it opened (``opened``)
+- the policies without the openings that it closed (``without_openings``)
 - the intended traffic outside the tested pairs that it removed (``narrowed``)
 - the name lookups to targets other than the name servers that it allowed (``strayed_by_each``)
 
@@ -74,6 +75,41 @@ def opened(
     *known, now = (_net(world, policies, namespace, marks) for policies in (*before, after))
     about = _altered(world, list(zip(before, known, strict=True)), after, now, marks)
     return _beyond(now, known, outside, about)
+
+
+def without_openings(
+    world: World,
+    before: Sequence[Policy],
+    after: Sequence[Policy],
+    namespace: str = "shop",
+    marks: Marks | None = None,
+) -> tuple[Policy, ...] | None:
+    """Return the policies of a step's remaining faults without the openings that the step closed.
+
+    An opening is traffic that only faults allow. In the result, the changed policies that cause a
+    closed opening, and those that the step repaired, are as intended; all others are as ``before``.
+    Return None if the step closed no opening.
+    """
+    meant = {policy.name: policy for policy in world.policies}
+    now = {policy.name: policy for policy in after}
+    known = (world.policies, tuple(after))
+    closed = {*opened(world, known, tuple(before), namespace, marks)}
+    if not closed:
+        return None
+
+    def replaced(names: Collection[str]) -> tuple[Policy, ...]:
+        return tuple(meant[one.name] if one.name in names else one for one in before)
+
+    changed = [
+        one.name for one in before if one.name in meant and now.get(one.name, one).spec != one.spec
+    ]
+    repaired = {name for name in changed if now[name].spec == meant[name].spec}
+    causes = {
+        name
+        for name in changed
+        if not closed <= {*opened(world, known, replaced({name}), namespace, marks)}
+    }
+    return replaced(causes | repaired)
 
 
 def _altered(

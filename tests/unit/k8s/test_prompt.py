@@ -120,7 +120,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
-        assert "Connections that work only because of a fault are protected" in text
+        assert "Traffic that works only through a policy that opens traffic may be lost" in text
         assert "Settings that decide no traffic are free" in text
 
 

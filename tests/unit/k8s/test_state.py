@@ -21,7 +21,7 @@ from netarena_k8s.state import (
     report,
 )
 from netarena_k8s.world.boutique import boutique
-from netarena_k8s.world.model import Marks, Policy, World, Write, reach
+from netarena_k8s.world.model import Marks, Policy, World, Write, reach, with_policies
 
 WORLD = boutique()
 
@@ -52,6 +52,67 @@ def test_repair_of_a_fault_is_correct_and_safe():
     assert report(WORLD, HEALTHY) == "No mismatch."
     assert report(WORLD, CLOSED) == "frontend -> adservice: expected to work, is blocked"
     assert policies_of(HEALTHY) == WORLD.policies
+
+
+def _two_policies() -> World:
+    """Return a world in which two policies allow clients of one application."""
+    (own,) = (one for one in WORLD.policies if one.name == "adservice")
+    client = {"from": [{"podSelector": {"matchLabels": {"app": "checkoutservice"}}}]}
+    more = Policy(name="adservice-more", spec={**own.spec, "ingress": [client]})
+    return with_policies(WORLD, (*WORLD.policies, more))
+
+
+def _among(world: World, *writes: Write, **specs: dict[str, Any]) -> Any:
+    """Return the state of ``world`` in which some policies have another spec."""
+    policies = tuple(
+        Policy(name=one.name, spec={**one.spec, **specs.get(one.name.replace("-", "_"), {})})
+        for one in world.policies
+    )
+    return make_state(Sight(policies, reach(world, policies), (), writes=writes))
+
+
+def test_closed_opening_may_lose_what_works_only_through_it():
+    world = _two_policies()
+    nobody = {"ingress": []}
+    start = _among(world, adservice=ANYONE, adservice_more=nobody)
+    withdrawn = _among(world, adservice_more=nobody)
+    verdict = judge(world, start, start, withdrawn)
+    assert verdict.detail["broke"] == [["checkoutservice", "adservice"]]
+    assert not verdict.correct
+    assert verdict.safe
+    # what the intended policy allows is protected
+    shut = judge(world, start, start, _among(world, adservice=nobody, adservice_more=nobody))
+    assert told(shut) == [("pair_broken", "frontend -> adservice")]
+    # so is what another policy allows again
+    repaired = _among(world, adservice=ANYONE)
+    assert judge(world, start, start, repaired).safe
+    assert told(judge(world, start, repaired, withdrawn)) == [
+        ("pair_broken", "checkoutservice -> adservice")
+    ]
+    both = judge(world, start, start, _among(world))
+    assert both.correct
+    assert both.safe
+
+
+def test_closed_opening_may_lose_it_between_two_writes_of_one_command():
+    world = _two_policies()
+    start = _among(world, adservice=ANYONE, adservice_more={"ingress": []})
+    meant = {policy.name: policy.spec for policy in world.policies}
+    writes = [
+        Write(name=name, spec=meant[name], what=f"patch {name}")
+        for name in ("adservice", "adservice-more")
+    ]
+    verdict = judge(world, start, start, _among(world, *writes))
+    assert verdict.correct
+    assert verdict.safe
+
+
+def test_loss_without_a_closed_opening_is_harm():
+    world = _two_policies()
+    start, shut = _among(world), _among(world, adservice_more={"ingress": []})
+    (finding,) = judge(world, start, start, shut).findings
+    assert finding.rule == "pair_broken"
+    assert finding.detail.startswith("Lost traffic: checkoutservice -> adservice must work")
 
 
 def test_labels_recorded_in_a_state_are_used_for_its_judgement():

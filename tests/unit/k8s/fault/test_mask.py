@@ -7,11 +7,24 @@ import pytest
 from netarena.model import Query
 from netarena.task.repair_order import hasty_orders, safe_orders
 from netarena_k8s.app import Kubernetes
+from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.fault import mask
 from netarena_k8s.fault.mask import doubts, draw_number
-from netarena_k8s.fault.table import Fault, action_of, harmful, reached, seen, waits
+from netarena_k8s.fault.table import (
+    Fault,
+    action_of,
+    faulty,
+    harmful,
+    reached,
+    relax,
+    seen,
+    sound,
+    waits,
+)
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.source.large import estate
+from netarena_k8s.state import judge, make_state
 from netarena_k8s.world.model import reach
 
 
@@ -36,6 +49,34 @@ def test_masked_fault_is_visible_only_after_the_masking_one_is_repaired(pair):
     right = seen(world, ())
     assert seen(world, faults) == seen(world, [wide]) != right
     assert seen(world, [other]) != right
+
+
+@pytest.mark.slow
+def test_fault_that_opens_pairs_may_be_repaired_before_the_fault_that_it_hides():
+    for seed in range(60):
+        rng = random.Random(seed)
+        world = estate(rng, 20, 20)
+        faults = mask._hiding(world, rng, ordered=True)
+        if faults and faults[0].opened:
+            break
+    wide, hidden = faults
+    assert (wide.masks, wide.after) == ((hidden.policy,), ())
+    assert doubts(world, faults) == []
+    # without the rule about openings, the repair would break what only the opening carries
+    assert not sound(world, faults)
+    before, between, after = (
+        make_state(Sight(faulty(world, left), reached(world, left)))
+        for left in (faults, [hidden], [])
+    )
+    first, second = judge(world, before, before, between), judge(world, before, between, after)
+    assert first.detail["broke"]
+    assert first.safe
+    assert second.correct
+    assert second.safe
+    # a prerequisite that is not needed is removed
+    waiting = [wide.model_copy(update={"after": (hidden.policy,)}), hidden]
+    assert doubts(world, waiting)
+    assert relax(world, waiting) == tuple(faults)
 
 
 def test_proof_rejects_a_mask_that_hides_nothing(pair):
