@@ -265,7 +265,8 @@ class Route(NetworkApplication):
 def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
     """Return the pairs that a step may lose; see ``netarena_route.fault.opening``."""
     faults, (was, now) = faults_of(query), map(state.fields, (before, after))
-    left = {row[0] for row in now.get("leftover", ())}
+    # Remains that the step added are not remains of the fault.
+    left = {row[0] for row in now.get("leftover", ()) if row in was.get("leftover", ())}
     # Only the states of tickets contain the remains of faults.
     gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()
     return carried(world_of(query), faults, was["matrix"], now["matrix"], frozenset(gone))

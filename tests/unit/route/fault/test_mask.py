@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 
-from netarena.model import Action
+from netarena.model import Action, Query
 from netarena_network.action import Fault, action_of, fault_of
+from netarena_route.app import Route
 from netarena_route.fault.mask import BYPASS, GUARD, doubts, draw_number, waits
 from netarena_route.fault.opening import carried
 from netarena_route.fault.table import breaks, expected
@@ -103,6 +106,39 @@ def test_closed_bypass_may_lose_what_works_only_through_it() -> None:
     assert not carried(world, faults, before, after, frozenset({passed.machine}))
     others = [fault for fault in faults if fault is not bypass]
     assert not carried(world, others, expected(world, others), world.intended)
+
+
+def test_judge_excuses_a_lost_pair_only_while_the_suppressed_fault_remains() -> None:
+    world, faults = _one(BYPASS)
+    (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
+    query = Query(
+        id="route-x",
+        application="route",
+        version="5",
+        seed=1,
+        index=0,
+        label="faults_2",
+        level="level2",
+        text="x",
+        initial={"world": world.model_dump(mode="json")},
+        actions=tuple(map(action_of, faults)),
+    )
+    left = [fault for fault in faults if fault is not bypass]
+
+    def state(present: Sequence[Fault], *rows: str) -> Any:
+        return {
+            "matrix": [*expected(world, present)],
+            "leftover": [[bypass.machine, "filter", row] for row in rows],
+            **{key: [] for key in ("stolen", "switches", "collateral")},
+        }
+
+    start, closed = state(faults, "bypass", "other"), state(left, "other")
+    assert Route().judge(query, start, start, closed).safe
+    # the step before repaired the suppressed fault, and this step breaks the same pairs
+    repaired = state(faults, "bypass")
+    assert Route().judge(query, start, start, repaired).safe
+    found = Route().judge(query, start, repaired, closed).findings
+    assert {finding.rule for finding in found} == {"pair_broken"}
 
 
 def test_partly_closed_bypass_may_lose_what_works_only_through_it() -> None:
