@@ -119,7 +119,7 @@ def draw(scope: Scope, cells: list[Cell], seed: int, number: int) -> list[tuple[
     return found
 
 
-def share(scope: Scope, condition: Weakness) -> float:
+def share_of(scope: Scope, condition: Weakness) -> float:
     """Return the share of uniformly drawn queries that have the condition.
 
     Setting, group and label are each uniform. Cells without queries do not count in a space of at
@@ -198,7 +198,7 @@ def main() -> int:
             hits = sum(condition <= facts(scope, config, query) for config, query in fresh)
             share = hits / len(fresh) if fresh else 0.0
             right += share >= 0.9
-            uniform = share(scope, condition)
+            uniform = share_of(scope, condition)
             told = "; ".join(f"({words(one.stratum)})" for one in found) or "nothing"
             extra = []
             if options.real and fresh:

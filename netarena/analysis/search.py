@@ -185,6 +185,8 @@ class Search:
             tally = self.tally(best)
             if tally.low < max(LEAST, FIRM * top):
                 break
+            best = self._widest(best)
+            tally = self.tally(best)
             self._close(best)
             top = max(top, tally.rate)
         clear = [one for one in self.settled if one.tally.rate >= ALIKE * top]
@@ -204,8 +206,9 @@ class Search:
             return mutant, "mutated"
         # an agent that fails most queries has no need of pairs
         paired = self._mean(ALL, {}) < LEAST
-        skipped = paired and chance < EVEN + MUTATED + PAIRED
-        chosen = ALL if skipped else self._descend()
+        if paired and chance < EVEN + MUTATED + PAIRED and (pair := self._pair()) is not None:
+            return pair, "pair"
+        chosen = self._descend()
         if paired and not chosen and (pair := self._pair()) is not None:
             return pair, "pair"
         return chosen, "sampled"
@@ -219,8 +222,8 @@ class Search:
             mean = self._mean(chosen, means)
             for child in children.get(chosen, ()):
                 # a pair may fail although neither of its features fails more often than others
-                least = mean if len(child) <= len(chosen) + 1 else self._prior(child, means)
-                if self._mean(child, means) > least + MARGIN:
+                least = mean + MARGIN if len(child) <= len(chosen) + 1 else self._bound(child)
+                if self._mean(child, means) > least:
                     rate = self._sample(child, means)
                     if rate > highest:
                         best, highest = child, rate
@@ -298,6 +301,8 @@ class Search:
                 continue
             failed, drawn = self._shared.get(pair, _NONE)
             prior = max(rates[one], rates[other])
+            if prior >= SUSPECT:  # one feature suffices
+                continue
             if failed and failed >= SUSPECT * drawn:
                 mean = (failed + WEIGHT * prior) / (drawn + WEIGHT)
                 if mean > max(prior + MARGIN, suspicion) and self.tally(pair).drawn < SETTLED:
@@ -311,6 +316,12 @@ class Search:
                 best.append(pair)
         found = suspects or best
         return self._rng.choice(found) if found else None
+
+    def _bound(self, pair: Stratum) -> float:
+        """Return the highest upper end of the failure rates of a pair's features, over all queries
+        with them."""
+        counts = (self._shared.get(frozenset({feature}), _NONE) for feature in pair)
+        return max(wilson(*count)[1] for count in counts)
 
     def _shared_rate(self, stratum: Stratum) -> float:
         """Return the failure rate of all queries with the features, whatever their stratum."""
@@ -416,6 +427,21 @@ class Search:
                 break
             stratum = max(same, key=lambda one: (alike[one].low, sorted(one)))
         return stratum, []
+
+    def _widest(self, stratum: Stratum) -> Stratum:
+        """Return the largest stratum whose rate, also from few draws, is that of ``stratum``."""
+        while stratum:
+            least = SAME * self.tally(stratum).rate
+            larger = [stratum - {feature} for feature in sorted(stratum)]
+            same = [
+                one
+                for one in larger
+                if self.tally(one).drawn >= DEEPER and self.tally(one).rate >= least
+            ]
+            if not same:
+                break
+            stratum = max(same, key=lambda one: (self.tally(one).low, sorted(one)))
+        return stratum
 
     def _narrow(self, stratum: Stratum) -> list[Stratum]:
         """Return the children of ``stratum`` to draw next, because one of them may contain the
