@@ -48,7 +48,7 @@ FALSE_REPORT = "false report"
 UPDATED_GRAPH = "updated graph"
 
 #: Rules of findings that are errors in the program's logic.
-_NO_HARM = frozenset({UNASKED_CHANGE, FALSE_REPORT})
+_NO_HARM = frozenset({UNASKED_CHANGE, FALSE_REPORT, REQUEST})
 
 
 def told_of(episode: Episode) -> str:

@@ -2,7 +2,8 @@
 
 A plan is safe if it keeps every rule and every request, also in the states between waves. A safe
 plan is correct if its objective is at most one hundredth above the reference. The report that a
-task is impossible is right only if it names the request that makes the task impossible.
+task is impossible is right only if it names the request that makes the task impossible. Any other
+report is neither correct nor safe, because a team would withdraw a request in vain.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _judge_report(value: JsonValue, blocking: str | None, findings: Sequence[Fin
         return _wrong(reason, FALSE_REPORT, blocking, (*findings, finding))
     if str(value).strip().strip("'\"`").upper() != blocking:
         reason = f"The task is impossible, but not because of {value!r:.40}."
-        return _wrong(reason, REQUEST, blocking, findings)
+        finding = Finding(rule=REQUEST, element="data", detail=reason)
+        return _wrong(reason, REQUEST, blocking, (*findings, finding))
     return Judgement(correct=True, findings=tuple(findings))
 
 

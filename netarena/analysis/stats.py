@@ -131,8 +131,9 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
     counts = Counter(episode.outcome for episode in episodes)
     unseen = application.baselines.solved_unseen_by(config)
     limits = map(limit_of or partial(application.turns, config), unasked)
+    measured = [application.measures(episode, config) for episode in graded]
     measures = _means(
-        [application.measures(episode, config) for episode in graded]
+        measured
         + [
             application.measures(None, config.model_copy(update={"max_iterations": limit}))
             for limit in limits
@@ -157,7 +158,8 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
         "complete": not not_run,
         "graded": len(graded) + len(unasked),
         "distinct": len({episode.same for episode in graded}),
-        "intervals": {name: rates[name]["interval"] for name in VERDICTS} | _quality(graded),
+        "intervals": {name: rates[name]["interval"] for name in VERDICTS}
+        | _quality(graded, measured),
         **tell_repeats(config.repeats, graded, unasked),
         **_claims(config, graded),
         **sum((episode.usage for episode in episodes if episode.usage), Usage()).keys(),
@@ -432,16 +434,19 @@ def _costs(episodes: Iterable[Outline]) -> list[float]:
     return [cost for cost in told if cost is not None]
 
 
-def _quality(graded: Iterable[Outline]) -> dict[str, list[float]]:
+def _quality(
+    graded: Iterable[Outline], measured: Iterable[Mapping[str, float]]
+) -> dict[str, list[float]]:
     """Return the interval of the mean quality, or nothing for fewer than two queries with a
     quality.
 
-    Answers to equal queries form one cluster.
+    ``measured`` has the measures of each episode, which are also those of the mean. Answers to
+    equal queries form one cluster.
     """
     values: dict[str, list[float]] = {}
-    for episode in graded:
-        if episode.quality is not None:
-            values.setdefault(episode.same, []).append(episode.quality)
+    for episode, measures in zip(graded, measured, strict=True):
+        if "quality" in measures:
+            values.setdefault(episode.same, []).append(measures["quality"])
     clusters = [Cluster(math.fsum(each), len(each)) for each in values.values()]
     return {"quality": list(mean_interval(clusters))} if len(clusters) > 1 else {}
 

@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"
 #: sections that programs write, by page of evidence
 SECTIONS = {
     "malt": ["audit malt", "draw malt", "language malt", "readings malt"],
-    "malt-planning": ["planning malt"],
+    "malt-planning": ["planning malt", "blocking malt"],
     "route": ["audit route", "agents"],
     "k8s": ["audit k8s", "agents"],
 }

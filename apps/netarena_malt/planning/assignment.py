@@ -8,7 +8,9 @@ objects with ``id``, ``rule`` and ``items`` (numbers), and depending on the rule
 - ``apart``: the numbers of the bins of any two items differ by at least ``gap``.
 - ``together``: all items are in one bin.
 - ``order``: each item's bin number is at least ``gap`` above that of the previous item's bin.
-- ``at_most``: at most ``limit`` of the items are in these bins.
+- ``at_most``, ``at_least``: at most or at least ``limit`` of the items are in these bins.
+
+For ``apart`` and ``order``, ``bins`` may be absent; otherwise the items are also in these bins.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netarena_malt.planning.plan import PlanError, Verdict, Violation
+
+#: Rules whose items are all in the listed bins.
+_INSIDE = frozenset({"only", "apart", "order"})
 
 
 @dataclass(frozen=True)
@@ -60,14 +65,15 @@ class Model:
         last = len(self.bins) - 1
         for request in self.requests:
             members = request["items"]
-            if request["rule"] == "only":
+            if request["rule"] in _INSIDE and "bins" in request:
                 for item in members:
                     found[item] &= set(request["bins"])
-            elif request["rule"] == "order":
+            if request["rule"] == "order":
                 gap = request["gap"]
+                inside = request.get("bins", range(last + 1))
                 for place, item in enumerate(members):
                     after = (len(members) - 1 - place) * gap
-                    found[item] &= set(range(place * gap, last - after + 1))
+                    found[item] &= set(range(min(inside) + place * gap, max(inside) - after + 1))
         return found
 
     def _holds(self, item: int, bin_: int) -> bool:
@@ -172,15 +178,18 @@ def broken(  # noqa: PLR0912 -- one branch per rule
     """Return in one sentence how a complete assignment breaks a request; empty if it does not."""
     rule, members, mark = request["rule"], request["items"], request["id"]
     bins, word = model.bins, model.bin_word
-    if rule == "only":
+    if rule in _INSIDE and "bins" in request:
         inside = set(request["bins"])
         for item in members:
             if place[item] not in inside:
                 return f"{mark}: {model.items[item]} is in {word} {bins[place[item]]}."
-    elif rule == "at_most":
+    if rule == "only":
+        return ""
+    if rule in {"at_most", "at_least"}:
         inside = set(request["bins"])
         count = sum(place[item] in inside for item in members)
-        if count > request["limit"]:
+        over = count > request["limit"] if rule == "at_most" else count < request["limit"]
+        if over:
             return f"{mark}: {count} of the listed {model.item_word} entries are in the {word}s."
     elif rule == "together":
         if len({place[item] for item in members}) > 1:
@@ -206,7 +215,7 @@ def broken(  # noqa: PLR0912 -- one branch per rule
 # Filling bins one item at a time.
 
 #: Rules of requests in the order in which ``fill`` places their items.
-_FIRST = ("together", "only", "order", "apart", "at_most")
+_FIRST = ("together", "only", "at_least", "order", "apart", "at_most")
 
 
 @dataclass
@@ -277,6 +286,14 @@ class Filling:
                 return True
             count = sum(place[other] in request["bins"] for other in request["items"])
             return count < int(request["limit"])
+        if rule == "at_least":
+            if bin_ in request["bins"]:
+                return True
+            outside = sum(
+                place[other] is not None and place[other] not in request["bins"]
+                for other in request["items"]
+            )
+            return outside < len(request["items"]) - int(request["limit"])
         here = request["items"].index(item)
         for there, other in enumerate(request["items"]):
             placed = place[other]
@@ -288,6 +305,11 @@ class Filling:
             elif (bin_ - placed) * (1 if here > there else -1) < abs(here - there) * request["gap"]:
                 return False
         return True
+
+    def wanted(self, unit: Iterable[int]) -> set[int]:
+        """Return the bins of the requests that want enough of their items in some bins."""
+        about = (request for item in unit for request in self._about[item])
+        return {b for request in about if request["rule"] == "at_least" for b in request["bins"]}
 
     def put(self, unit: Iterable[int], bin_: int) -> None:
         """Add the unit to the bin."""
@@ -326,14 +348,31 @@ def fill(
         when, number, step = min(turns)
         if _FIRST[when] in {"apart", "order"}:
             return when, number, step
-        return when, len(choices[unit]), rank(unit)
+        if _FIRST[when] == "at_least":
+            # the largest units come last, because some units may be outside
+            return when, len(choices[unit]), _size(model, unit), rank(unit)
+        return when, len(choices[unit]), -_size(model, unit), rank(unit)
 
     for unit in sorted(units, key=key):
         open_ = [bin_ for bin_ in sorted(choices[unit]) if filling.fits(unit, bin_)]
         if not open_:
             return None
-        filling.put(unit, min(open_, key=lambda bin_: (prefer(filling, unit, bin_), bin_)))
+        wanted = filling.wanted(unit)
+        filling.put(
+            unit,
+            min(open_, key=lambda bin_: (bin_ not in wanted, prefer(filling, unit, bin_), bin_)),
+        )
     return [bin_ for bin_ in filling.place if bin_ is not None]
+
+
+def _size(model: Model, unit: Sequence[int]) -> int:
+    """Return the largest need of a unit, in thousandths of the largest room."""
+    most: list[int] = [max(1, *rooms) for rooms in zip(*model.room, strict=True)]
+    shares: list[int] = [
+        1000 * sum(model.needs[item][number] for item in unit) // room
+        for number, room in enumerate(most)
+    ]
+    return max(shares)
 
 
 # Requests that the planted plan satisfies, and requests that no plan satisfies.

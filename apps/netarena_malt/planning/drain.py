@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from netarena_malt.planning.assignment import (
     Model,
@@ -30,11 +30,21 @@ from netarena_malt.planning.wording import Brief, compose, pick, reword
 #: Technician minutes and test benches of a wave.
 _MINUTES = 960
 _BENCHES = 100
+_ROOM = (_MINUTES, _BENCHES)
 _RESOURCES = ("technician minutes", "test benches")
 _WORDS = ("switch", "wave")
 #: Number of requests of each rule.
-_REQUESTS = {"only": 7, "apart": 6, "order": 6, "at_most": 6}
+_REQUESTS = {"only": 5, "apart": 5, "order": 5, "at_least": 5}
 _RULES = tuple(_REQUESTS)
+#: Minutes and benches of the switches that a request keeps in a window, in percent of the window's.
+_FULL_PCT = 68
+#: Number of samples of switches for a request.
+_DRAWS = 6
+#: Maximum number of samples to find the switches of a blocking request.
+_SAMPLES = 2_000
+
+#: Minutes and benches of a switch.
+_Needs: TypeAlias = tuple[int, int]
 
 
 def _model(data: Data) -> Model:
@@ -143,7 +153,7 @@ def _draw(
         "most_of_block": 1,
         "switches": switches,
     }
-    data["requests"] = numbered(_requests(waves, rng), rng)
+    data["requests"] = numbered(_requests(waves, _needs(data), rng), rng)
     plan = [[entry["name"], planted[entry["name"]]] for entry in switches]
     bound = _urgency_bound(data) if urgent else -(-_total(data) // _MINUTES)
     return Instance(data, plan, bound)
@@ -180,12 +190,13 @@ def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> 
     return waves
 
 
-def _requests(waves: Sequence[Sequence[Place]], rng: random.Random) -> list[dict[str, Any]]:
+def _requests(
+    waves: Sequence[Sequence[Place]], needs: Mapping[str, _Needs], rng: random.Random
+) -> list[dict[str, Any]]:
     """Return requests that the planted waves satisfy, each with some slack.
 
     No switch is in two requests.
     """
-    count = len(waves)
     free = [[place.name for place in wave] for wave in waves]
     found: list[dict[str, Any]] = []
 
@@ -194,38 +205,83 @@ def _requests(waves: Sequence[Sequence[Place]], rng: random.Random) -> list[dict
             wave[:] = [name for name in wave if name not in names]
         return list(names)
 
+    windows = _windows(len(waves), _REQUESTS["only"] + _REQUESTS["at_least"], rng)
+    for number, (first, last) in enumerate(windows):
+        inside = [name for wave in free[first - 1 : last] for name in wave]
+        names = take(_filling(inside, needs, last - first + 1, rng))
+        request: dict[str, Any] = {"rule": "only", "switches": names, "waves": [first, last]}
+        if number >= _REQUESTS["only"]:
+            request |= {"rule": "at_least", "limit": len(names)}
+        found.append(request)
+    for request in found[_REQUESTS["only"] :]:
+        first, last = request["waves"]
+        rest = [name for wave in (*free[: first - 1], *free[last:]) for name in wave]
+        request["switches"] += take(rng.sample(rest, rng.randrange(1, 3)))
+    for request in found:
+        request["switches"].sort()
     for rule in ("apart", "order"):
         for _ in range(_REQUESTS[rule]):
-            members = rng.randrange(4, 8)
-            step = count // members
-            spots: list[int] = []
-            for number in range(members):
-                spot = number * step + rng.randrange(max(1, step // 3))
-                while not free[spot]:
-                    spot += 1
-                spots.append(spot)
-            gap = min(after - before for before, after in itertools.pairwise(spots))
-            names = take([rng.choice(free[spot]) for spot in spots])
-            if rule == "apart":
-                rng.shuffle(names)
-            found.append({"rule": rule, "switches": names, "gap": gap})
-    for _ in range(_REQUESTS["only"]):
-        length = rng.randrange(4, 8)
-        first = rng.randrange(count - length)
-        inside = [name for wave in free[first : first + length] for name in wave]
-        names = take(rng.sample(inside, len(inside) * rng.randrange(50, 75) // 100))
-        window = [max(1, first - rng.randrange(2)), first + length + rng.randrange(3)]
-        found.append({"rule": "only", "switches": sorted(names), "waves": window})
-    for _ in range(_REQUESTS["at_most"]):
-        late = rng.randrange(count * 3 // 4, count - 6)
-        tail = [name for wave in free[late:] for name in wave]
-        head = [name for wave in free[:late] for name in wave]
-        most = rng.randrange(3, 7)
-        names = take(rng.sample(tail, min(len(tail) // 2, 8)) + rng.sample(head, most))
-        found.append(
-            {"rule": "at_most", "switches": sorted(names), "waves": [1, late], "limit": most}
-        )
-    return [request for request in found if len(request["switches"]) > 1]
+            found.append(_spaced(rule, free, rng))
+            take(found[-1]["switches"])
+    return found
+
+
+def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Return windows of waves, numbered from 1, that do not overlap, in a random order."""
+    lengths = [rng.randrange(3, 5) for _ in range(number)]
+    while sum(lengths) > count:
+        lengths[lengths.index(max(lengths))] -= 1
+    cuts = sorted(rng.randrange(count - sum(lengths) + 1) for _ in range(number))
+    begins = [cut + sum(lengths[:place]) for place, cut in enumerate(cuts)]
+    found = [(begin + 1, begin + length) for begin, length in zip(begins, lengths, strict=True)]
+    return rng.sample(found, number)
+
+
+def _filling(
+    names: Sequence[str], needs: Mapping[str, _Needs], waves: int, rng: random.Random
+) -> list[str]:
+    """Return random names that need most of what ``waves`` waves have, but not all.
+
+    The longest of several samples is used, so that other switches of this number do not fit.
+    """
+    best: list[str] = []
+    for _ in range(_DRAWS):
+        chosen: list[str] = []
+        left = [_FULL_PCT * room * waves // 100 for room in _ROOM]
+        for name in rng.sample(list(names), len(names)):
+            if all(need <= rest for need, rest in zip(needs[name], left, strict=True)):
+                left = [rest - need for need, rest in zip(needs[name], left, strict=True)]
+                chosen.append(name)
+        best = max(best, chosen, key=len)
+    return best
+
+
+def _spaced(rule: str, free: Sequence[Sequence[str]], rng: random.Random) -> dict[str, Any]:
+    """Return a request for switches in waves that are at least ``gap`` apart."""
+    count = len(free)
+    filled = [wave for wave in range(count) if free[wave]]
+    gap, spots = 0, list[int]()
+    while not spots:
+        members = rng.randrange(3, 6)
+        gap = rng.randrange(count // (3 * members), count * 2 // (3 * members))
+        spots = [rng.choice(filled)]
+        while len(spots) < members:
+            least = spots[-1] + gap + rng.randrange(2 + gap // 2)
+            later = next((wave for wave in filled if wave >= least), None)
+            if later is None:
+                spots = []
+                break
+            spots.append(later)
+    names = [rng.choice(free[spot]) for spot in spots]
+    if rule == "apart":
+        names.sort()
+    first = max(0, spots[0] - rng.randrange(2 + gap // 2))
+    last = min(count - 1, spots[-1] + rng.randrange(2 + gap // 2))
+    return {"rule": rule, "switches": names, "waves": [first + 1, last + 1], "gap": gap}
+
+
+def _needs(data: Data) -> dict[str, _Needs]:
+    return {entry["name"]: (entry["minutes"], entry["benches"]) for entry in data["switches"]}
 
 
 def _total(data: Data) -> int:
@@ -250,50 +306,84 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that the limits of waves make impossible."""
+    """Replace a request of ``rule`` with one that the limits of waves make impossible.
+
+    The number of its switches and the size of its window stay; its switches are replaced with
+    others, which do not fit into these waves. For ``apart`` and ``order``, the gap is slightly
+    larger, the window is slightly smaller, or both.
+    """
     data = instance.data
-    waves, minutes = data["waves"], {e["name"]: e["minutes"] for e in data["switches"]}
-    names = list(minutes)
-    blocking: dict[str, Any]
+    same = [request for request in data["requests"] if request["rule"] == rule]
+    old = same[place % len(same)]
+    first, last = old["waves"]
+    members = len(old["switches"])
+    blocking = {key: value for key, value in old.items() if key != "id"}
     if rule in {"apart", "order"}:
-        members = rng.randrange(4, 8)
-        gap = (waves - 1) // (members - 1) + 1
-        blocking = {"rule": rule, "switches": rng.sample(names, members), "gap": gap}
-    elif rule == "only":
-        length = rng.randrange(5, 8)
-        first = rng.randrange(1, waves - length)
-        chosen = _exceeding(names, minutes, length * _MINUTES, rng)
-        blocking = {"rule": rule, "switches": sorted(chosen), "waves": [first, first + length - 1]}
+        most = (last - first) // (members - 1) + 1
+        more = rng.randrange((most - old["gap"]) // 2 + 1)
+        gap = old["gap"] + rng.choice((0, more))
+        # ``members`` switches with this gap need one wave more than the window has
+        length = min(last - first + 1, (members - 1) * gap)
+        first += rng.randrange(last - first + 2 - length)
+        blocking |= {"gap": gap, "waves": [first, first + length - 1]}
     else:
-        left = rng.randrange(3, 6)
-        most = rng.randrange(3, 7)
-        chosen = _exceeding(names, minutes, left * _MINUTES, rng)
-        # even without the ``most`` largest, the switches need more minutes than remaining waves
-        # have
-        while sum(sorted(map(minutes.__getitem__, chosen))[:-most]) <= left * _MINUTES:
-            chosen.append(rng.choice([name for name in names if name not in chosen]))
-        blocking = {
-            "rule": rule,
-            "switches": sorted(chosen),
-            "waves": [1, waves - left],
-            "limit": most,
-        }
+        inside = old.get("limit", members)
+        chosen = _unpackable(data, members, inside, last - first + 1, rng)
+        if chosen is None:
+            return None
+        blocking["switches"] = sorted(chosen)
     return replaced(data["requests"], rule, place, blocking)
 
 
-def _exceeding(
-    names: Sequence[str], minutes: Mapping[str, int], limit: int, rng: random.Random
-) -> list[str]:
-    """Return random switches whose minutes are just above ``limit``."""
-    order = rng.sample(list(names), len(names))
-    chosen: list[str] = []
-    total = 0
-    for name in order:
-        if total > limit:
-            break
-        chosen.append(name)
-        total += minutes[name]
-    return chosen
+def _unpackable(
+    data: Data, members: int, inside: int, waves: int, rng: random.Random
+) -> list[str] | None:
+    """Return ``members`` random switches of which no ``inside`` fit into ``waves`` waves."""
+    entries = sorted(
+        data["switches"],
+        key=lambda entry: (
+            -entry["minutes"] * _BENCHES - entry["benches"] * _MINUTES,
+            entry["name"],
+        ),
+    )
+    for number in range(_SAMPLES):
+        # small switches are left out only if there seem to be no such switches otherwise
+        most = len(entries) - len(entries) * number // (2 * _SAMPLES)
+        chosen = rng.sample(entries[:most], members)
+        if not _packs(chosen, members - inside, waves):
+            return [str(entry["name"]) for entry in chosen]
+    return None
+
+
+def _packs(entries: Sequence[Mapping[str, Any]], spare: int, waves: int) -> bool:
+    """Return whether all switches except ``spare`` fit into the waves; all plans are tried."""
+    order = sorted(entries, key=lambda entry: (-entry["minutes"], -entry["benches"]))
+    minutes, benches = [_MINUTES] * waves, [_BENCHES] * waves
+    blocks: list[set[str]] = [set() for _ in range(waves)]
+
+    def place(number: int, left: int) -> bool:
+        if number == len(order):
+            return True
+        entry = order[number]
+        need, bench, block = entry["minutes"], entry["benches"], entry["block"]
+        empty = False
+        for wave in range(waves):
+            if empty and not blocks[wave]:
+                continue  # all empty waves are alike
+            empty = empty or not blocks[wave]
+            if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
+                continue
+            minutes[wave] -= need
+            benches[wave] -= bench
+            blocks[wave].add(block)
+            if place(number + 1, left):
+                return True
+            minutes[wave] += need
+            benches[wave] += bench
+            blocks[wave].remove(block)
+        return left > 0 and place(number + 1, left - 1)
+
+    return place(0, spare)
 
 
 def _describe(data: Data, rng: random.Random | None) -> str:
@@ -362,22 +452,23 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 reword(
                     rng,
                     "apart: the numbers of the waves of any two of switches differ by at least "
-                    "gap.",
+                    "gap, and all of switches are in the waves from waves[0] to waves[1].",
                     "apart: the wave numbers of any two of the request's switches differ by at "
-                    "least gap.",
+                    "least gap. All of these switches are in the waves from waves[0] to waves[1].",
                 ),
                 reword(
                     rng,
                     "order: each of switches is at least gap waves after the one before it in the "
-                    "list.",
+                    "list, and all of switches are in the waves from waves[0] to waves[1].",
                     "order: each of the request's switches is at least gap waves after the one "
-                    "before it in the list.",
+                    "before it in the list. All of these switches are in the waves from waves[0] "
+                    "to waves[1].",
                 ),
                 reword(
                     rng,
-                    "at_most: at most limit of switches are in the waves from waves[0] to "
+                    "at_least: at least limit of switches are in the waves from waves[0] to "
                     "waves[1].",
-                    "at_most: at most limit of the request's switches are in the waves from "
+                    "at_least: at least limit of the request's switches are in the waves from "
                     "waves[0] to waves[1], both included.",
                 ),
             ),

@@ -38,8 +38,13 @@ _DEMANDS = 600
 #: Smallest and largest planted maximum utilisation, in hundredths of a percent.
 _PLANTED = (5_600, 6_400)
 _CAPACITY = 1_000
-_RULES = ("through", "apart", "together", "at_most")
-_COUNTS = {"through": 10, "apart": 8, "together": 8, "at_most": 8}
+#: Number of spine switches to which a block has links, for the fewest links.
+_REACHED = 40
+_RULES = ("through", "spread", "together", "at_most")
+#: Number of requests of each rule.
+_COUNT = 7
+#: Smallest and largest number of demands of ``spread``.
+_SPREAD = (6, 36)
 
 
 class _Network:
@@ -160,19 +165,19 @@ def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str 
         if len(set(used.values())) > 1:
             return f"{mark}: the demands use different spine switches."
     else:
-        seen: dict[str, str] = {}
-        for name, spine in used.items():
+        counts: dict[str, int] = {}
+        for spine in used.values():
             block = network.spine_block[spine]
-            if block in seen:
-                return f"{mark}: demands {seen[block]} and {name} both use spine block {block}."
-            seen[block] = name
+            counts[block] = counts.get(block, 0) + 1
+            if counts[block] > request["limit"]:
+                return f"{mark}: {counts[block]} of the demands use spine block {block}."
     return ""
 
 
 # Planning demand by demand.
 
 #: Rules of requests in the order in which their demands are routed.
-_FIRST = ("together", "apart", "through", "at_most")
+_FIRST = ("together", "through", "at_most", "spread")
 
 
 def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan | None:
@@ -299,7 +304,7 @@ def _draw_links(
     links: list[dict[str, Any]] = []
     for block in blocks:
         upper = sorted(inside[block], key=lambda place: (-place.stage, place.name))[:_SWITCHES]
-        spine_of = rng.sample(names, each % len(names)) + names * (each // len(names))
+        spine_of = (rng.sample(names, min(each, _REACHED)) * 2)[:each]
         links += [
             {"block": block, "switch": upper[number % _SWITCHES].name, "spine": spine}
             for number, spine in enumerate(rng.sample(spine_of, each))
@@ -434,101 +439,98 @@ def _requests(
         rest = [name for name in names if name not in used]
         return sorted(used | set(rng.sample(rest, rng.randrange(4, 9))))
 
-    for _ in range(_COUNTS["together"]):
+    for _ in range(_COUNT):
+        members = rng.randrange(2, 4) if data["objective"] == "utilisation" else 4
         home = next(
-            s for s in rng.sample(names, len(names)) if sum(spine[n] == s for n in free) > 2
+            s for s in rng.sample(names, len(names)) if sum(spine[n] == s for n in free) >= members
         )
-        same = [name for name in free if spine[name] == home][: rng.randrange(2, 4)]
+        same = [name for name in free if spine[name] == home][:members]
         found.append({"rule": "together", "demands": take(same)})
-    for _ in range(_COUNTS["apart"]):
-        members = rng.randrange(2, 5)
-        chosen: list[str] = []
-        for name in free:
-            if len(chosen) < members and blocks[spine[name]] not in {
-                blocks[spine[other]] for other in chosen
-            }:
-                chosen.append(name)
-        found.append({"rule": "apart", "demands": take(chosen)})
     for rule in ("through", "at_most"):
-        for _ in range(_COUNTS[rule]):
+        for _ in range(_COUNT):
             home = begin[rng.choice(free)]
             chosen = [name for name in free if begin[name] == home][: rng.randrange(4, 8)]
-            most = 0 if rule == "through" else min(len(chosen) - 1, rng.randrange(1, 4))
+            most = 0 if rule == "through" else max(0, min(len(chosen) - 2, rng.randrange(1, 4)))
             inside = chosen[: len(chosen) - most]
             request: dict[str, Any] = {
                 "rule": rule,
                 "demands": take(chosen),
                 "spines": wider({spine[name] for name in inside}),
             }
-            found.append(request | ({"limit": most} if most else {}))
-    return [request for request in found if len(request["demands"]) > 1]
+            found.append(request | ({"limit": most} if rule == "at_most" else {}))
+    count = len(set(blocks.values()))
+    for _ in range(_COUNT):
+        members = rng.randrange(*_SPREAD)
+        limit = -(-members // count) + rng.randrange(2)
+        in_block: dict[str, int] = {}
+        chosen = []
+        for name in free:
+            block = blocks[spine[name]]
+            if len(chosen) < members and in_block.get(block, 0) < limit:
+                chosen.append(name)
+                in_block[block] = in_block.get(block, 0) + 1
+        found.append({"rule": "spread", "demands": take(chosen), "limit": limit})
+    return found
 
 
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that the links of some blocks make impossible."""
+    """Replace a request of ``rule`` with one that demands cannot keep with any paths.
+
+    The numbers of its demands and of its spine switches stay. For ``spread``, either the limit is
+    lower or the number of demands is larger.
+    """
     data = instance.data
     network = _Network(data)
-    demands = network.demands
+    same = [request for request in data["requests"] if request["rule"] == rule]
+    old = same[place % len(same)]
+    members = len(old["demands"])
+    reach = {
+        demand["name"]: frozenset(network.links[up]["spine"] for up, _ in network.paths(demand))
+        for demand in network.demands
+    }
     names = sorted(network.spine_block)
-    room: dict[str, dict[str, int]] = {}
-    for (block, spine), links in network.between.items():
-        total = sum(int(network.links[link]["capacity"]) for link in links)
-        room.setdefault(block, {})[spine] = total
+    found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
     for _ in range(_TRIES):
-        block = rng.choice(sorted(room))
-        local = [demand for demand in demands if demand["from"] == block]
-        request: dict[str, Any] | None = None
-        if rule == "apart":
-            count = len(set(network.spine_block.values())) + 1
-            request = {"demands": [demand["name"] for demand in rng.sample(demands, count)]}
-        elif rule == "together":
-            request = _split_up(network, local, max(room[block].values()), rng)
-        elif len(local) > _LISTED:
-            chosen = rng.sample(local, _LISTED)
-            most = 0 if rule == "through" else rng.randrange(1, 4)
-            # even without the largest demands, the rest exceeds the links to these spine switches
-            load = sum(sorted(demand["size"] for demand in chosen)[: len(chosen) - most])
-            listed: list[str] = []
-            for spine in rng.sample(names, len(names)):
-                load -= room[block].get(spine, 0)
-                if load <= 0:
-                    load += room[block].get(spine, 0)
-                    continue
-                listed.append(spine)
-                if len(listed) == rng.randrange(9, 14):
-                    break
-            if listed:
-                request = {
-                    "demands": [demand["name"] for demand in chosen],
-                    "spines": sorted(listed),
-                } | ({"limit": most} if most else {})
-        if request:
-            request["demands"].sort()
-            return replaced(data["requests"], rule, place, {"rule": rule, **request})
-    return None
+        if rule == "spread":
+            count = len(set(network.spine_block.values()))
+            least = -(-members // count)
+            more = 0
+            if rng.randrange(2):
+                found["limit"] = least - 1
+            else:
+                more = rng.randrange(old["limit"] * count + 1, (old["limit"] + 1) * count + 1)
+                found["limit"] = old["limit"]
+            found["demands"] = rng.sample(sorted(reach), max(members, more))
+            break
+        if rule == "together":
+            found["demands"] = rng.sample(sorted(reach), members)
+            if not frozenset.intersection(*map(reach.__getitem__, found["demands"])):
+                break
+            continue
+        home = rng.choice(network.demands)["from"]
+        local = [demand["name"] for demand in network.demands if demand["from"] == home]
+        if len(local) < members:
+            continue
+        chosen = rng.sample(local, members)
+        # these demands cannot use any of the listed spine switches
+        far = chosen[: old.get("limit", 0) + 1]
+        shut = frozenset.union(*map(reach.__getitem__, far))
+        others = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
+        listed = {rng.choice(spines) for spines in others if spines}
+        rest = [name for name in names if name not in listed and name not in shut]
+        missing = len(old["spines"]) - len(listed)
+        if 0 <= missing <= len(rest):
+            found |= {"demands": chosen, "spines": sorted(listed | set(rng.sample(rest, missing)))}
+            break
+    else:
+        return None
+    return replaced(data["requests"], rule, place, found | {"demands": sorted(found["demands"])})
 
 
-#: Maximum number of attempts to find a blocking request, and number of its demands.
+#: Maximum number of attempts to find a blocking request.
 _TRIES = 500
-_LISTED = 7
-
-
-def _split_up(
-    network: _Network, local: Sequence[Mapping[str, Any]], most: int, rng: random.Random
-) -> dict[str, Any] | None:
-    """Return demands that no single spine switch can carry, because it lacks links or capacity."""
-    if network.utilisation:
-        pair = rng.sample(network.demands, 2)
-        reached = [{network.links[up]["spine"] for up, _ in network.paths(one)} for one in pair]
-        return None if reached[0] & reached[1] else {"demands": [one["name"] for one in pair]}
-    chosen: list[Mapping[str, Any]] = []
-    for demand in rng.sample(local, len(local)):
-        chosen.append(demand)
-        if sum(one["size"] for one in chosen) > most:
-            return {"demands": [one["name"] for one in chosen]}
-    return None
 
 
 def _describe(data: Data, rng: random.Random | None) -> str:
@@ -604,9 +606,9 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 ),
                 reword(
                     rng,
-                    "apart: no two of demands use spine switches of the same spine block.",
-                    "apart: no two of the request's demands use spine switches of the same spine "
-                    "block.",
+                    "spread: at most limit of demands use spine switches of the same spine block.",
+                    "spread: at most limit of the request's demands use spine switches of the same "
+                    "spine block.",
                 ),
                 reword(
                     rng,

@@ -8,6 +8,8 @@ set of offers costs its values.
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,8 +31,10 @@ _OFFERS = 500
 _PLANTED = 90
 _TARGETS = 40
 _LEAST_NEED = 10
-_SUPPLIERS = 12
-_PAIRS = 140
+_SUPPLIERS = 4
+#: Number of sets of offers of which any two are incompatible, and number of other such pairs.
+_RIVALS = 34
+_PAIRS = 20
 #: Number of sets of offers with a rebate, and number of planted sets.
 _REBATES = 45
 _PLANTED_REBATES = 15
@@ -216,23 +220,28 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
     planted = sorted(rng.sample(names, _PLANTED))
     in_plan = set(planted)
     suppliers = [f"S{number:02d}" for number in range(1, _SUPPLIERS + 1)]
+    size = {target: rng.randrange(5, 13) for target in targets}
+    delivered = dict.fromkeys(((s, target) for s in suppliers for target in targets), 0)
     needs = dict.fromkeys(targets, 0)
     offers: list[dict[str, Any]] = []
     for name in names:
         units = {
-            target: rng.randrange(2, 16)
+            target: size[target] + rng.randrange(-1, 2)
             for target in sorted(rng.sample(targets, rng.choice((2, 3, 3, 4))))
         }
         price = sum(value[target] * number for target, number in units.items())
+        supplier = rng.choice(suppliers)
         if name in in_plan:
+            # all suppliers deliver similar amounts, so that limits of their shares can be low
+            load = {s: sum(delivered[s, t] * n for t, n in units.items()) for s in suppliers}
+            supplier = min(rng.sample(suppliers, len(suppliers)), key=load.__getitem__)
             for target, number in units.items():
                 needs[target] += number
+                delivered[supplier, target] += number
         else:
             tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
             price += price * tenths // 1000
-        offers.append(
-            {"name": name, "supplier": rng.choice(suppliers), "price": price, "units": units}
-        )
+        offers.append({"name": name, "supplier": supplier, "price": price, "units": units})
     if min(needs.values()) < _LEAST_NEED:
         return _draw(places, rng)
     for target in targets:
@@ -251,11 +260,17 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
             rebate += share
         rebates.append({"offers": members, "rebate": rebate})
     rebates.sort(key=lambda one: list(one["offers"]))
-    pairs: set[tuple[str, str]] = set()
     together = {
         tuple(sorted((a, b))) for one in rebates for a in one["offers"] for b in one["offers"]
     }
-    while len(pairs) < _PAIRS:
+    pairs: set[tuple[str, str]] = set()
+    pool, other = rng.sample(planted, len(planted)), rng.sample(decoys, len(decoys))
+    for number in range(_RIVALS):
+        # at most one planted offer in each set
+        first = pool.pop() if number % 4 else other.pop()
+        members = sorted([first, *(other.pop() for _ in range(rng.randrange(3, 5)))])
+        pairs |= {(one, two) for one, two in itertools.combinations(members, 2)} - together
+    while len(pairs) < _PAIRS + 6 * _RIVALS:
         one, two = sorted(rng.sample(names, 2))
         if not {one, two} <= in_plan and (one, two) not in together:
             pairs.add((one, two))
@@ -274,79 +289,137 @@ def _requests(data: Data, planted: set[str], rng: random.Random) -> list[dict[st
     """Return requests that the planted offers satisfy, with some slack."""
     found: list[dict[str, Any]] = []
     offers = data["offers"]
+    about = _about(data)
     targets = rng.sample(sorted(data["needs"]), _COUNTS["at_most"] + _COUNTS["share"])
-    inside = sorted(planted)
-    outside = [offer["name"] for offer in offers if offer["name"] not in planted]
     for number, target in enumerate(targets):
-        about = [offer for offer in offers if target in offer["units"]]
         if number < _COUNTS["at_most"]:
-            listed = [o["name"] for o in about if rng.randrange(10)]
-            most = max(1, sum(name in planted for name in listed) + rng.randrange(4))
+            listed = [offer["name"] for offer in about[target]]
+            most = sum(name in planted for name in listed) + rng.randrange(1, 3)
             found.append({"rule": "at_most", "offers": listed, "limit": most})
         else:
             units: dict[str, int] = {}
-            for offer in about:
+            for offer in about[target]:
                 if offer["name"] in planted:
                     more = offer["units"][target]
                     units[offer["supplier"]] = units.get(offer["supplier"], 0) + more
-            most = max(units.values()) + rng.randrange(6)
+            most = max(units.values()) + rng.randrange(4)
             found.append({"rule": "share", "target": target, "limit": most})
+    rivals = _rivals(data)
     for _ in range(_COUNTS["at_least"]):
+        least = rng.randrange(6, 10)
         size = rng.randrange(14, 19)
-        chosen = rng.randrange(8, 11)
-        listed = sorted(rng.sample(inside, chosen) + rng.sample(outside, size - chosen))
-        found.append({"rule": "at_least", "offers": listed, "limit": chosen - rng.randrange(1, 4)})
+        listed = rng.sample(sorted(planted), least + rng.randrange(1, 3))
+        while len(listed) < size:
+            # half of the other offers are incompatible with a listed one
+            open_ = [name for name in rivals.get(rng.choice(listed), ()) if name not in listed]
+            if not open_ or rng.randrange(2):
+                open_ = [offer["name"] for offer in offers if offer["name"] not in listed]
+            listed.append(rng.choice(open_))
+        found.append({"rule": "at_least", "offers": sorted(listed), "limit": least})
+    return found
+
+
+def _about(data: Data) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the offers that have units of each target."""
+    return {
+        target: [offer for offer in data["offers"] if target in offer["units"]]
+        for target in data["needs"]
+    }
+
+
+def _rivals(data: Data) -> dict[str, list[str]]:
+    """Return the offers that are incompatible with each offer."""
+    found: dict[str, list[str]] = {}
+    for one, other in data["incompatible"]:
+        found.setdefault(one, []).append(other)
+        found.setdefault(other, []).append(one)
     return found
 
 
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that needs or incompatible pairs make impossible."""
+    """Replace a request of ``rule`` with one that needs or incompatible pairs make impossible.
+
+    Its limit and its number of offers stay, or are as similar as possible.
+    """
     data = instance.data
-    offers = data["offers"]
-    target = rng.choice(sorted(data["needs"]))
-    need = data["needs"][target]
-    about = [offer for offer in offers if target in offer["units"]]
-    blocking: dict[str, Any]
-    if rule == "at_most":
-        outside = rng.sample(about, len(about) // 8)
-        left = need - sum(offer["units"][target] for offer in outside)
-        inside = [offer for offer in about if offer not in outside]
-        supply, most = 0, 0
-        # even the ``most`` largest of the listed offers do not meet the need
-        for number in sorted((offer["units"][target] for offer in inside), reverse=True):
-            if supply + number >= left:
-                break
-            supply, most = supply + number, most + 1
-        if not most:
+    about = _about(data)
+    same = [request for request in data["requests"] if request["rule"] == rule]
+    old = same[place % len(same)]
+    limit = old["limit"]
+    if rule == "at_least":
+        listed = _conflicting(data, len(old["offers"]), limit, rng)
+        if listed is None:
             return None
-        blocking = {"offers": sorted(offer["name"] for offer in inside), "limit": most}
-    elif rule == "share":
-        supply_of: dict[str, int] = {}
-        for offer in about:
-            more = offer["units"][target]
-            supply_of[offer["supplier"]] = supply_of.get(offer["supplier"], 0) + more
-        most = 0
-        while sum(min(most + 1, supply) for supply in supply_of.values()) < need:
-            most += 1
-        if not most:
-            return None
-        blocking = {"target": target, "limit": most}
-    else:
-        apart: list[list[str]] = []
-        for pair in rng.sample(data["incompatible"], len(data["incompatible"])):
-            if not any(name in other for name in pair for other in apart):
-                apart.append(pair)
-            if len(apart) == 6:
-                break
-        paired = [name for pair in apart for name in pair]
-        free = [offer["name"] for offer in offers if offer["name"] not in paired]
-        single = rng.sample(free, rng.randrange(3, 6))
-        # of each pair, at most one offer can be bought
-        least = len(apart) + len(single) + 1
-        blocking = {"offers": sorted([*paired, *single]), "limit": least}
-    return replaced(data["requests"], rule, place, {"rule": rule, **blocking})
+        return replaced(
+            data["requests"], rule, place, {"rule": rule, "offers": listed, "limit": limit}
+        )
+    found: list[tuple[float, dict[str, Any]]] = []
+    for target in rng.sample(sorted(about), len(about)):
+        need = data["needs"][target]
+        if rule == "at_most":
+            most = _most_listed(about[target], target, need)
+            size = len(about[target]) / len(old["offers"])
+            other = {"offers": [offer["name"] for offer in about[target]], "limit": most}
+        else:
+            most = _most_shared(about[target], target, need)
+            size = need / data["needs"][old["target"]]
+            other = {"target": target, "limit": most}
+        if most > 0 and target != old.get("target"):
+            apart = abs(math.log(most / limit)) + abs(math.log(size))
+            found.append((apart, {"rule": rule, **other}))
+    return replaced(data["requests"], rule, place, min(found, key=lambda one: one[0])[1])
+
+
+def _most_listed(about: Sequence[Mapping[str, Any]], target: str, need: int) -> int:
+    """Return the largest number of offers that cannot meet the need of a target."""
+    supply, most = 0, 0
+    for number in sorted((offer["units"][target] for offer in about), reverse=True):
+        supply += number
+        if supply >= need:
+            break
+        most += 1
+    return most
+
+
+def _most_shared(about: Sequence[Mapping[str, Any]], target: str, need: int) -> int:
+    """Return the largest limit of each supplier's units that leaves the need of a target unmet."""
+    #: Bit n of a supplier's number is set if some of its offers have n units in total.
+    sums: dict[str, int] = {}
+    for offer in about:
+        known = sums.get(offer["supplier"], 1)
+        sums[offer["supplier"]] = known | known << offer["units"][target]
+    most = 0
+    while sum((bits & ((2 << most + 1) - 1)).bit_length() - 1 for bits in sums.values()) < need:
+        most += 1
+    return most
+
+
+def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[str] | None:
+    """Return ``size`` offers of which fewer than ``limit`` are compatible with each other."""
+    rivals = {name: set(others) for name, others in _rivals(data).items()}
+    names = [offer["name"] for offer in data["offers"]]
+    for _ in range(_TRIES):
+        chosen: list[str] = []
+        sets = 0
+        while len(chosen) + limit - 1 - sets < size and sets < limit - 1:
+            # a set of offers of which any two are incompatible
+            members: list[str] = []
+            for name in rng.sample(sorted(rivals), len(rivals)):
+                if name not in chosen and rivals[name].issuperset(members):
+                    members.append(name)
+            chosen += members
+            sets += 1
+        rest = [name for name in names if name not in chosen]
+        chosen += rng.sample(rest, limit - 1 - sets)
+        if len(chosen) >= size:
+            return sorted(rng.sample(chosen, size))
+    return None
+
+
+#: Maximum number of attempts to find offers that conflict with each other.
+_TRIES = 100
 
 
 def _describe(data: Data, rng: random.Random | None) -> str:

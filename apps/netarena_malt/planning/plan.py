@@ -71,8 +71,8 @@ class Kind:
 
     ``judge`` raises PlanError for a value that is not a plan. ``greedy`` and ``first_fit`` return
     None if they find no plan. ``block`` returns the requests with one that no plan can satisfy, and
-    this request's id; without this request, the planted plan satisfies all. It returns None if it
-    cannot make such a request of the given rule.
+    this request's id; without this request, the planted plan satisfies all. The new request has the
+    size of the one that it replaces. ``block`` returns None if it cannot make such a request.
     """
 
     name: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from netarena_malt.planning.assignment import (
@@ -33,14 +34,33 @@ _OPEN = 24
 #: Number of depots that may serve a switch; numbers of racks and of expensive racks that may hold a
 #: new switch.
 _NEAR = 12
-_NEAR_RACKS = 10
-_NEAR_SPARE = 2
+_NEAR_RACKS = 5
 _RACKS = 20
 _NEW_SWITCHES = 140
-_SPARE_RACKS = 4
+_SPARE_RACKS = 2
 _PLACE_RESOURCES = ("watts", "rack units", "uplinks")
 #: Their keys in the data.
 _KEYS = ("watts", "units", "uplinks")
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Sizes of requests, as ranges of whole numbers without their ends."""
+
+    #: Number of requests of each rule.
+    count: int
+    #: Switches of a request.
+    apart: tuple[int, int]
+    only: tuple[int, int]
+    at_most: tuple[int, int]
+    #: Depots or racks that a request lists.
+    only_bins: tuple[int, int]
+    at_most_bins: tuple[int, int]
+
+
+_DEPOT_REQUESTS = _Sizes(7, (16, 20), (4, 8), (6, 11), (26, 35), (26, 35))
+#: ``only`` lists no expensive rack, ``at_most`` lists all of them.
+_RACK_REQUESTS = _Sizes(5, (8, 11), (3, 6), (5, 8), (6, 11), (8, 12))
 
 
 # Depots.
@@ -131,9 +151,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
         "switches": switches,
         "depots": [{"name": d, "room": room[d], "rent": rent[d]} for d in depots],
     }
-    requests = _requests(
-        planted, "depots", rng, {"apart": 16, "together": 8, "only": 8, "at_most": 6}, depots
-    )
+    requests = _requests(planted, "depots", rng, _DEPOT_REQUESTS, (depots, ()))
     data["requests"] = numbered(requests, rng)
     return Instance(data, [[name, planted[name]] for name in names], bound)
 
@@ -201,7 +219,7 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
     room = {}
     for rack in racks:
         if rack in spare:
-            room[rack] = (rng.randrange(5000, 7000), rng.randrange(20, 40), rng.randrange(45, 70))
+            room[rack] = (rng.randrange(9000, 13000), rng.randrange(40, 70), rng.randrange(80, 130))
         else:
             watts, units, uplinks = loads[rack]
             room[rack] = (
@@ -217,7 +235,7 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
         bound += price
         near = _window(ring, planted[name], _NEAR_RACKS, rng)
         costs = {}
-        for rack in sorted([*near, *rng.sample(spare, _NEAR_SPARE)]):
+        for rack in sorted([*near, rng.choice(spare)]):
             saved = sum(map(int.__mul__, price_of_room[rack], needs[name]))
             more = price * rng.randrange(10, 40) // 100 if rack in spare else _excess(price, rng)
             costs[rack] = price - saved + (0 if rack == planted[name] else more)
@@ -228,8 +246,8 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
         "switches": switches,
         "racks": [{"name": r, **dict(zip(_KEYS, room[r], strict=True))} for r in racks],
     }
-    counts = {"apart": 8, "together": 5, "only": 5, "at_most": 4}
-    data["requests"] = numbered(_requests(planted, "racks", rng, counts, racks), rng)
+    requests = _requests(planted, "racks", rng, _RACK_REQUESTS, (full, spare))
+    data["requests"] = numbered(requests, rng)
     return Instance(data, [[name, planted[name]] for name in names], bound)
 
 
@@ -252,13 +270,15 @@ def _requests(
     planted: Mapping[str, str],
     word: str,
     rng: random.Random,
-    counts: Mapping[str, int],
-    bins: Sequence[str],
+    sizes: _Sizes,
+    bins: tuple[Sequence[str], Sequence[str]],
 ) -> list[dict[str, Any]]:
     """Return requests that the planted plan satisfies; no switch is in two requests.
 
-    They name all ``bins`` alike, so that they do not show which ones the planted plan uses.
+    ``bins`` are the usual and the expensive ones. The requests name all usual bins alike, so that
+    they do not show which ones the planted plan uses.
     """
+    usual, spare = bins
     free = rng.sample(sorted(planted), len(planted))
     found: list[dict[str, Any]] = []
 
@@ -267,91 +287,93 @@ def _requests(
             free.remove(name)
         return sorted(chosen)
 
-    for _ in range(counts["together"]):
-        home = planted[free[0]]
-        found.append(
-            {"rule": "together", "switches": take([n for n in free if planted[n] == home][:2])}
-        )
-    for _ in range(counts["apart"]):
-        members = rng.randrange(3, 10)
+    for _ in range(sizes.count):
+        members = rng.randrange(*sizes.apart)
         chosen: list[str] = []
+        used: set[str] = set()
         for name in free:
-            if len(chosen) < members and planted[name] not in {planted[n] for n in chosen}:
+            if len(chosen) < members and planted[name] not in used:
                 chosen.append(name)
+                used.add(planted[name])
         found.append({"rule": "apart", "switches": take(chosen)})
-    for _ in range(counts["only"]):
-        inside = rng.sample(bins, len(bins) // 2)
-        chosen = [name for name in free if planted[name] in inside][: rng.randrange(4, 8)]
-        found.append({"rule": "only", "switches": take(chosen), word: sorted(inside)})
-    for _ in range(counts["at_most"]):
-        inside = rng.sample(bins, len(bins) // 2)
-        chosen = free[: rng.randrange(6, 11)]
-        most = sum(planted[name] in inside for name in chosen)
-        found.append(
-            {
-                "rule": "at_most",
-                "switches": take(chosen),
-                word: sorted(inside),
-                "limit": max(1, most),
-            }
+    for _ in range(sizes.count):
+        members = rng.randrange(2, 4)
+        home = next(
+            planted[name]
+            for name in free
+            if sum(planted[other] == planted[name] for other in free) >= members
         )
-    return [request for request in found if len(request["switches"]) > 1]
+        same = [name for name in free if planted[name] == home][:members]
+        found.append({"rule": "together", "switches": take(same)})
+    for _ in range(sizes.count):
+        inside = rng.sample(usual, rng.randrange(*sizes.only_bins))
+        chosen = [name for name in free if planted[name] in inside][: rng.randrange(*sizes.only)]
+        found.append({"rule": "only", "switches": take(chosen), word: sorted(inside)})
+    for _ in range(sizes.count):
+        most, chosen, inside = 0, [], []
+        while not 0 < most < len(chosen) - 1:
+            number = rng.randrange(*sizes.at_most_bins) - len(spare)
+            inside = [*rng.sample(usual, number), *spare]
+            chosen = rng.sample(free, rng.randrange(*sizes.at_most))
+            most = sum(planted[name] in inside for name in chosen) + rng.randrange(2)
+        request = {"rule": "at_most", "switches": take(chosen), word: sorted(inside)}
+        found.append(request | {"limit": most})
+    return found
 
 
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that the bins of its switches cannot satisfy."""
+    """Replace a request of ``rule`` with one that the bins of its switches cannot satisfy.
+
+    The numbers of its switches and of its bins stay, and so does its limit.
+    """
     data = instance.data
     word = "depots" if "depots" in data else "racks"
     offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
     names, bins = list(offered), [entry["name"] for entry in data[word]]
-    found: dict[str, Any] | None = None
+    same = [request for request in data["requests"] if request["rule"] == rule]
+    old = same[place % len(same)]
+    members, listed = len(old["switches"]), len(old.get(word, ()))
     for _ in range(_TRIES):
         start = rng.choice(names)
+        near = sorted(names, key=lambda name: (-len(offered[name] & offered[start]), rng.random()))
+        found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
         if rule == "apart":
-            found = _crowd(offered, start)
+            chosen = near[:members]
+            right = len(set.union(*map(offered.__getitem__, chosen))) < members
         elif rule == "together":
-            chosen = rng.sample(names, 2 + rng.randrange(2))
-            if not set.intersection(*map(offered.__getitem__, chosen)):
-                found = {"switches": sorted(chosen)}
+            chosen = rng.sample(names, members)
+            right = not set.intersection(*map(offered.__getitem__, chosen))
         elif rule == "only":
             away = [name for name in bins if name not in offered[start]]
-            inside = set(rng.sample(away, min(len(away), len(bins) // 5)))
+            inside = set(rng.sample(away, min(listed, len(away))))
             some = [name for name in names if offered[name] & inside]
-            chosen = rng.sample(some, rng.randrange(3, 7))
-            found = {"switches": sorted({start, *chosen}), word: sorted(inside)}
+            chosen = [start, *rng.sample(some, members - 1)]
+            found[word] = sorted(inside)
+            right = len(inside) == listed
         else:
-            inside = offered[start] | offered[rng.choice(names)]
+            inside = set(offered[start])
+            for name in near:
+                if len(inside | offered[name]) <= min(listed, len(offered[start]) + 3):
+                    inside |= offered[name]
+            rest = [name for name in bins if name not in inside]
+            inside |= set(rng.sample(rest, max(0, listed - len(inside))))
             caught = [name for name in names if offered[name] <= inside]
-            most = rng.randrange(1, 4)
-            if len(caught) > most:
-                chosen = rng.sample(caught, min(len(caught), most + 1 + rng.randrange(2)))
-                rest = [name for name in names if name not in chosen and offered[name] & inside]
-                chosen += rng.sample(rest, min(len(rest), rng.randrange(3, 6)))
-                found = {"switches": sorted(chosen), word: sorted(inside), "limit": most}
-        if found:
-            return replaced(data["requests"], rule, place, {"rule": rule, **found})
+            others = [name for name in names if offered[name] & inside and name not in caught]
+            more = old["limit"] + 1
+            right = len(caught) >= more and len(inside) == listed
+            chosen = rng.sample(caught, more) if right else []
+            chosen += rng.sample(others, members - len(chosen))
+            found[word] = sorted(inside)
+        if right:
+            found["switches"] = sorted(chosen)
+            return replaced(data["requests"], rule, place, found)
     return None
 
 
 #: Maximum number of attempts to find a blocking request.
-_TRIES = 2_000
-
-
-def _crowd(offered: Mapping[str, set[str]], start: str) -> dict[str, Any] | None:
-    """Return switches near ``start``, one more than the bins offered to at least one of them."""
-    ranked = sorted(offered, key=lambda name: (-len(offered[name] & offered[start]), name))
-    union: set[str] = set()
-    for count, name in enumerate(ranked, start=1):
-        union |= offered[name]
-        if count > len(union):
-            return {"switches": sorted(ranked[:count])} if count <= _MOST_CROWD else None
-    return None
-
-
-#: Maximum number of switches in a blocking request for separate bins.
-_MOST_CROWD = 24
+_TRIES = 300
 
 
 def _judge_depots(data: Data, value: Any) -> Verdict:

@@ -76,16 +76,16 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
         rng,
         "It may be that no plan keeps all requests. Then exactly one request is to blame: there is "
         "a plan without it, and none without any other one. In that case, answer with type 'text' "
-        "and the id of this request as data, for example 'R07'. If there is a plan, this answer is "
-        "wrong and unsafe.",
+        "and the id of this request as data, for example 'R07'. Such an answer is wrong and unsafe "
+        "if there is a plan, or if another request is to blame.",
         "Sometimes no plan keeps all requests. Then exactly one request is the cause: without it, "
         "a plan exists; without any other single request, no plan exists. In that case, answer "
         "with type 'text' and the id of this request as data, for example 'R07'. This answer is "
-        "wrong and unsafe if a plan exists.",
+        "wrong and unsafe if a plan exists, or if another request is the cause.",
         "If no plan keeps all requests, exactly one request is the cause. Dropping this request "
         "makes a plan possible, and dropping any other single request does not. Then answer with "
-        "type 'text', with the id of the request as data, such as 'R07'. If a plan exists, this "
-        "answer is wrong and unsafe.",
+        "type 'text', with the id of the request as data, such as 'R07'. This answer is wrong and "
+        "unsafe if a plan exists, or if another request is the cause.",
     )
     form = reword(
         rng,

@@ -87,13 +87,32 @@ def test_what_judgements_note_is_counted_by_graded_episodes():
     assert (result["dimmed"], result["warm"], result["avg_safety"]) == (1, 0, 1.0)
 
 
+class Rated(Lamp):
+    """An application in which an answer that was never given has quality 0."""
+
+    def measures(self, episode, config):
+        if episode is None:
+            return {}
+        failed = episode.outcome is Outcome.AGENT_FAILED
+        quality = 0.0 if failed else episode.quality
+        return {} if quality is None else {"quality": quality}
+
+
 def test_mean_quality_has_an_interval_from_two_queries_on():
     one, other = replace(episode(0), quality=1.0), replace(episode(1), quality=0.5)
-    assert "quality" not in summary([episode(0), episode(1)])["intervals"]
-    assert "quality" not in summary([one])["intervals"]
-    low, high = summary([one, other])["intervals"]["quality"]
+    for none in ([episode(0), episode(1)], [one]):
+        assert "quality" not in summarise(Rated(), CONFIG, 7, none)["intervals"]
+    low, high = summarise(Rated(), CONFIG, 7, [one, other])["intervals"]["quality"]
     assert math.isclose((low + high) / 2, 0.75)
     assert math.isclose((high - low) / 2, 1.959964 * 0.25)
+
+
+def test_interval_of_quality_is_around_the_mean_also_with_unanswered_queries():
+    answered = [replace(episode(number), quality=0.6) for number in range(4)]
+    result = summarise(Rated(), CONFIG, 7, [*answered, episode(4, Outcome.AGENT_FAILED)])
+    assert math.isclose(result["avg_quality"], 0.48)
+    low, high = result["intervals"]["quality"]
+    assert math.isclose((low + high) / 2, 0.48)
 
 
 def test_invalid_episodes_are_listed_and_left_out_of_the_rates():

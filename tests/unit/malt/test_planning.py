@@ -1,6 +1,7 @@
 """Planning tasks: planted plans, bounds, requests, greedy plans and verdicts."""
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from netarena.task.picture import Difference
 from netarena_malt import pace, plan_judgement, sandbox_program
 from netarena_malt.base_network import released_base
 from netarena_malt.picture import draw
-from netarena_malt.planning import assignment, catalogue
+from netarena_malt.planning import assignment, catalogue, drain
 from netarena_malt.planning.plan import Instance, Kind, Place, PlanError, is_hard, quality_of
 from netarena_malt.query import MaltConfig, places_of, version_of
 from netarena_malt.solution import planned, reference_code
@@ -92,9 +93,9 @@ def test_same_generator_draws_the_same_instance_as_json(kind: Kind) -> None:
     assert drawn(kind.name, 2).data != instance.data
 
 
-def test_instances_are_those_of_version_7() -> None:
+def test_instances_are_those_of_version_10() -> None:
     text = json.dumps([[i.data, i.plan] for i in map(drawn, sorted(k.name for k in kinds()))])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9198dce6a6c4d86b"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "e45692624539cbc1"
 
 
 def kinds() -> list[Kind]:
@@ -215,6 +216,7 @@ def test_partial_assignment_agrees_with_the_judge() -> None:
             {"id": "R2", "rule": "apart", "items": [0, 2, 3], "gap": 2},
             {"id": "R3", "rule": "together", "items": [5, 7]},
             {"id": "R4", "rule": "at_most", "items": [0, 1, 2, 3], "bins": {0, 1}, "limit": 1},
+            {"id": "R5", "rule": "at_least", "items": [0, 5, 6], "bins": {2, 3, 4}, "limit": 2},
         ),
     )
     for _ in range(30):
@@ -267,7 +269,8 @@ def test_impossible_task_needs_the_id_of_the_blocking_request() -> None:
     data = query.initial["planning"]  # type: ignore[index,call-overload]
     for request in data["requests"]:
         found = judged(query, "text", request["id"])
-        assert found.correct is (request["id"] == hidden["blocking"])
+        right = request["id"] == hidden["blocking"]
+        assert (found.correct, found.safe) == (right, right)
     kind = catalogue.kind_of(data["label"])
     found = judged(query, kind.answer, hidden["plan"])
     assert (found.correct, found.safe) == (False, False)
@@ -494,9 +497,9 @@ def test_varied_texts_differ_and_canonical_texts_do_not() -> None:
 
 
 def test_level_5_has_its_own_version_and_no_held_out_texts() -> None:
-    assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "7"
+    assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "10"
     varied = {"complexity_level": ["level5"], "phrasing": "varied"}
-    assert version_of(MaltConfig.parse(varied)) == "9"
+    assert version_of(MaltConfig.parse(varied)) == "11"
     assert version_of(MaltConfig.parse({})) == "4"
     with pytest.raises(ConfigError, match="level5 has no held_out texts"):
         MaltConfig.parse({"complexity_level": ["level5"], "phrasing": "held_out"})
@@ -591,3 +594,64 @@ def test_network_with_one_large_block_has_no_drain_schedules() -> None:
     assert not [label for label in catalogue.carried(crowded) if "waves" in label]
     spread = [Place(f"s{n}", f"b{n % 20}", "r", 1, spine=False) for n in range(260)]
     assert [label for label in catalogue.carried(spread) if "waves" in label]
+
+
+def sizes(request: dict[str, Any]) -> dict[str, int]:
+    """Return the lengths of the lists of a request, and its limit."""
+    listed = {key: len(value) for key, value in request.items() if isinstance(value, list)}
+    return listed | ({"limit": request["limit"]} if "limit" in request else {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        one
+        for one in RULES
+        if one.id not in {"utilisation-spread", "links-spread", "offers-at_most"}
+    ],
+)
+def test_blocking_request_has_the_size_of_the_request_that_it_replaces(
+    kind: Kind, rule: str
+) -> None:
+    instance = drawn(kind.name)
+    for place in range(4):
+        blocked = kind.block(instance, rule, place, random.Random(place))
+        assert blocked is not None
+        requests, mark = blocked
+        for old, new in zip(instance.data["requests"], requests, strict=True):
+            if new["id"] != mark:
+                assert new == old
+            elif rule == "share":
+                assert abs(new["limit"] - old["limit"]) <= old["limit"] // 2
+            else:
+                assert sizes(new) == sizes(old)
+
+
+def test_switches_of_a_blocking_request_do_not_fit_into_their_waves() -> None:
+    """Trying all plans agrees with an independent search through all assignments."""
+    rng = random.Random(5)
+    results = set()
+    for _ in range(60):
+        entries = [
+            {
+                "minutes": rng.randrange(200, 700),
+                "benches": rng.randrange(10, 60),
+                "block": rng.choice("abc"),
+            }
+            for _ in range(5)
+        ]
+        fits = any(
+            all(
+                sum(e["minutes"] for e in wave) <= 960
+                and sum(e["benches"] for e in wave) <= 100
+                and len({e["block"] for e in wave}) == len(wave)
+                for wave in (
+                    [e for e, w in zip(entries, where, strict=True) if w == n] for n in range(2)
+                )
+            )
+            and where.count(2) <= 1
+            for where in itertools.product(range(3), repeat=5)
+        )
+        results.add(fits)
+        assert drain._packs(entries, 1, 2) is fits
+    assert results == {True, False}
