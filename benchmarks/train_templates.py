@@ -38,7 +38,7 @@ PRIOR = 1.0
 Facts = dict[str, Any]
 
 
-# Readers of prompts.
+# Parsers of prompts.
 
 
 _SUBNET = re.compile(

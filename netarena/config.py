@@ -249,7 +249,7 @@ class Config(Record):
                 guess = f"did you mean {near[0]!r}? Known" if near else "known"
                 raise ConfigError(
                     f"config.{one_line(str(key), 60)}",
-                    f"unknown key; {guess} are {', '.join(known)}",
+                    f"unknown key; {guess} keys: {', '.join(known)}",
                 )
         if values.get("briefing") == Briefing.TICKET in cls.BRIEFINGS:
             values = {**cls.IN_TICKETS, **values}

@@ -761,7 +761,7 @@ def _refusal(application: Application, reply: str) -> str:
         move = application.parse(reply)
     except ReplyRefused as refused:
         return str(refused)
-    raise AssertionError(f"{reply[:60]!r} was read as {move!r}")
+    raise AssertionError(f"the reply {reply[:60]!r} must be refused, but was parsed as {move!r}")
 
 
 def _names(folder: str) -> list[str]:

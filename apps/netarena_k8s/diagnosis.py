@@ -21,15 +21,19 @@ def diagnose() -> list[Check]:
     with ThreadPoolExecutor() as pool:  # Each check runs a test in its own process.
         pool.submit(_cell)
         unmeasured = pool.submit(_plane).result()
-    notes = [("cell: namespaces", _cell().reduced, "commands have their own", cell.REMEDY)]
-    notes.append(("data plane", unmeasured, "pairs can be measured", _PLANE_REMEDY))
+    notes = [
+        ("sandbox: namespaces", _cell().reduced, "each command has its own namespaces", cell.REMEDY)
+    ]
+    notes.append(("data plane", unmeasured, "connections can be measured", _PLANE_REMEDY))
     return [*_needs(), *(_check(Severity.NOTE, *note) for note in notes)]
 
 
 def _needs() -> list[Check]:
     return [
-        _check(Severity.RUN, "kubectl", _kubectl(), "is there", _KUBECTL_REMEDY),
-        _check(Severity.RUN, "cell", _cell().lacking, "commands run", cell.REMEDY),
+        _check(Severity.RUN, "kubectl", _kubectl(), "installed", _KUBECTL_REMEDY),
+        _check(
+            Severity.RUN, "sandbox", _cell().lacking, "commands run in the sandbox", cell.REMEDY
+        ),
     ]
 
 

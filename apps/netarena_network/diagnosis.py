@@ -182,7 +182,7 @@ class Diagnosis:
             for need in self._needs if checks[-1].ok else ():
                 severity = Severity.RUN if need.asks is None else Severity.NOTE
                 remedy = _remedy(need, failed.get(need.name, ""))
-                checks.append(_check(need.name, failed, "works", remedy, severity))
+                checks.append(_check(need.name, failed, "supported", remedy, severity))
         if _TOOLS in failed and _PROGRAMS not in failed:
             checks.append(_check(_TOOLS, failed, "", INSTALL, Severity.NOTE))
         return checks

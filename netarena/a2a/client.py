@@ -368,7 +368,7 @@ class A2AAgent:
                 continue
             if len(response.content) > MAX_CARD:
                 raise AgentFailed(
-                    FailureReason.TOO_LARGE, f"agent card: more than {MAX_CARD} bytes"
+                    FailureReason.TOO_LARGE, f"the agent card has more than {MAX_CARD:,} bytes"
                 )
             # json and the card's parser raise many types of errors for invalid cards
             try:
@@ -850,7 +850,7 @@ def _part_size(part: tuple[str, str]) -> int:
 
 def _check_size(size: int) -> None:
     if size > MAX_TEXT:
-        detail = f"text of the reply: more than {MAX_TEXT} bytes"
+        detail = f"the text of the reply has more than {MAX_TEXT:,} bytes"
         raise AgentFailed(FailureReason.TOO_LARGE, detail)
 
 

@@ -110,7 +110,11 @@ def check_url(url: Any, field: str) -> str:
     if len(url) > MAX_URL:
         raise ConfigError(field, f"must be at most {MAX_URL} characters, not {len(url)}")
     if not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\^`{|}'):
-        raise ConfigError(field, "must be a URL without blanks, control or non-ASCII characters")
+        raise ConfigError(
+            field,
+            "must be a URL of printable ASCII characters, without spaces and without any of "
+            '" < > \\ ^ ` { | }',
+        )
     try:
         parts = urlsplit(url)
         port = parts.port

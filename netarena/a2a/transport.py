@@ -183,7 +183,7 @@ def _say(error: Exception) -> str:
 
 
 def _too_large(what: str, limit: int) -> AgentFailed:
-    return AgentFailed(FailureReason.TOO_LARGE, f"{what}: more than {limit}")
+    return AgentFailed(FailureReason.TOO_LARGE, f"the reply has more than {limit:,} {what}")
 
 
 class _BoundedStream(httpx.AsyncByteStream):
@@ -212,14 +212,14 @@ class _BoundedStream(httpx.AsyncByteStream):
                 packed += len(raw)
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
-                    raise _too_large("chunks of the reply", MAX_PIECES)
+                    raise _too_large("chunks", MAX_PIECES)
                 # many pieces may arrive at once; let other tasks and the deadline run between them
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
                     total += len(piece)
                     if max(total, packed) > MAX_EXCHANGE:
-                        raise _too_large("bytes of the reply", MAX_EXCHANGE)
+                        raise _too_large("bytes", MAX_EXCHANGE)
                     yield piece
         except httpx.TransportError as error:
             detail = f"connection lost within the reply: {_say(error)}"
@@ -262,14 +262,14 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
     async for piece in pieces:
         document += piece
         if len(document) > MAX_DOCUMENT:
-            raise _too_large("bytes of the reply", MAX_DOCUMENT)
+            raise _too_large("bytes", MAX_DOCUMENT)
     whole = bytes(document)
     # from zero bytes or a byte order mark, json would guess UTF-16 or UTF-32 and read values that
     # were not counted
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
     if count_tokens(whole) > MAX_TOKENS:
-        raise _too_large("values in the reply", MAX_TOKENS)
+        raise _too_large("values", MAX_TOKENS)
     return whole
 
 
@@ -283,13 +283,13 @@ async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for line in _split_lines(pieces):
         count += 1
         if count > MAX_LINES:
-            raise _too_large("lines of the reply", MAX_LINES)
+            raise _too_large("lines", MAX_LINES)
         if count % _LINES_A_TURN == 0:
             await asyncio.sleep(0)
         if not line:
             events += bool(size)
             if events > MAX_EVENTS:
-                raise _too_large("events of the reply", MAX_EVENTS)
+                raise _too_large("events", MAX_EVENTS)
             if event:
                 yield _join_event([*event, b"", b""])
             size = tokens = 0
@@ -299,7 +299,7 @@ async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         # each line also counts as a token
         tokens += 1 + count_tokens(line)
         if size > MAX_DOCUMENT:
-            raise _too_large("bytes of one event", MAX_DOCUMENT)
+            raise _too_large("bytes in one event", MAX_DOCUMENT)
         if tokens > MAX_TOKENS:
             raise _too_large("values in one event", MAX_TOKENS)
         if not line.startswith(b":"):
@@ -330,6 +330,6 @@ async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             begun.clear()
         begun += rest
         if len(begun) > MAX_DOCUMENT:
-            raise _too_large("bytes of one event", MAX_DOCUMENT)
+            raise _too_large("bytes in one event", MAX_DOCUMENT)
     if begun:
         yield bytes(begun)

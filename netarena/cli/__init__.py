@@ -32,7 +32,7 @@ from netarena.errors import ConfigError, NetArenaError, suggest
 #: Sub-commands in the order of the help text: name, module, description.
 COMMANDS = (
     ("serve", "netarena.cli.serve", "Serve a green agent over A2A."),
-    ("run", "netarena.cli.run", "Examine an agent on this machine."),
+    ("run", "netarena.cli.run", "Evaluate an agent on this machine."),
     ("search", "netarena.cli.search", "Find the kinds of query that an agent fails."),
     ("merge", "netarena.cli.merge", "Join the shards of a run."),
     ("play", "netarena.cli.play", "Answer one query yourself, as the agent."),
@@ -55,7 +55,7 @@ COMMANDS = (
     (
         "view",
         "netarena.cli.view",
-        "Serve the trajectories of runs as pages, or write them.",
+        "Serve the trajectories of runs as web pages, or write the pages to a folder.",
     ),
     ("export", "netarena.cli.export", "Write a run for Inspect or Harbor, or as tables."),
     ("sft", "netarena.cli.sft", "Write training sets to fine-tune a language model."),
@@ -131,7 +131,8 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: object
     help="Show the version and exit.",
 )
 def cli() -> None:
-    """Examine AI agents on network operations: fresh queries, real worlds, proven verdicts."""
+    """Evaluate AI agents on network operations, with newly generated queries in live
+    environments."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -58,7 +58,8 @@ Examples:
 @click.argument("application", metavar="APP")
 @config_options
 @click.option(
-    "--looks",
+    "--observations",
+    "looks",
     type=click.IntRange(1),
     metavar="N",
     help=(
@@ -66,6 +67,7 @@ Examples:
         "application's]"
     ),
 )
+@click.option("--looks", "old_looks", type=click.IntRange(1), hidden=True)
 @click.option(
     "--orders",
     callback=_orders,
@@ -77,8 +79,8 @@ Examples:
     "--traces",
     is_flag=True,
     help=(
-        "Test whether timestamps, order and counters reveal the fault to a learner without any "
-        "probe (docs/traces.md)."
+        "Test whether a machine-learning model can find the fault from timestamps, order and "
+        "counters (docs/traces.md)."
     ),
 )
 @click.option(
@@ -91,7 +93,8 @@ Examples:
     "--evidence",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="With --traces: test the evidence in FILE, written by --out, without opening a world.",
+    help="With --traces: test the evidence in FILE, written by --out, without building any "
+    "environment.",
 )
 @json_option("the result")
 @click.option(
@@ -107,6 +110,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     seed: int | None,
     pairs: tuple[str, ...],
     looks: int | None,
+    old_looks: int | None,
     orders: float | None,
     traces: bool,
     out: Path | None,
@@ -114,14 +118,15 @@ def command(  # noqa: PLR0913 -- one argument per option
     as_json: bool,
     markdown: Path | None,
 ) -> int:
-    """Draw queries of APP over all labels, levels and variants of the config that are not set, and
-    verify in its real world that each is valid.
+    """Draw queries of APP from all labels, levels and config variants that --set does not fix.
+    Verify each query in its own environment.
 
     A query is valid if its faults have an effect, doing nothing does not solve it, the reference
-    solution solves it safely, and its record is sound. Exit status 1 if a query is invalid. After
-    Ctrl-C, the results so far are printed.
+    solution solves it safely, and its record is well-formed (unique id, non-empty text, valid
+    JSON). The exit status is 1 if a query is invalid. After Ctrl-C, the results so far are printed.
 
-    With --traces, learners try to find the fault without diagnosis. Exit status 1 if one succeeds.
+    With --traces, machine-learning models try to find the fault from metadata only. The exit status
+    is 1 if one succeeds.
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
@@ -173,7 +178,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     # the config may request more worlds at a time
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
-                    depth=Depth(looks, orders),
+                    depth=Depth(old_looks if looks is None else looks, orders),
                     drawn=meter.draw,
                     checked=checked,
                     slow=slow,

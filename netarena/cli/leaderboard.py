@@ -21,8 +21,8 @@ from netarena.run.assessment import RESULTS_NAME
 )
 @json_option("the standings")
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:
-    """Rank the agents in FILE... by the public leaderboard's query, and by the rate solved "
-    "safely."""
+    """Rank the agents in FILE... by the public leaderboard's query, and by the rate solved
+    safely."""
     for file in files:
         if file.is_dir():
             raise ConfigError(

@@ -37,9 +37,9 @@ Examples:
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
 )
-@json_option("the merged run, or the missing queries,")
+@json_option("the merged run, or the missing queries")
 def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
-    """Write to OUT the folder that one run without --shard would have written.
+    """Merge the shards into OUT, with the same files as one run without --shard.
 
     The folders SHARD... must hold all shards of one run, with the same config, seed and versions.
     If queries have no verdict yet, nothing is written, each incomplete shard is printed with the

@@ -21,7 +21,14 @@ _NAME = re.compile(r"[a-z]([a-z0-9_]{0,29}[a-z0-9])?")
 _FILES = {"netarena_{}.py": "", "pyproject.toml": "pyproject", "test_{}.py": "test"}
 
 
-@click.command("new")
+EXAMPLES = """\b
+Examples:
+  netarena new vlan
+  netarena new plan --kind constructive --out plan
+"""
+
+
+@click.command("new", epilog=EXAMPLES)
 @click.argument("name", metavar="NAME")
 @click.option(
     "--kind",
@@ -38,14 +45,9 @@ _FILES = {"netarena_{}.py": "", "pyproject.toml": "pyproject", "test_{}.py": "te
     help="Folder to write; it must not exist.  [default: netarena-NAME]",
 )
 def command(*, name: str, kind: str, out: Path | None) -> None:
-    r"""Write an application called NAME, with its contract test, to start from.
+    """Write an application called NAME, with its contract test, to start from.
 
     The skeleton is complete: its test passes, and every command of netarena works with it.
-
-    \b
-    Examples:
-      netarena new vlan
-      netarena new plan --kind constructive --out plan
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(

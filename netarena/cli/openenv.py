@@ -23,7 +23,7 @@ from netarena.training.reward import PRESETS
 )  # fmt: skip
 @click.option(
     "--sessions", default=16, type=click.IntRange(1, 1024), show_default=True, metavar="N",
-    help="Maximum number of clients at the same time; each has its own world.",
+    help="Maximum number of concurrent clients; each has its own environment.",
 )  # fmt: skip
 @click.option(
     "--session-timeout", "session_timeout_s", default=600.0, show_default=True,

@@ -110,7 +110,7 @@ def wait_option(command: F) -> F:
 
 def json_option(what: str) -> Callable[[F], F]:
     """Return the option ``--json``, as ``as_json``."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON only.")
+    return click.option("--json", "as_json", is_flag=True, help=f"Print only JSON: {what}.")
 
 
 def file_option(command: F) -> F:

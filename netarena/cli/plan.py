@@ -138,7 +138,7 @@ class Plan:
 
 
 def refuse_with_service(plan: Plan) -> None:
-    """Refuse options that a green agent that is a service does not support. Raises ConfigError."""
+    """Refuse options that are not supported if the green agent is a service. Raises ConfigError."""
     if plan.limit_usd is not None:
         raise ConfigError(
             "--max-cost",

@@ -20,7 +20,7 @@ from netarena.cli.option import RUNS, config_options, read_name, read_pairs
 from netarena.cli.run_directory import choose_query, place
 from netarena.cli.terminal import open_log
 from netarena.config import Config
-from netarena.errors import AgentFailed, FailureReason
+from netarena.errors import AgentFailed, AgentSilent, FailureReason
 from netarena.model import AgentInfo, Outcome, Reply
 from netarena.report.markdown import plain
 from netarena.report.story import is_lost, why
@@ -66,7 +66,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     name: str,
     out: Path | None,
 ) -> None:
-    """Answer one query of APP yourself; it is chosen at random from the queries of the config.
+    """Answer one query of APP yourself. The query is chosen at random from those that the config
+    selects.
 
     The task is shown once, then the output of each command. Ctrl-D gives up.
     """
@@ -87,7 +88,12 @@ def command(  # noqa: PLR0913 -- one argument per option
         async with app:
             await conduct(app, config, {app.role: person}, out=folder, secrecy=secrecy)
 
-    run_until_stopped(examine)
+    try:
+        run_until_stopped(examine)
+    except AgentSilent:
+        if person.gave_up:
+            raise AgentSilent("you gave up before the first turn", reached=True) from None
+        raise
     for stored in read_run(folder):
         for episode in stored.past.episodes.values():
             safe = "" if episode.outcome is Outcome.INVALID else ", safe"
@@ -122,6 +128,8 @@ class Person:
         self._info = AgentInfo(name=name)
         self._keyboard = Keyboard(sys.stdin.fileno())
         self._prompts: list[str] = []
+        #: Whether the input has ended.
+        self.gave_up = False
 
     @property
     def info(self) -> AgentInfo:
@@ -151,13 +159,14 @@ class Person:
 
     def _usage(self) -> str:
         forms = [_form(tool, first=place == 0) for place, tool in enumerate(self._tools.values())]
-        return "\n".join([f"One line a turn: {' or '.join(forms)}", "Ctrl-D gives up."])
+        return "\n".join(["Enter one request per turn:", *forms, "Ctrl-D gives up."])
 
     async def _line(self, mark: str) -> str:
         click.echo(mark, err=True, nl=False)
         line = await self._keyboard.line()
         if line is None:
             click.echo(err=True)
+            self.gave_up = True
             raise AgentFailed(FailureReason.TASK_FAILED, f"{self._info.name} gave up")
         return line
 
@@ -196,7 +205,7 @@ def _form(tool: Tool, *, first: bool) -> str:
     words = [] if first else [f"/{tool.name}"]
     words += [parameter.name.upper() for parameter in tool.parameters]
     lines = tool.parameters and tool.parameters[-1].lines
-    return " ".join(words) + (f", its lines up to one that is {END!r}" if lines else "")
+    return f"  {' '.join(words)}" + (f" (one or more lines, then only {END!r})" if lines else "")
 
 
 class Keyboard:

@@ -30,7 +30,7 @@ from netarena.report.markdown import render_markdown
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write every figure as SVG and CSV, and every table as LaTeX and CSV, into DIR. "
-    "Use a new DIR: files of an earlier report stay there.",
+    "Files of an earlier report in DIR are not deleted, so use a new folder.",
 )
 @json_option("the report")
 @file_option
@@ -46,9 +46,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     """Report on the runs in DIR, or on result files: ranking, rates with intervals, reasons for
     failures, invalid queries, times.
 
-    The report of a folder is made from its journal, even if the run has not finished; the report of
-    a result file (of the stock client, the leaderboard or `netarena request`) from its records.
-    Runs with the same queries are compared.
+    A report on a folder is based on its journal, so the run may be unfinished. A report on a result
+    file (from the AgentBeats client, the leaderboard or `netarena request`) is based on its
+    records. Runs with the same queries are compared.
     """
     if html and as_json:
         raise ConfigError("--html", "cannot be combined with --json")

@@ -1,4 +1,4 @@
-"""``netarena run``: examine an agent on this machine, in process or over A2A."""
+"""``netarena run``: evaluate an agent on this machine, in process or over A2A."""
 
 from __future__ import annotations
 
@@ -68,16 +68,15 @@ Examples:
 @click.option(
     "--agent",
     "agent_name",
-    show_default="oracle",
     metavar="NAME|URL",
     help="A named agent (oracle, noop, random, hostile, blanket, parser, heuristic, …) or the URL "
-    "of an agent.",
+    "of an agent.  [default: oracle]",
 )
 @click.option(
     "--agent-cmd",
     metavar="COMMAND",
     help="Command that starts your agent; it is stopped after the run. {port} is a free port, on "
-    "which the agent must serve its card.",
+    "which the agent must serve A2A.",
 )
 @click.option(
     "--agent-exec",
@@ -106,7 +105,7 @@ Examples:
     "--concurrency",
     type=click.IntRange(1),
     metavar="K",
-    help="Number of episodes at the same time.",
+    help="Maximum number of concurrent episodes.",
 )
 @click.option("--resume", is_flag=True, help="Continue a run that was stopped or killed.")
 @click.option(
@@ -114,8 +113,9 @@ Examples:
     "points",
     type=click.FloatRange(MIN_POINTS, MAX_POINTS),
     metavar="W",
-    help="Ask more queries until the 95 % interval of solved safely is at most W points to each "
-    f"side. The minimum is --num-queries and {LEAST} queries.",
+    help="Ask more queries until the half-width of the 95 % interval of the rate solved safely is "
+    "at most W percentage points. At least --num-queries per label and "
+    f"{LEAST} in total are asked.",
 )
 @plan_options
 @executor_options
@@ -154,7 +154,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     workers: int | None,
     **planned: Any,
 ) -> None:
-    """Examine an agent on APP and show its results, or run the assessment in SCENARIO.toml.
+    """Evaluate an agent on APP and show its results, or run the assessment in SCENARIO.toml.
 
     A second run in the same folder moves the files of the first to earlier-N/.
     """
@@ -252,7 +252,7 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
     wait_s: float | None,
     as_json: bool,
 ) -> None:
-    """Examine the agent of ``choice`` on ``app``, and print the result."""
+    """Evaluate the agent of ``choice`` on ``app``, and print the result."""
     app, config = configured(app, with_stored_shape(app, values, shard))
     secrecy = Secrecy.OPEN
     if query_id is not None:

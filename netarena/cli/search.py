@@ -54,7 +54,7 @@ BUDGET, FRESH = 400, 100
 @click.option(
     "--agent-cmd",
     metavar="COMMAND",
-    help="Command that starts your agent; {port} is a free port, on which it must serve its card.",
+    help="Command that starts your agent; {port} is a free port, on which it must serve A2A.",
 )
 @click.option(
     "--agent-exec",
@@ -71,8 +71,9 @@ BUDGET, FRESH = 400, 100
     "--fresh",
     type=click.IntRange(0, 10_000),
     metavar="N",
-    help="Number of fresh queries of the found kinds; the same number of all kinds is asked too. "
-    f"--budget does not count them.  [default: {FRESH}]",
+    help="Number of new queries of the kinds found, to confirm the result. The same number of "
+    "queries of all kinds together is asked for comparison. Neither counts towards --budget.  "
+    f"[default: {FRESH}]",
 )
 @click.option(
     "--seed", type=SEED, metavar="S", help="Seed of the search; drawn at random if not given."
@@ -88,7 +89,7 @@ BUDGET, FRESH = 400, 100
     "--concurrency",
     type=click.IntRange(1, 8),
     metavar="K",
-    help="Number of queries at the same time, at most 8.",
+    help="Maximum number of concurrent queries, at most 8.",
 )
 @click.option(
     "--out",
@@ -122,8 +123,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     """Find the kinds of query of APP that an agent fails, and write a scenario that draws them.
 
     The search varies labels, kinds of fault, worlds, phrasing and briefing, except for keys that
-    --set fixes. Then fresh queries of the found kinds are compared with uniform ones. The folder
-    gets report.md, report.json and scenario.toml.
+    --set fixes. It then compares new queries of the kinds found with queries drawn uniformly from
+    all kinds. It writes report.md, report.json and scenario.toml to the folder.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     app = load(application)
@@ -279,8 +280,8 @@ def _show(told: Mapping[str, Any]) -> None:
     show_table(
         ("fresh queries", "failure rate", "failed"),
         [
-            row("of the found kinds", told["fresh_found"]),
-            row("of all kinds, uniform", told["fresh_uniform"]),
+            row("of the kinds found", told["fresh_found"]),
+            row("of all kinds, drawn uniformly", told["fresh_uniform"]),
         ],
     )
 

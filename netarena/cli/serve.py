@@ -40,7 +40,7 @@ from netarena.task.application import load
     type=click.IntRange(1),
     metavar="N",
     show_default=True,
-    help="Maximum number of worlds at the same time, over all tasks.",
+    help="Maximum number of concurrent episodes over all tasks.",
 )
 @executor_options
 @click.option(
@@ -70,8 +70,9 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Serve the green agent of APP until SIGTERM or Ctrl-C.
 
-    The seed of every task is derived from NETARENA_SEED (a secret text) or, without it, from
-    netarena_seed in GREEN_SECRETS_JSON. NETARENA_HEADERS_<ROLE> contains a participant's headers.
+    The seed of every task is derived from NETARENA_SEED (a secret string) or, without it, from
+    netarena_seed in GREEN_SECRETS_JSON. NETARENA_HEADERS_<ROLE> is JSON with the HTTP headers to
+    send to that participant and the URL prefix that they are valid for.
     """
     open_log("%(asctime)s %(levelname)s %(name)s: %(message)s")
     tell_more("netarena")

@@ -57,8 +57,8 @@ def command(  # noqa: PLR0913 -- one for each option
     connection, or a remaining difference) and the step.
 
     With ID (a query's id or index), show the transcript of that episode: each request, its output,
-    and the connections that broke, healed or were exposed, or the differences with the right
-    values. The transcript contains ground truth.
+    and the connections that the request broke, repaired or exposed, or the differences with the
+    right values. The transcript contains ground truth.
     """
     run = [stored for stored in read_run(directory) if role in {None, stored.header.role}]
     if not run:

@@ -263,9 +263,10 @@ class Run:
         return _World(ask, query, queue_s, await self.player.prepare(query, ask.repeat))
 
     async def _grade(self, world: _World) -> None:
-        """Play, repeat once after an environment failure, and commit the verdict. The slot is held.
+        """Play the world's query, retry once after an environment failure, and commit the verdict.
 
-        A query that was never asked when the time ends has no episode.
+        The world keeps its slot. If the time ends before the agent is asked, no episode is
+        recorded.
         """
         interrupted = self.past.interrupted(world.ask)
         evidence: list[JsonValue] = []
@@ -347,8 +348,8 @@ class Run:
 
     def _never_answered(self) -> AgentSilent:
         return AgentSilent(
-            f"the agent {self.agent.info.name} answered in none of {self._losses.episodes} "
-            f"episodes; {self._losses.commonest()}",
+            f"no reply from the agent {self.agent.info.name} in any of {self._losses.episodes} "
+            f"episode(s); {self._losses.commonest()}",
             reached=True,
         )
 

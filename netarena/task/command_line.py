@@ -189,7 +189,7 @@ class _Reader:
             self._line.why = "the line after the last backslash is missing"
             return
         if inner not in {'"', "}"} and _LOOSE_END.match(self._text, self._place):
-            self._line.why = "blanks stand between a backslash and its line's end"
+            self._line.why = "a backslash is followed by spaces or tabs at the end of its line"
             return
         if self._text[self._place] == "\n":
             if not self._open and _EMPTY.match(self._text, self._place):

@@ -95,7 +95,7 @@ class Losses:
         reason, words = max(self._words.items(), key=lambda item: item[1].total())
         # the detail of an agent failure starts with the reason
         most = words.most_common(1)[0][0].removeprefix(f"{reason}: ")
-        shared = f"{words.total()} of them: {reason}"
+        shared = f"most frequent failure ({words.total()}): {reason}"
         if most in {"", reason}:
             return shared
         return f"{shared}: {most}" if len(words) == 1 else f"{shared}, for example: {most}"

@@ -228,8 +228,9 @@ def clip(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int) -> str:
     """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
 
-    A note with the number of omitted lines is between them; it includes the lines that notes in
-    ``text`` count. The middle of a line that is too long for this is removed.
+    Between them is a note with the number of omitted lines, including lines that an earlier cut
+    omitted from ``text``. If omitting a long line would leave more than half of ``max_chars``
+    unused, only its middle is omitted.
     """
     if len(text) <= max_chars:
         return text

@@ -132,7 +132,7 @@ def test_request_flood_gets_only_its_episodes_cpu_share(
                 await asyncio.sleep(0.1)
             for thread in threads:
                 await asyncio.to_thread(thread.join)
-            # requests of the grader are answered also while the episode must pause
+            # the grader's requests are answered even while the episode's own requests are throttled
             assert (await flooded.look()).reached == boutique().intended
             used_s, lasted_s = processor_s(cluster.pid) - before_s, time.monotonic() - began
             assert used_s <= AT_ONCE_S + PART * lasted_s + SLACK_S + 0.005 * looks

@@ -996,7 +996,7 @@ async def test_closed_network_leaves_nothing_behind(warm, emulator):
     await below.gone()
     with pytest.raises(EnvironmentFailed, match="network's worker process"):
         await running
-    with pytest.raises(EnvironmentFailed, match="has not yet answered run"):
+    with pytest.raises(EnvironmentFailed, match="has not yet answered the request 'run'"):
         await net.observe()
     assert named(network.prefix) == []
 

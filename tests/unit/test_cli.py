@@ -173,7 +173,7 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["run", "lamp", "--num-queries", "many"], "--num-queries"),
         (["run", "lamp", "--seed", "-1"], "--seed"),
         (["run", "lamp", "--seed", str(2**64)], "--seed"),
-        (["run", "lamp", "--set", "colour=red"], "config.colour: unknown key; known are"),
+        (["run", "lamp", "--set", "colour=red"], "config.colour: unknown key; known keys: "),
         (["run", "lamp", "--set", "lamps=2"], "config.lamps"),
         (["run", "lamp", "--set", "lamps"], "--set: must be KEY=VALUE, not 'lamps'"),
         (["run", "lamp", "--set", "=3"], "--set: must be KEY=VALUE"),
@@ -486,8 +486,8 @@ def test_agent_that_never_worked_gives_status_1_and_its_reason(fake, capsys, mon
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1] == (
-        "netarena: error: the agent scripted answered in none of 2 episodes; 2 of them: "
-        "task_failed: no\\x1b[31m key"
+        "netarena: error: no reply from the agent scripted in any of 2 episode(s); "
+        "most frequent failure (2): task_failed: no\\x1b[31m key"
     )
     assert not (fake / "run" / "results.json").exists()
     assert main(["show", "run"]) == 0
@@ -499,9 +499,15 @@ def test_agent_that_never_worked_gives_status_1_and_its_reason(fake, capsys, mon
     [
         (
             ["hm", "hm", "hm", NO_KEY],
-            "2 of 2 episodes failed; 2 of them: task_failed: no\\x1b[31m key",
+            "2 of 2 episodes failed; most frequent failure (2): task_failed: no\\x1b[31m key",
         ),
-        (["hm"], "2 of them: no_usable_reply: every reply of the episode was refused; the last: "),
+        (
+            ["hm"],
+            (
+                "most frequent failure (2): no_usable_reply: "
+                "every reply of the episode was refused; the last: "
+            ),
+        ),
     ],
     ids=["a failed task", "refused replies"],
 )
@@ -531,8 +537,8 @@ def test_result_files_give_the_most_common_reason_of_failed_episodes(capsys):
         ]
     )
     assert capsys.readouterr().err.splitlines() == [
-        "netarena: a: 5 of 6 episodes failed; 3 of them: timeout, for example: 0 s",
-        "netarena: b: 2 of 3 episodes failed; 2 of them: not_repaired",
+        "netarena: a: 5 of 6 episodes failed; most frequent failure (3): timeout, for example: 0 s",
+        "netarena: b: 2 of 3 episodes failed; most frequent failure (2): not_repaired",
     ]
 
 

@@ -27,7 +27,7 @@ def test_every_key_has_the_documented_default() -> None:
         ([], "config: must be a JSON object, not list"),
         (
             {"num_querys": 3},
-            r"config.num_querys: unknown key; did you mean 'num_queries'\? Known are",
+            r"config.num_querys: unknown key; did you mean 'num_queries'\? Known keys: ",
         ),
         ({"num_queries": 0}, "config.num_queries: .*greater than or equal to 1, not 0"),
         ({"num_queries": "many"}, "config.num_queries: .*'many'"),

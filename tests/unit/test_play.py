@@ -84,7 +84,7 @@ def test_play_without_standard_input_ends(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", None)
     assert main(["play", "toy", "--seed", "3"]) == 1
     sys.stdin.close()
-    assert "person gave up" in capsys.readouterr().err
+    assert "you gave up before the first turn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

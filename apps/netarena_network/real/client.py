@@ -150,7 +150,8 @@ class Net:
         async with self._busy:
             if self._unanswered:
                 raise EnvironmentFailed(
-                    f"the network's worker process has not yet answered {self._unanswered}"
+                    "the network's worker process has not yet answered the request "
+                    f"{self._unanswered!r}"
                 )
             self._unanswered = do
             try:
@@ -158,7 +159,8 @@ class Net:
                     answer = await self._life.ask({"do": do, **arguments})
             except TimeoutError:
                 raise EnvironmentFailed(
-                    f"the network's worker process did not answer {do} within {within_s:g} s"
+                    f"the network's worker process did not answer the request {do!r} within "
+                    f"{within_s:g} s"
                 ) from None
             self._unanswered = ""
         self.cpu_s = answer["cpu_s"]

@@ -143,7 +143,7 @@ def test_time_budget_has_a_default(place):
 def test_unknown_keys_are_refused_with_the_known_ones(place):
     with pytest.raises(
         ConfigError,
-        match=r"config\.num_querys: unknown key; did you mean 'num_queries'\? Known are",
+        match=r"config\.num_querys: unknown key; did you mean 'num_queries'\? Known keys: ",
     ):
         read_config(Config, parse(num_querys=1), place)
 

@@ -153,7 +153,7 @@ async def test_participants_get_the_same_queries_and_separate_artifacts(tmp_path
             {"participants": {"a": "localhost:9010"}},
             "participants.a: must be an http or https URL; write http:// before the host",
         ),
-        ({**REQUEST, "config": {"nope": 1}}, "config.nope: unknown key; known are"),
+        ({**REQUEST, "config": {"nope": 1}}, "config.nope: unknown key; known keys: "),
         ({**REQUEST, "config": {"num_queries": 0}}, "config.num_queries: "),
         ({**REQUEST, "config": {"output_dir": "../x"}}, "config.output_dir: must not contain '..'"),
         (

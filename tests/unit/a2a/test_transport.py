@@ -255,7 +255,7 @@ async def test_small_pieces_do_not_block_other_tasks_or_the_deadline(headers, mo
 @pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
 async def test_reply_in_too_many_pieces_is_too_large(headers):
     canned = Canned(*[b"0"] * 10**5, headers=headers)
-    with pytest.raises(AgentFailed, match="chunks of the reply: more than 20000") as caught:
+    with pytest.raises(AgentFailed, match="the reply has more than 20,000 chunks") as caught:
         await lines(canned)
     assert caught.value.reason is FailureReason.TOO_LARGE
     assert canned.stream.given <= transport.MAX_PIECES * 1.01

@@ -194,7 +194,7 @@ def test_it_ends_when_its_standard_input_does():
 
 def test_a_wrong_config_key_ends_in_one_line(served, capsys):
     assert main(["--strategy", "noop", "--application", "parrot", "--set", "nonsense=1"]) == 2
-    assert "error: config.nonsense: unknown key; known are " in capsys.readouterr().err
+    assert "error: config.nonsense: unknown key; known keys: " in capsys.readouterr().err
     assert not served
 
 

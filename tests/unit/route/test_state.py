@@ -44,7 +44,7 @@ def test_repair_is_correct_and_lists_healed_pairs() -> None:
 
 
 def test_pairs_are_judged_one_by_one_not_by_count() -> None:
-    """A step that repairs one pair and breaks another is unsafe, although the count is equal."""
+    """A step that repairs one pair and breaks another is unsafe, even if as many pairs work."""
     judgement = judge(WORLD, state(["111", "110", "111"]), state(["111", "111", "101"]))
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [

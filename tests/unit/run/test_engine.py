@@ -132,7 +132,9 @@ def test_silence_crashes_and_invalid_replies_count_against_the_agent(
 def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     answer: object, why: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(AgentSilent, match=f"answered in none of 3 episodes; 3 of them: {why}"):
+    with pytest.raises(
+        AgentSilent, match=rf"in any of 3 episode\(s\); most frequent failure \(3\): {why}"
+    ):
         assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
     assert not (tmp_path / "results.json").exists()
     # the agent's failures can be read until it is asked again, and no longer count afterwards

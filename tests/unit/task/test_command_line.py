@@ -69,9 +69,9 @@ HALF = {
 
 #: commands that bash would run without their last lines, which were meant to belong to them
 TORN = {
-    "a \\ \n  --b": "blanks",
-    "a \\\t": "blanks",
-    "a $(b \\  # c\n)": "blanks",
+    "a \\ \n  --b": "spaces or tabs",
+    "a \\\t": "spaces or tabs",
+    "a $(b \\  # c\n)": "spaces or tabs",
     "a \\\n  # b\n  --c": "comment",
     "a;\\\n# b\n--c": "comment",
     "a ^\n  --b": "ends with ^",

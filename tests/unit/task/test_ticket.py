@@ -172,7 +172,10 @@ class RememberingTickets(ToyTickets):
 
 
 class Remembering(Toy):
-    """A toy whose judge finds an observation of a changed world unsafe; one query has leftovers."""
+    """A toy application with leftovers in one query.
+
+    It judges a step as unsafe if the step changes nothing but an earlier step did.
+    """
 
     tickets = RememberingTickets()
 

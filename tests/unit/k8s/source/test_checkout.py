@@ -165,7 +165,7 @@ def test_manifests_of_any_workload_kind_become_a_world(shop):
     assert [one.name for one in world.services] == ["web-public"]
     assert world.labels == {"team": "market"}
     assert [policy.name for policy in world.policies] == ["closed", "web", "db", "collector", "job"]
-    # any pod may call the web, but the job may call only the database
+    # web allows ingress from every pod, but the policy of job allows egress only to db
     assert set(world.calls) == {
         ("db", "web-v2"),
         ("collector", "web-v2"),

@@ -31,7 +31,7 @@ class Watched:
 
 
 class Pulse:
-    """A fake pulse of a kernel that starts to answer after a number of observations."""
+    """A fake Pulse that reports a full reply socket in its first ``looks`` checks."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
