@@ -55,7 +55,7 @@ COMMANDS = (
     (
         "view",
         "netarena.cli.view",
-        "Serve the trajectories of runs as web pages, or write the pages to a folder.",
+        "Serve or write web pages with the trajectories of runs.",
     ),
     ("export", "netarena.cli.export", "Write a run for Inspect or Harbor, or as tables."),
     ("sft", "netarena.cli.sft", "Write training sets to fine-tune a language model."),
