@@ -154,7 +154,11 @@ def document(case: Case) -> Iterator[str]:
         yield (
             f"- {outsider.router}, AS {outsider.asn}, {outsider.kind}: originates "
             f"{', '.join(outsider.prefixes)}"
-            + ("; announces all its routes and a default" if outsider.kind == "upstream" else "")
+            + (
+                "; announces all its routes and a default route"
+                if outsider.kind == "upstream"
+                else ""
+            )
         )
         yield from _agreements(world, outsider.router)
     for name, address in world.closed:
@@ -266,7 +270,7 @@ def _closed(world: World, router: str, address: str) -> str:
     """Return the reason why a session is not established, in words."""
     peer = next(one for one in world.router(router).bgp.peers if one.address == address)
     if peer.shutdown:
-        return "is shut down by design, and stays so"
+        return "is shut down by design, and must stay shut down"
     return "is not established by design: the other end is not configured yet"
 
 
@@ -292,10 +296,14 @@ def _agreements(world: World, other: str) -> Iterator[str]:
         )
         terms = [
             *([f"password {peer.password}"] if peer.password else ["no password"]),
-            *([f"TTL security of {peer.ttl_security} hops"] if peer.ttl_security else []),
-            *([f"up to {peer.multihop} hops"] if peer.multihop else []),
+            *([f"TTL security of {_hops(peer.ttl_security)}"] if peer.ttl_security else []),
+            *([f"up to {_hops(peer.multihop)}"] if peer.multihop else []),
         ]
         yield f"  - session {own} with {peer.address} ({peer.description}): {', '.join(terms)}"
+
+
+def _hops(number: int) -> str:
+    return "1 hop" if number == 1 else f"{number} hops"
 
 
 def _is_there(world: World, other: str, port: str, peer: Peer) -> bool:

@@ -121,7 +121,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
         assert "Traffic that works only through a policy that opens traffic may be lost" in text
-        assert "Settings that decide no traffic are free" in text
+        assert "Settings that do not affect any traffic may be chosen freely" in text
 
 
 def test_prompt_contains_report_and_history_within_the_size_limit():

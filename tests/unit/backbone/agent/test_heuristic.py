@@ -11,7 +11,7 @@ AS 65001 has 172.16.0.0/20 for its hosts, and 10.1.0.0/16 for itself.
 Routers:
 - p1_r1 10.1.0.1: p1_r1-eth0 10.1.1.1/30 to p1_r2, p1_r1-eth1 172.16.0.1/28 to p1_h1
 - p1_r2 10.1.0.2: p1_r2-eth0 10.1.1.2/30 to p1_r1
-- the session of p1_r1 with 198.19.0.1 is shut down by design, and stays so
+- the session of p1_r1 with 198.19.0.1 is shut down by design, and must stay shut down
 Hosts send packets of up to 1460 bytes; links may carry longer ones.
 """
 _OUTPUT = """ip route 172.16.1.0/28 blackhole
