@@ -86,7 +86,7 @@ def test_found_cells_without_queries_are_not_in_the_outcome(tmp_path, fresh):
 
 
 def test_no_fresh_query_equals_a_searched_one_or_another_fresh_one(tmp_path):
-    search(tmp_path, weak_at_three, budget=30)
+    search(tmp_path, weak_at_three)
     contents = {
         stage: [q.content for path in (tmp_path / stage).iterdir() for q in queries(path)]
         for stage in ("draws", "found", "uniform")
