@@ -71,9 +71,14 @@ def course(family: str) -> Course:
                 "192.168.1.1": own.gateway,
             }
             world = application.environment(query, config)
-            machines, said, left = set(), {}, {}
+            machines, said, left, spaces = set(), {}, {}, {}
             try:
                 before = await world.open()
+                # read before all attacks: on a slow machine, the storm of an attack may be stopped
+                # only during the next command
+                for machine in (own.name, drawn.routers[0].name):
+                    link = await world._opened.run(machine, "readlink /proc/self/ns/net", 15.0)
+                    spaces[machine] = link.output.strip()
                 for name in PLAYED[family]:
                     attack = FAMILIES[family][name]
                     machine = own.name if attack.machine == "h1" else drawn.routers[0].name
@@ -85,8 +90,7 @@ def course(family: str) -> Course:
                     machines.add(machine)
                     move = application.parse(Attack(machine, command).reply)
                     said[name] = (await world.execute(move)).output
-                    link = await world._opened.run(machine, "readlink /proc/self/ns/net", 15.0)
-                    left[name] = left_behind(link.output.strip())
+                    left[name] = left_behind(spaces[machine])
                 after = await world.observe()
                 for reply in application.solve(query):
                     await world.execute(application.parse(reply))
