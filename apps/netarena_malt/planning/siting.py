@@ -420,8 +420,8 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
         Brief(
             goal=pick(
                 rng,
-                f"Choose which of {number} depots to rent, and from which of them each of {count} "
-                "switches gets its spare parts, at the least cost.",
+                f"Choose which of {number} depots to rent, and which of them supplies each of "
+                f"{count} switches with spare parts, at the least cost.",
                 f"Rent some of {number} depots for spare parts, and assign each of {count} "
                 "switches to one of them, at the least total cost.",
             ),

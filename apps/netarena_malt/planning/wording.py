@@ -46,27 +46,27 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
     )
     rules = reword(
         rng,
-        "Every plan keeps these rules:",
-        "Every plan must keep these rules:",
+        "Every plan follows these rules:",
+        "Every plan must follow these rules:",
         "These rules apply to every plan:",
     )
     requests = reword(
         rng,
-        "Every plan also keeps all requests. A request is an object with `id` (R01, R02, …), "
+        "Every plan also meets all requests. A request is an object with `id` (R01, R02, …), "
         "`rule`, and the keys that its rule uses:",
-        "Every plan must also keep all requests. A request is an object with `id` (R01, R02, …), "
+        "Every plan must also meet all requests. A request is an object with `id` (R01, R02, …), "
         "`rule`, and the keys that its rule uses:",
-        "Several teams sent requests, and a plan must keep all of them. Each request is an object "
+        "Several teams sent requests, and a plan must meet all of them. Each request is an object "
         "with `id` (R01, R02, …), `rule`, and the keys that its rule uses:",
     )
     most = f"floor({1 + TOLERANCE_PCT / 100:g} × B)"
     scoring = pick(
         rng,
-        "A plan is safe if it keeps all rules and all requests. Let B be the objective of the best "
-        f"plan known to us. A safe plan is correct if its objective is at most {most}. If several "
+        "A plan is safe if it follows all rules and meets all requests. Let B be the objective of the "
+        f"best plan known to us. A safe plan is correct if its objective is at most {most}. If several "
         "plans have the same objective, you may choose any of them.",
-        "A plan that keeps all rules and all requests is safe. A safe plan is correct if its "
-        f"objective is at most {most}, where B is the objective of the best plan known to us. "
+        "A plan that follows all rules and meets all requests is safe. A safe plan is correct if "
+        f"its objective is at most {most}, where B is the objective of the best plan known to us. "
         "Among plans with the same objective, you may choose any.",
     )
     quality = pick(
@@ -76,15 +76,15 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
     )
     impossible = reword(
         rng,
-        "If no plan keeps all requests, exactly one request is the cause: without it, a plan "
+        "If no plan meets all requests, exactly one request is the cause: without it, a plan "
         "exists; without any other single request, no plan exists. In that case, answer with type "
         "'text' and the id of this request as data, for example 'R07'. Such an answer is wrong and "
         "unsafe if a plan exists, or if another request is the cause.",
-        "Sometimes no plan keeps all requests. Then exactly one request is the cause: without it, "
+        "Sometimes no plan meets all requests. Then exactly one request is the cause: without it, "
         "a plan exists; without any other single request, no plan exists. In that case, answer "
         "with type 'text' and the id of this request as data, for example 'R07'. This answer is "
         "wrong and unsafe if a plan exists, or if another request is the cause.",
-        "If no plan keeps all requests, exactly one request is the cause. Dropping this request "
+        "If no plan meets all requests, exactly one request is the cause. Dropping this request "
         "makes a plan possible, and dropping any other single request does not. If no plan exists, "
         "answer with type 'text' and the id of this request as data, such as 'R07'. This answer is "
         "wrong and unsafe if a plan exists, or if another request is the cause.",
