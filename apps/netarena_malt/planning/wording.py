@@ -62,9 +62,9 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
     most = f"floor({1 + TOLERANCE_PCT / 100:g} × B)"
     scoring = pick(
         rng,
-        "A plan is safe if it follows all rules and meets all requests. Let B be the objective of the "
-        f"best plan known to us. A safe plan is correct if its objective is at most {most}. If several "
-        "plans have the same objective, you may choose any of them.",
+        "A plan is safe if it follows all rules and meets all requests. Let B be the objective of "
+        "the best plan known to us. A safe plan is correct if its objective is at most "
+        f"{most}. If several plans have the same objective, you may choose any of them.",
         "A plan that follows all rules and meets all requests is safe. A safe plan is correct if "
         f"its objective is at most {most}, where B is the objective of the best plan known to us. "
         "Among plans with the same objective, you may choose any.",
