@@ -52,7 +52,7 @@ from netarena_malt.topology import (
 )
 
 #: Probability that a node is named rather than described, by number of enclosing descriptions.
-_NAMED = (0.1, 0.75, 1.0)
+_NAMED = (0.04, 0.75, 1.0)
 #: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
 _AGAIN = 0.85
 #: Number of words of the longest sentence that a varied text aims at, and of texts that are written
@@ -287,7 +287,7 @@ class Writer:
                 measure=self._measure(parameters.select.kind),
                 descending=self._later("descending"),
                 same_what=self._noun(parameters.select.kind, many=True),
-                **self._selection(parameters.select, front=True),
+                **self._selection(parameters.select, owned=action.kind == "rank"),
             )
         return _SENTENCES[action.kind](self, parameters)
 
@@ -498,10 +498,10 @@ class Writer:
 
     # Sets of nodes.
 
-    def _selection(self, select: Selection, *, front: bool = False) -> dict[str, Operand]:
+    def _selection(self, select: Selection, *, owned: bool = True) -> dict[str, Operand]:
         """Return the operands that the symbols for sets of nodes need.
 
-        With ``front`` the place may also precede the sentence.
+        With ``owned`` the set may be called 'the contents of' its container.
         """
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
         bound = self._bound("bound", select)
@@ -512,13 +512,14 @@ class Writer:
         elif not direct and select.kind in CONTAINMENT[outer]:
             place = "in.anywhere"
         # After 'the ports of the switch', a bound could also belong to the switch.
-        children = direct and select.kind is None and bound is None
-        member = direct and bound is None and (outer, select.kind) in _MEMBERS
+        owned &= direct and bound is None
+        children = owned and select.kind is None
+        member = owned and (outer, select.kind) in _MEMBERS
         what = self._noun(select.kind, many=True)
         return {
             "what": self._alike_later("child.many") if children else what,
             "place": None if children else self._later(f"place.{place}", where=where),
-            "front": self._later(f"front.{scope}", where=where) if front and not children else None,
+            "front": None if children else self._later(f"front.{scope}", where=where),
             "of": self._later("of.directly", where=where) if children or member else None,
             "bound": bound,
             "having": self._bound("having", select),

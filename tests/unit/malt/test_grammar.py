@@ -58,7 +58,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
     [
         ("count", "count the {what} {place}.", "{bound|having?} must be mentioned once, not 0"),
         ("count", "count {selected} and {what}.", "{what} must be mentioned once, not 2"),
-        ("count", "{front}: count {selected}.", "{place|front|of} must be mentioned once, not 2"),
+        ("count", "{front}: count {selected}.", "{place|front} must be mentioned once, not 2"),
         ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that can"),
         (
             "count",
