@@ -219,7 +219,8 @@ class Writer:
         network = "network.changed" if changes else "network.same"
         form: dict[str, Operand] = {"network": self._later(network)}
         if last == "table":
-            form["measure"] = self._measure(actions[-1].parameters["select"].get("kind"))
+            question = Question.model_validate(actions[-1].parameters)
+            form["measure"] = self._measure(question.select.kind)
         answer = self._expand(f"answer.{last}", **form)
         context = (
             self._later("context", other=self._other) if self._rng.random() < _CONTEXT else None
