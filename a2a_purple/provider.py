@@ -281,7 +281,8 @@ def _has_ended(answer: Any) -> bool:
     """Return whether the provider sent a finish reason in a stream of LiteLLM.
 
     The chunks do not show this: after a cut connection, LiteLLM adds a finish reason. Gemini's
-    finish reason is in the second attribute.
+    finish reason is in the second attribute, which is also set if Gemini sent none. So Gemini's
+    answers count as complete unless the connection breaks with an error.
     """
     names = ("received_finish_reason", "intermittent_finish_reason")
     reasons = [getattr(answer, name) for name in names if hasattr(answer, name)]

@@ -185,7 +185,7 @@ def judge(
         stopped = [use for use in unused if use not in unused_in(world, before)]
         exposed = change.beside(_opened(world, initial, before, after))
         lost = _narrowed(world, before, after)
-    still = _Carried(world, policies_of(before), policies_of(after), after)
+    still = _Carried(world, initial, policies_of(before), policies_of(after), after)
     broke = [pair for pair in change.broke if not still.may_lose(pair)]
     stopped = [use for use in stopped if not still.may_lose(use)]
     touched = [line for line in now["others"] if line not in was["others"]]
@@ -259,32 +259,35 @@ class _Change:
 class _Carried:
     """Connections that work only through an opening that a step closes.
 
-    They also fail in the computed state with the remaining faults and without this opening. It is
-    computed only if a connection is lost.
+    They also fail in the computed states with the remaining faults and without this opening, which
+    are computed only if a connection is lost.
     """
 
     def __init__(
-        self, world: World, before: Sequence[Policy], after: Sequence[Policy], state: State
+        self,
+        world: World,
+        initial: State,
+        before: Sequence[Policy],
+        after: Sequence[Policy],
+        state: State,
     ) -> None:
         self._world, self._before, self._after = world, before, after
-        self._state = state
+        self._initial, self._state = initial, state
 
     def may_lose(self, one: Pair | Use) -> bool:
-        net = self._net
-        return net is not None and not (
-            net.reaches(one) if isinstance(one, Pair) else net.allows(one)
+        return bool(self._nets) and not any(
+            net.reaches(one) if isinstance(one, Pair) else net.allows(one) for net in self._nets
         )
 
     @cached_property
-    def _net(self) -> Net | None:
-        sizes = map(entries_of, (self._before, self._after))
-        if max(sizes) - entries_of(self._world.policies) > MAX_ENTRIES:
-            return None
+    def _nets(self) -> Sequence[Net]:
+        world, initial = self._world, policies_of(self._initial)
+        states = initial, self._before, self._after
+        if max(map(entries_of, states)) - entries_of(world.policies) > MAX_ENTRIES:
+            return ()
         where = namespace_of(self._state), marks_of(self._state)
-        policies = without_openings(self._world, self._before, self._after, *where)
-        if policies is None:
-            return None
-        return Net(self._world, policies, namespace=where[0], marks=where[1])
+        found = without_openings(world, states, *where)
+        return [Net(world, one, namespace=where[0], marks=where[1]) for one in found]
 
 
 def _compare(world: World, was: str, now: str) -> _Change:
@@ -321,7 +324,7 @@ def _midway(world: World, initial: State, before: State, after: State) -> Sequen
     unused = [_unused(world, one, *where) if world.uses else [] for one in states]
     for number, (write, beyond) in enumerate(zip(writes, openings, strict=True)):
         change = _compare(world, *reached[number : number + 2])
-        still = _Carried(world, states[number], states[number + 1], after)
+        still = _Carried(world, initial, states[number], states[number + 1], after)
         for rule, pairs, told in (
             ("pair_broken", change.broke, "must work, worked before and was blocked after"),
             ("pair_opened", change.loosed, "must be blocked, was blocked before and worked after"),

@@ -305,10 +305,11 @@ class Search:
                 continue
             if failed and failed >= SUSPECT * drawn:
                 mean = (failed + WEIGHT * prior) / (drawn + WEIGHT)
-                if mean > max(prior + MARGIN, suspicion) and self.tally(pair).drawn < SETTLED:
-                    suspicion, suspects = mean, []
-                if mean == suspicion:
-                    suspects.append(pair)
+                if mean > prior + MARGIN and self.tally(pair).drawn < SETTLED:
+                    if mean > suspicion:
+                        suspicion, suspects = mean, []
+                    if mean == suspicion:
+                        suspects.append(pair)
             rank = (-drawn, prior)
             if not best or rank > rank_of_best:
                 rank_of_best, best = rank, []

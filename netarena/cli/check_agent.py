@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
@@ -183,9 +183,23 @@ async def _ask_workers(url: str, application: Application, placement: Placement)
         async with placement.open(sources, MAX_WORKERS, tell) as executor:
             assert isinstance(executor, Remote)
             await executor.check(application, config)
-            with suppress(AssessmentFailed):  # no worker reaches the agent
+            problem: Exception | None = None
+            try:
                 await executor.join(Party(application, config, role, agent))
+            except AssessmentFailed as error:  # no worker reaches the agent
+                problem = error
             reports = Counter(executor.reports(role))
+            if problem is not None and not reports:
+                remedy = "see the log of Ray's workers"
+                return [
+                    Check(
+                        name="workers",
+                        ok=False,
+                        severity=Severity.RUN,
+                        detail=str(problem),
+                        remedy=remedy,
+                    )
+                ]
     except AgentFailed as error:
         return [_failed("workers", error)]
     finally:

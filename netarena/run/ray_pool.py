@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -300,12 +301,18 @@ def _make_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="netarena-ray-", dir=folder))
 
 
+@cache
+def _token() -> str:
+    """Return the token of this process's clusters. Ray reads it only once per process."""
+    return secrets.token_hex(32)
+
+
 def _write_token(folder: Path) -> Path:
-    """Write a new token into a file that only its owner can read."""
+    """Write the token into a file that only its owner can read."""
     path = folder / "token"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(32))
+        file.write(_token())
     return path
 
 

@@ -788,7 +788,8 @@ def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) ->
     wanted = world.works & world.wanted
     if harms(wanted, seen(world, before), seen(world, after)) & ~wanted:
         return False
-    return without_openings(world, faulty(world, before), faulty(world, after)) is not None
+    start, end = faulty(world, before), faulty(world, after)
+    return bool(without_openings(world, (start, start, end)))
 
 
 def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:

@@ -79,23 +79,31 @@ def opened(
 
 def without_openings(
     world: World,
-    before: Sequence[Policy],
-    after: Sequence[Policy],
+    states: tuple[Sequence[Policy], Sequence[Policy], Sequence[Policy]],
     namespace: str = "shop",
     marks: Marks | None = None,
-) -> tuple[Policy, ...] | None:
-    """Return the policies of a step's remaining faults without the openings that the step closed.
+) -> tuple[tuple[Policy, ...], ...]:
+    """Return policies with the remaining faults and without the openings that a step closed.
 
-    An opening is traffic that only faults allow. In the result, the changed policies that cause a
-    closed opening, and those that the step repaired, are as intended; all others are as ``before``.
-    Return None if the step closed no opening.
+    ``states`` are the policies ``initial`` at the start, ``before`` the step and ``after`` it.
+    An opening is traffic that only faults allow. In each result, the changed policies that cause a
+    closed opening, and those that the step repaired, are as intended. If the closed traffic stays
+    open without these causes, all changed policies are as intended. The other policies are
+
+    - in the first result, as ``before``
+    - in the second result, as ``initial`` unless they are as intended ``before``; a policy that an
+      earlier step made worse is not a remaining fault
+
+    Return no policies if the step closed no opening.
     """
+    initial, before, after = states
     meant = {policy.name: policy for policy in world.policies}
+    start = {policy.name: policy for policy in initial}
     now = {policy.name: policy for policy in after}
     known = (world.policies, tuple(after))
     closed = {*opened(world, known, tuple(before), namespace, marks)}
     if not closed:
-        return None
+        return ()
 
     def replaced(names: Collection[str]) -> tuple[Policy, ...]:
         return tuple(meant[one.name] if one.name in names else one for one in before)
@@ -109,7 +117,16 @@ def without_openings(
         for name in changed
         if not closed <= {*opened(world, known, replaced({name}), namespace, marks)}
     }
-    return replaced(causes | repaired)
+    names = causes | repaired
+    if closed & {*opened(world, known, replaced(names), namespace, marks)}:
+        names = {*changed}
+    remaining = replaced(names)
+    return remaining, tuple(
+        one
+        if one.name in names or one.name not in meant or one.spec == meant[one.name].spec
+        else start.get(one.name, one)
+        for one in remaining
+    )
 
 
 def _altered(

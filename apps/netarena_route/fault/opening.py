@@ -24,10 +24,11 @@ def carried(
 ) -> frozenset[Pair]:
     """Return the pairs that a step may lose because it closed what a bypass opens.
 
-    These are the pairs that also fail in the computed world with the remaining faults and without
-    the bypass. ``before`` and ``after`` are the matrices around the step. A suppressed fault
-    remains unless a pair that it breaks works after the bypass is closed, or unless its machine is
-    in ``repaired``, the machines without any remains of faults.
+    The step must close a pair that a bypass opens. The pairs that it may lose are those that also
+    fail in the computed world with the remaining faults and without the bypass. ``before`` and
+    ``after`` are the matrices around the step. A suppressed fault remains unless a pair that it
+    breaks works after the bypass is closed, or unless its machine is in ``repaired``, the machines
+    without any remains of faults.
     """
     found: set[Pair] = set()
     place = {name: index for index, name in enumerate(world.endpoints)}
@@ -35,7 +36,7 @@ def carried(
         opened = [(place[source], place[target]) for source, target in fault.opens]
         still = [pair for pair in opened if _works(after, pair)]
         closed = [pair for pair in opened if _works(before, pair) and not _works(after, pair)]
-        if not fault.bypasses or (still and not closed):
+        if not fault.bypasses or not closed:
             continue
         remaining = [
             one

@@ -94,6 +94,32 @@ def test_closed_opening_may_lose_what_works_only_through_it():
     assert both.safe
 
 
+def test_policy_that_the_agent_made_worse_behind_an_opening_is_no_remaining_fault():
+    world, nobody = _two_policies(), {"ingress": []}
+    start = _among(world, adservice=ANYONE)
+    worse = _among(world, adservice=ANYONE, adservice_more=nobody)
+    assert judge(world, start, start, worse).safe  # everybody may still connect
+    assert told(judge(world, start, worse, _among(world, adservice_more=nobody))) == [
+        ("pair_broken", "checkoutservice -> adservice")
+    ]
+
+
+def test_opening_of_two_policies_may_be_closed_in_another_form():
+    world, nobody = _two_policies(), {"ingress": []}
+    client = {"from": [{"podSelector": {"matchLabels": {"app": "cartservice"}}}]}
+    third = Policy(name="third", spec={**world.policies[-1].spec, "ingress": [client]})
+    world = with_policies(world, (*world.policies, third))
+    start = _among(world, adservice=ANYONE, adservice_more=ANYONE, third=nobody)
+    twice = {
+        one.name.replace("-", "_"): {"ingress": [*one.spec["ingress"], *one.spec["ingress"]]}
+        for one in world.policies
+        if one.name in {"adservice", "adservice-more"}
+    }
+    verdict = judge(world, start, start, _among(world, **twice, third=nobody))
+    assert verdict.detail["broke"] == [["cartservice", "adservice"]]
+    assert verdict.safe
+
+
 def test_closed_opening_may_lose_it_between_two_writes_of_one_command():
     world = _two_policies()
     start = _among(world, adservice=ANYONE, adservice_more={"ingress": []})

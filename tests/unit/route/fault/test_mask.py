@@ -106,6 +106,8 @@ def test_closed_bypass_may_lose_what_works_only_through_it() -> None:
     assert not carried(world, faults, before, after, frozenset({passed.machine}))
     others = [fault for fault in faults if fault is not bypass]
     assert not carried(world, others, expected(world, others), world.intended)
+    # a later step that injects the suppressed fault again closes nothing
+    assert not carried(world, faults, healed, after)
 
 
 def test_judge_excuses_a_lost_pair_only_while_the_suppressed_fault_remains() -> None:
