@@ -104,12 +104,15 @@ def endure(case: Case, trials: JsonValue) -> Judgement:
     """Judge the trials of a world: correct if all its contingencies were tried without difference.
 
     ``detail`` has the name of the failed contingency, the number of differences, and some of them.
+    If none failed, but some were not tried, its only key is ``contingency``: ``not tried``.
     """
     found = failed(case, trials)
     if found is None:
         done = isinstance(trials, list) and len(trials) == len(case.contingencies)
-        reason = "" if done else "Not all contingencies were tried."
-        return Judgement(correct=done, reason=reason)
+        if done:
+            return Judgement(correct=True)
+        reason = "Not all contingencies were tried."
+        return Judgement(correct=False, reason=reason, detail={"contingency": "not tried"})
     told, number = found.tell(), len(found.wrong) + len(found.other)
     return Judgement(
         correct=False,

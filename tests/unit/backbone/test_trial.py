@@ -43,8 +43,10 @@ def test_world_as_documented_in_each_contingency_endures(
 def test_contingencies_that_were_not_tried_do_not_count_as_survived(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
-    assert not endure(Case(contingent), right[:-1]).correct
-    assert not endure(Case(contingent), []).correct
+    for tried in (right[:-1], []):
+        verdict = endure(Case(contingent), tried)
+        assert not verdict.correct
+        assert verdict.detail == {"contingency": "not tried"}
 
 
 @pytest.mark.parametrize("place", [0, -1])
