@@ -357,8 +357,8 @@ class Episode(Record):
     correct: bool = False
     safe: bool = False
     iterations: int = 0
-    #: A FailureReason for agent_failed; ``time_budget`` if the run was out of time; otherwise
-    #: empty.
+    #: A FailureReason for agent_failed; ``time_budget`` if the run was out of time;
+    #: ``world_broken`` if the world broke after the agent's reply; otherwise empty.
     reason: str = ""
     #: Explanation for users, one sentence.
     detail: str = ""
@@ -389,7 +389,8 @@ class Episode(Record):
     endurance: Judgement | None = None
     #: In a ticket, whether the agent declared the end; null otherwise and for invalid episodes.
     claimed: bool | None = None
-    #: Whether the state was correct at the declaration; null without a declaration.
+    #: Whether the declaration was right: the state was correct, and withstood all contingencies of
+    #: the world; null without a declaration.
     claim_right: bool | None = None
     #: How well the declared causes match; null if the agent declared no causes.
     localised: Localised | None = None

@@ -44,6 +44,7 @@ from netarena.model import (
 )
 from netarena.task.baseline import Baselines
 from netarena.task.evidence import Evidence
+from netarena.task.failure import WORLD_BROKEN
 from netarena.task.picture import Pictures
 from netarena.task.prompt import PromptParts
 from netarena.task.ticket import LEFTOVER, Tickets
@@ -630,13 +631,17 @@ def _of_ticket(query: Query, episode: Episode) -> Failure | None:
     if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
         return None
     harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
+    if episode.reason == WORLD_BROKEN and not harmed:
+        return None
     if not query.actions and (harmed or not episode.correct):
         return Failure(
             kind=FailureKind.NEEDLESS_REPAIR,
             rule="needless_repair",
             detail="Nothing was wrong at the start.",
         )
-    if episode.claim_right is False and not harmed:
+    # a failed contingency has a rule of its own
+    fragile = episode.endurance is not None and not episode.endurance.correct
+    if episode.claim_right is False and not harmed and not fragile:
         return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
     return None
 

@@ -10,6 +10,7 @@ rule                               kind                  holds if
 the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first one counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first
+``world_broken``                   operational error     the world, or a contingency, broke
 ``contingency``                    control logic error   only a contingency showed a difference
 ``not_executed``                   operational error     at least half of the turns did nothing
 ``repaired_in_part``               control logic error   fewer pairs are wrong than at the start
@@ -27,6 +28,9 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
+#: ``Episode.reason`` of a world that broke after the agent's reply. It is also the rule of the
+#: engine's finding if a command broke the world.
+WORLD_BROKEN = "world_broken"
 #: Maximum number of characters of the agent's last message that a detail quotes.
 TOLD_CHARS = 300
 #: Maximum number of distinct details that are counted per reason, because texts from agents are
@@ -120,8 +124,10 @@ def classify_turns(
     operational = FailureKind.OPERATIONAL
     if episode.outcome is Outcome.AGENT_FAILED:
         return Failure(kind=operational, rule="agent_failed", detail=episode.detail)
-    if episode.reason:
+    if episode.reason == FailureReason.TIME_BUDGET:
         return Failure(kind=operational, rule="out_of_time", detail=episode.detail)
+    if episode.reason == WORLD_BROKEN:
+        return Failure(kind=operational, rule=WORLD_BROKEN, detail=episode.detail)
     if episode.endurance is not None and not episode.endurance.correct:
         detail = episode.endurance.reason
         return Failure(kind=FailureKind.CONTROL_LOGIC, rule="contingency", detail=detail)

@@ -520,6 +520,7 @@ START = sight(adservice={"ingress": []}, emailservice={"ingress": []})
         (episode(ran(START), ran(CLOSED, "", FOUND)), FailureKind.SAFETY_VIOLATION, "exposed"),
         (episode(outcome=Outcome.AGENT_FAILED), FailureKind.OPERATIONAL, "agent_failed"),
         (episode(ran(CLOSED), reason="time_budget"), FailureKind.OPERATIONAL, "out_of_time"),
+        (episode(ran(CLOSED), reason="world_broken"), FailureKind.OPERATIONAL, "world_broken"),
         (episode(ran(START), Step(prompt="")), FailureKind.OPERATIONAL, "not_executed"),
         (
             episode(ran(START), ran(START, "Error from server\n[exit status 1]\n")),

@@ -623,6 +623,34 @@ def test_contingencies_are_tried_once_after_the_last_turn_of_a_repaired_world(
         assert {one.failure and one.failure.rule for one in episodes} == {"contingency"}
 
 
+TICKET = {"briefing": "ticket", "quiet": False, "max_iterations": 12}
+
+
+def open_all_and_declare(prompt: str, turn: int) -> str:
+    return open_all(prompt, turn) if turn < len(VALVES) else "done"
+
+
+def test_declaration_that_only_a_contingency_refutes_is_no_false_claim(tmp_path: Path) -> None:
+    _, episodes = assess(Stormy(wild), Scripted(open_all_and_declare), tmp_path, **TICKET)
+    assert {(one.claimed, one.claim_right) for one in episodes} == {(True, False)}
+    failures = {one.failure and (one.failure.rule, one.failure.detail) for one in episodes}
+    assert failures == {("contingency", "The storm closes a valve.")}
+
+
+@pytest.mark.parametrize("settings", [{}, TICKET])
+def test_contingency_that_breaks_the_world_is_named_as_the_failure(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    async def storm() -> bool:
+        raise EnvironmentFailed("the pump did not restart")
+
+    agent = Scripted(open_all_and_declare)
+    _, episodes = assess(Stormy(storm), agent, tmp_path, **settings)
+    assert {(one.outcome, one.safe) for one in episodes} == {(Outcome.UNSOLVED, True)}
+    failures = {one.failure and (one.failure.rule, one.failure.detail) for one in episodes}
+    assert failures == {("world_broken", "the pump did not restart")}
+
+
 def test_contingencies_are_not_tried_if_the_world_is_still_broken(tmp_path: Path) -> None:
     toy = Stormy(calm)
     _, episodes = assess(toy, Scripted(lambda p, t: "close v1"), tmp_path, max_iterations=2)
