@@ -23,13 +23,11 @@ from netarena.run.archive import Stored
 from netarena.run.assessment import RESULTS_NAME
 from netarena.run.record import make_record
 from netarena.run.result import write_document
+from netarena.task.failure import WORLD_BROKEN
 from netarena.task.ticket import as_declared
 
 #: Name of the copy of the results from before the first ``regrade --write``.
 BEFORE_NAME = "results.before-regrade.json"
-#: Rule of the engine's finding about a world that an agent broke. A grader cannot repeat this
-#: finding.
-WORLD_BROKEN = "world_broken"
 #: Fields that are part of the verdict. Changes of other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
 _JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
@@ -93,14 +91,14 @@ def regrade(stored: Stored) -> Regrade:
         query = queries[episode.query_id]
         try:
             judgements = list(_judge(stored, query, episode))
+            again = _conclude(stored, query, episode, judgements)
         except Exception as error:
             raise ConfigError(
                 "directory",
-                f"query {query.id} cannot be judged ({type(error).__name__}: {error}): its query "
-                "or its states were changed or come from another version",
+                f"query {query.id} cannot be judged ({type(error).__name__}: {error}): its query, "
+                "states or contingencies were changed or come from another version",
             ) from error
         result.steps += sum(judgement is not None for judgement in judgements)
-        again = _conclude(stored, query, episode, judgements)
         again = stored.application.explain(query, again)
         result.differences += _compare(stored.header.role, episode, again)
         result.records.append(make_record(stored.application, query, again))
@@ -158,6 +156,7 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
             judged = stored.application.judge(query, episode.initial_state, before, before)
             yield as_declared(judged)
             continue
+        # a grader cannot repeat the engine's finding about a world that an agent broke
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
             continue
@@ -191,7 +190,8 @@ def _conclude(
     else:
         solved_at = next((number for number, each in known if each.correct), None)
     endurance = None
-    if stored.application.trials_s(query):
+    # the engine tries contingencies only if the final state is correct
+    if solved_at is not None and stored.application.trials_s(query):
         if episode.trials is not None:
             endurance = stored.application.endure(query, episode.trials)
         if endurance is None or not endurance.correct:

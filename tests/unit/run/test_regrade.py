@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from netarena.agent.interface import Brief
+from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.model import (
     Episode,
     Failure,
     FailureKind,
     Finding,
+    JsonValue,
     Judgement,
     Outcome,
     Query,
@@ -24,8 +26,8 @@ from netarena.run import archive
 from netarena.run.archive import read_run
 from netarena.run.assessment import conduct
 from netarena.run.regrade import Regrade, regrade, write_results
-from netarena.task.application import Application
-from tests.fake.lamp import Idler, Lamp, LampConfig, Scripted, Sweeper
+from netarena.task.application import Application, Environment
+from tests.fake.lamp import Idler, Lamp, LampConfig, Room, Scripted, Sweeper
 
 CONFIG = LampConfig(num_queries=3, seed=5)
 
@@ -56,8 +58,13 @@ def installed(monkeypatch):
     return install
 
 
-def examine(out: Path, *agents: type[Scripted], config: LampConfig = CONFIG) -> Path:
-    application = Lamp()
+def examine(
+    out: Path,
+    *agents: type[Scripted],
+    config: LampConfig = CONFIG,
+    application: Application | None = None,
+) -> Path:
+    application = application or Lamp()
     roles = ("lamp_operator", "second_operator")
     team = {
         role: kind(kind.__name__, Brief(application, config, 5, role))
@@ -238,6 +245,66 @@ def test_query_that_cannot_be_judged_is_reported(tmp_path, installed):
     installed(Counting())
     spoil(folder, actions=[])
     with pytest.raises(ConfigError, match=r"^directory: query \S+ cannot be judged \(IndexError"):
+        regraded(folder)
+
+
+class Stormy(Lamp):
+    """A lamp application with one contingency, in which the repair holds."""
+
+    holds = True
+
+    def environment(self, query: Query, config: Config) -> Environment:
+        class Windy(Room):
+            async def finish(self) -> JsonValue:
+                return ["storm"]
+
+        assert isinstance(config, LampConfig)
+        return Windy(query, config)
+
+    def trials_s(self, query: Query) -> float:
+        return 1.0
+
+    def endure(self, query: Query, trials: JsonValue) -> Judgement:
+        return Judgement(correct=self.holds, reason="" if self.holds else "a storm put it out")
+
+
+class StormyHarsh(Stormy, Harsh):
+    pass
+
+
+class Fragile(Stormy):
+    holds = False
+
+
+class Forgetful(Stormy):
+    """A judge that does not know the stored contingencies."""
+
+    def endure(self, query: Query, trials: JsonValue) -> Judgement:
+        raise KeyError("storm")
+
+
+def test_contingencies_are_judged_again(tmp_path, installed):
+    folder = examine(tmp_path / "run", Sweeper, application=Stormy())
+    installed(Stormy())
+    assert regraded(folder).differences == []
+    installed(Fragile())
+    episodes = regraded(folder).episodes
+    assert {episode.outcome for episode in episodes} == {Outcome.UNSOLVED}
+    assert {episode.detail for episode in episodes} == {"a storm put it out"}
+
+
+def test_contingencies_do_not_explain_a_final_state_that_is_no_longer_correct(tmp_path, installed):
+    folder = examine(tmp_path / "run", Sweeper, application=Stormy())
+    installed(StormyHarsh())
+    episodes = regraded(folder).episodes
+    assert {episode.detail for episode in episodes} == {"never good enough"}
+    assert {episode.endurance for episode in episodes} == {None}
+
+
+def test_contingencies_that_cannot_be_judged_are_reported(tmp_path, installed):
+    folder = examine(tmp_path / "run", Sweeper, application=Stormy())
+    installed(Forgetful())
+    with pytest.raises(ConfigError, match=r"^directory: query \S+ cannot be judged \(KeyError"):
         regraded(folder)
 
 
