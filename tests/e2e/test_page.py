@@ -142,6 +142,7 @@ def test_page_of_results_lists_each_key_of_records_and_summary(name, keys, tmp_p
     some = {"Error", "Verifier-Error", "failure_type", "failure_rule", "Quality"}
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
     tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims", "leftover"}
+    tickets |= {"contingency"}
     assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
     # ``replaced`` appears only in resumed assessments under a secret seed, ``warnings`` only for an
     # unknown role, ``avg_quality`` only for planning tasks
