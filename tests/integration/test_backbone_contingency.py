@@ -93,6 +93,43 @@ async def _restart_each(net: Net) -> None:
     assert "cost 77" not in await told(net, "r1", _SHOWN)
 
 
+#: Commands that put another interface in the place of an end of a cable. Its replacement keeps its
+#: carrier. The link's own interface gets another name, or is deleted.
+_SUBSTITUTES = (
+    (
+        "ip link set eth0 down; ip link set eth0 name old; ip link set old up; "
+        "ip link add one type veth peer name two; ip link set one up; ip link set two up; "
+        "ip link add eth0 type bridge; ip link set eth0 up; "
+        "ip link set old master eth0; ip link set one master eth0; ip -br link"
+    ),
+    (
+        "index=$(cat /sys/class/net/eth0/ifindex); ip link del eth0; "
+        "ip link add eth0 index $index type veth peer name two; ip link set eth0 up; "
+        "ip link set two up; ip -br link"
+    ),
+)
+
+
+@pytest.mark.parametrize("substitute", _SUBSTITUTES)
+def test_replaced_end_of_a_cable_is_no_environment_failure(substitute: str) -> None:
+    async def run() -> None:
+        async with Warm() as warm:
+            net = await warm.begin_backbone(SETUP, "netns")
+            try:
+                await net.build()
+                await look(net)
+                assert re.search("^eth0[ @]", await told(net, "r0", substitute), re.MULTILINE)
+                await net.cut(INNER)
+                link = await told(net, "r0", _LINK)
+                assert "LOWER_UP" in link
+                assert "NO-CARRIER" in await told(net, "r1", _LINK)
+                await net.restore(INNER)
+            finally:
+                await net.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("course", [_cut_each, _restart_each])
 def test_judge_cuts_links_and_restarts_daemons_and_the_network_recovers(course, emulator) -> None:

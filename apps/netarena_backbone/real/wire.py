@@ -3,6 +3,9 @@
 Such a cable is two veth pairs and a bridge between them (``build``). If both inner ports are down,
 both machines lose their carrier, as when a cable is unplugged. Otherwise each machine has a carrier
 if the interface at the other end is up, as with a cable that has no bridge.
+
+Agents may rename, move, delete and replace the machines' ends, but cannot reach the judge's ports.
+An end is therefore recognised by its index and by the judge's port, which names its peer.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from netarena.sdk import EnvironmentFailed
 from netarena_backbone.real.build import is_direct, port_name
@@ -31,10 +35,14 @@ from netarena_network.real.netlink import (
 #: Multicast group of messages about links (linux/rtnetlink.h).
 _LINKS = 1
 _IFF_UP, _LOWER_UP = 0x1, 0x10000
-_IFLA_IFNAME = 3
+#: A veth's peer: its index, and the number of its namespace.
+_PEER = _IFLA_LINK, _IFLA_LINK_NETNSID = 5, 37
 _HEADER = struct.Struct("=BxHiII")
 #: Time limit until both machines have noticed that their carrier changed, and pause between checks.
 _NOTICED_S, _PAUSE_S = 5.0, 0.005
+
+
+_Peer: TypeAlias = tuple[bytes | None, ...]
 
 
 class _Wire(NamedTuple):
@@ -42,6 +50,8 @@ class _Wire(NamedTuple):
 
     ends: tuple[End, ...]
     ports: tuple[int, ...]
+    #: The peer of each port when the network was built (values of ``_PEER``).
+    peers: tuple[_Peer, ...]
 
 
 class Wires:
@@ -52,12 +62,13 @@ class Wires:
 
     def __init__(self, setup: Setup, netlinks: Mapping[str, Netlink]) -> None:
         self._netlinks = netlinks
+        peers = {link.ifindex: _peer(link) for link in links(netlinks[""])}
         self._wires: dict[frozenset[str], _Wire] = {}
         for number, cable in enumerate(setup.cables):
             if len(cable.ends) == 2 and not is_direct(setup, cable):
                 ports = tuple(socket.if_nametoindex(port_name(number, one)) for one in (1, 2))
                 pair = frozenset(end.machine for end in cable.ends)
-                self._wires[pair] = _Wire(cable.ends, ports)
+                self._wires[pair] = _Wire(cable.ends, ports, tuple(peers[port] for port in ports))
         self._cut: set[frozenset[str]] = set()
         self._events = Netlink()
         self._events.join(_LINKS)
@@ -98,8 +109,7 @@ class Wires:
 
     def _wanted(self, wire: _Wire) -> tuple[bool, ...]:
         """Return for each port whether the interface at the other end is up."""
-        states = [self._has(end, _IFF_UP) for end in wire.ends]
-        return tuple(states[::-1])
+        return tuple(_has(link, _IFF_UP) for link in self._links(wire)[::-1])
 
     def _set(self, wire: _Wire, *, up: tuple[bool, ...]) -> None:
         judge = self._netlinks[""]
@@ -115,16 +125,17 @@ class Wires:
     def _await_carriers(self, pair: frozenset[str]) -> None:
         """Wait until the kernel has processed the changed carriers at both ends of a cable.
 
-        The kernel would otherwise report a lost carrier up to a second later.
+        The kernel would otherwise report a lost carrier up to a second later. Ends that the agent
+        has removed are not awaited.
         """
         wire = self._wires[pair]
         deadline = time.monotonic() + _NOTICED_S
         while True:
             wanted = (False, False) if pair in self._cut else self._wanted(wire)
             late = [
-                end
-                for end, port_up in zip(wire.ends, wanted, strict=True)
-                if self._has(end, _LOWER_UP) != (port_up and self._has(end, _IFF_UP))
+                (end.machine, link.ifindex)
+                for end, link, port_up in zip(wire.ends, self._links(wire), wanted, strict=True)
+                if link and _has(link, _LOWER_UP) != (port_up and _has(link, _IFF_UP))
             ]
             judge = self._netlinks[""]
             inner = [link for link in links(judge) if link.ifindex in wire.ports]
@@ -136,24 +147,33 @@ class Wires:
                 return
             if time.monotonic() > deadline:
                 raise EnvironmentFailed(
-                    f"the carrier of {late[0].machine if late else 'a bridge'} does not change",
+                    f"the carrier of {late[0][0] if late else 'a bridge'} does not change",
                     proven_ours=True,
                 )
             judge.send([settle_link(port) for port in wire.ports] + shut)
-            for end in late:
-                if link := self._link(end):
-                    self._netlinks[end.machine].send([settle_link(link.ifindex)])
+            for machine, index in late:
+                self._netlinks[machine].send([settle_link(index)])
             time.sleep(_PAUSE_S)  # the kernel sends no event before it has processed the change
 
-    def _has(self, end: End, flag: int) -> bool:
-        link = self._link(end)
-        return link is not None and bool(link.flags & flag)
+    def _links(self, wire: _Wire) -> list[Link | None]:
+        """Return the interface at each end, or None if a command has removed or moved it."""
+        judged = {link.ifindex: _peer(link) for link in links(self._netlinks[""])}
+        found: list[Link | None] = []
+        for end, port, peer in zip(wire.ends, wire.ports, wire.peers, strict=True):
+            one = None
+            # A deleted end takes the judge's port with it; another interface may have its index.
+            if judged.get(port) == peer:
+                with contextlib.suppress(OSError):
+                    for link in links(self._netlinks[end.machine]):
+                        if link.ifindex == int.from_bytes(peer[0] or b"", sys.byteorder):
+                            one = link
+            found.append(one)
+        return found
 
-    def _link(self, end: End) -> Link | None:
-        """Return the interface at an end, or None if a command has removed it."""
-        name = end.interface.encode() + b"\0"
-        with contextlib.suppress(OSError):
-            for link in links(self._netlinks[end.machine]):
-                if link.attributes.get(_IFLA_IFNAME) == name:
-                    return link
-        return None
+
+def _peer(link: Link) -> _Peer:
+    return tuple(link.attributes.get(one) for one in _PEER)
+
+
+def _has(link: Link | None, flag: int) -> bool:
+    return link is not None and bool(link.flags & flag)
