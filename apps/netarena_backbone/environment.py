@@ -94,6 +94,7 @@ class BackboneEnvironment(Networked):
         net, case = self._opened, self._case
         if not isinstance(net, Net) or not case.contingencies:
             return None
+        await net.drop_pending()  # the deadline may have interrupted the last command
         trials: list[JsonValue] = []
         for contingency in case.contingencies:
             if contingency.cable is None:

@@ -156,13 +156,28 @@ class Net:
             self._unanswered = do
             try:
                 async with asyncio.timeout(within_s):
-                    answer = await self._life.ask({"do": do, **arguments})
+                    await self._life.send({"do": do, **arguments})
+                    answer = await self._life.receive()
             except TimeoutError:
                 raise EnvironmentFailed(
                     f"the network's worker process did not answer the request {do!r} within "
                     f"{within_s:g} s"
                 ) from None
             self._unanswered = ""
+        return self._content(do, answer)
+
+    async def drop_pending(self) -> None:
+        """Wait until a request that was cancelled has ended, and discard its result.
+
+        There is no time limit.
+        """
+        async with self._busy:
+            if do := self._unanswered:
+                answer = await self._life.receive()
+                self._unanswered = ""
+                self._content(do, answer)
+
+    def _content(self, do: str, answer: dict[str, Any]) -> Any:
         self.cpu_s = answer["cpu_s"]
         if "failed" in answer:
             ours = bool(answer.get("ours"))
@@ -182,10 +197,18 @@ class _Life:
         self._reader, self._writer = talk.reader, talk.writer
         self.end = talk.end
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def send(self, request: dict[str, Any]) -> None:
         try:
             self._writer.write(json.dumps(request).encode() + b"\n")
             await self._writer.drain()
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"the network's worker process does not answer: {error}"
+            ) from None
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next answer; if cancelled, a later call returns the same answer."""
+        try:
             line = await self._reader.readline()
         except (OSError, ValueError) as error:
             raise EnvironmentFailed(

@@ -13,6 +13,8 @@ from netarena.errors import EnvironmentFailed
 from netarena_backbone.app import Backbone
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
+from netarena_backbone.query import case_of
+from netarena_backbone.real.client import Net
 from netarena_backbone.world.model import World
 
 
@@ -56,3 +58,29 @@ def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     with pytest.raises(EnvironmentFailed, match="not a backbone query") as failed:
         asyncio.run(environment.open())
     assert failed.value.proven_ours
+
+
+def test_interrupted_command_ends_before_the_first_contingency() -> None:
+    """The deadline may interrupt a command, which the network's process still runs."""
+    done: list[str] = []
+
+    class Interrupted(Net):
+        def __init__(self) -> None:
+            pass
+
+        async def drop_pending(self) -> None:
+            done.append("drop")
+
+        async def restart(self, *, from_saved: bool = False) -> None:
+            assert done == ["drop"]
+            raise EnvironmentFailed("enough")
+
+    query = next(Backbone().generate(BackboneConfig.parse({"briefing": "ticket"}), 3))
+    nothing = cast("Any", None)
+    environment = BackboneEnvironment(query, BackboneConfig(world="backbone"), nothing)
+    case = case_of(query)
+    restart = tuple(one for one in case.contingencies if one.cable is None)
+    environment._case = cast("Any", SimpleNamespace(world=case.world, contingencies=restart))
+    environment._net = Interrupted()
+    with pytest.raises(EnvironmentFailed, match="enough"):
+        asyncio.run(environment.finish())
