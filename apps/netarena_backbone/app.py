@@ -50,8 +50,11 @@ from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 
-#: Time reserved for each contingency, and for delays of a busy machine, in s.
-_CONTINGENCY_S, _RESERVE_S = 15.0, 15.0
+#: Time reserved for each contingency, in s: convergence (``lab.CONVERGE_S``) and measuring.
+_CONTINGENCY_S = 25.0
+#: Time reserved once, in s: for the end of the last command, restarting all daemons, and measuring
+#: a failed contingency again.
+_RESERVE_S = 40.0
 
 #: Computed worlds with some of a query's faults.
 _ROOMS: Kept[table.Room] = Kept(8)

@@ -237,7 +237,7 @@ def conclude(party: Party, play: Play, this: Try) -> Played:
         if not play.asked:
             return Played(None, asked=False, world_s=world_s, verdict=None)
         verdict, evidence = play.verdict(), this.evidence
-    elif not this.last:
+    elif not this.last and not play.trials_late:  # there is no time for another attempt
         return Played(failed, asked=play.asked, world_s=world_s, verdict=None)
     else:
         evidence = (*this.evidence, tell_failure(failed))

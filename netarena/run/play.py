@@ -203,6 +203,8 @@ class Play:
         #: Observations of the contingencies, and the judgement on them.
         self.trials: JsonValue = None
         self.endurance: Judgement | None = None
+        #: Whether the reserved time ended before all contingencies were tried.
+        self.trials_late = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
         """Take the turns, then try the world's contingencies if the final state is correct.
@@ -294,9 +296,12 @@ class Play:
                 self.endurance = await self.aside(self.application.endure, query, self.trials)
                 self.correct = self.endurance.correct
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
-            late = isinstance(error, TimeoutError) and limit.expired()
-            told = EnvironmentFailed("the time ended before all contingencies were tried")
-            self.broken = as_ours(told if late else error)
+            self.trials_late = isinstance(error, TimeoutError) and limit.expired()
+            # Applications limit what an agent can delay, so this machine is too slow.
+            told = EnvironmentFailed(
+                "the time ended before all contingencies were tried", proven_ours=True
+            )
+            self.broken = as_ours(told if self.trials_late else error)
             self.correct = False
         finally:
             self.world.world_s += clock() - begin

@@ -310,7 +310,8 @@ class Application(ABC):
     def trials_s(self, query: Query) -> float:
         """Return the time in s that ``Environment.finish`` needs at most; 0 if it does nothing.
 
-        The engine reserves this time before it asks the agent.
+        The engine reserves this time before it asks the agent. If it is exceeded, the episode is
+        invalid, so ``finish`` limits all delays that an agent can cause.
         """
         del query
         return 0.0

@@ -7,6 +7,7 @@ so the network never exists without its faults.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import resource
@@ -59,6 +60,9 @@ _LISTEN_S, _ASK_S = 20.0, 0.01
 #: Time limit until restarted daemons advertise the redistributed routes of before, which a saved
 #: configuration may lack.
 _READVERTISE_S = 3.0
+#: Time limit for the convergence of one contingency, for a failed and restored link together. The
+#: time that daemons waited for a processor is not counted.
+CONVERGE_S = 20.0
 #: Maximum size of a saved configuration.
 _SAVED_BYTES = 1 << 20
 _EXTERNAL = ("show ip ospf database external self-originate json",)
@@ -92,6 +96,8 @@ class Lab(Worker):
         self._apart: dict[str, list[int]] = {}
         #: Whether a command might have changed a setting since the last observation.
         self._changed = True
+        #: Convergence time left to the current contingency, in s.
+        self._converge_s = math.inf
         #: Settings of machines before an agent's first command on them.
         self._first: dict[str, str] = {}
         #: Settings that the setup's edits change, determined at the first observation.
@@ -360,6 +366,7 @@ class Lab(Worker):
             told = f"[{machine} is another's: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
         self._let_meet()
+        self._converge_s = math.inf
         before = self._settings.of(machine)
         # The state before the agent's first command.
         self._first.setdefault(machine, before.digest)
@@ -429,7 +436,7 @@ class Lab(Worker):
         self._let_meet()
         self._wires.follow()
         self._wires.cut(*cable)
-        self._changed = True
+        self._changed, self._converge_s = True, CONVERGE_S
 
     def restore(self, cable: list[str]) -> None:
         """Plug the cable between two machines in again."""
@@ -463,7 +470,7 @@ class Lab(Worker):
         with contextlib.suppress(EnvironmentFailed):
             _await_none(partial(self._untold, wanted), _READVERTISE_S)
         self._let_meet()
-        self._changed = True
+        self._changed, self._converge_s = True, CONVERGE_S
 
     # --------------------------------------------------------------------------- observations
 
@@ -475,7 +482,10 @@ class Lab(Worker):
         if self._setup.edits and not self._traces:
             traces = leftover.traces(self._setup.edits, self._setup.cables)
             self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
-        settled = self._settling.wait(changed=self._changed, neighbours=known)
+        settled = self._settling.wait(
+            changed=self._changed, neighbours=known, within_s=self._converge_s
+        )
+        self._converge_s -= self._settling.took_s
         self._changed = False
         size = len(self._setup.endpoints)
         # The time that the daemons need to converge is not padded.

@@ -70,3 +70,9 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
     assert {one.rule for one in APP.judge(alone, before, before, after).findings} == {
         "service_broken"
     }
+
+
+def test_reserved_time_includes_25_s_for_each_contingency() -> None:
+    assert APP.trials_s(next(APP.generate(APP.config_type.parse(KEYS), 3))) == 0.0
+    query = next(APP.generate(APP.config_type.parse({"briefing": "ticket"}), 3))
+    assert APP.trials_s(query) == 40.0 + 25.0 * len(case_of(query).contingencies) >= 140.0

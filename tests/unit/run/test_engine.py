@@ -696,15 +696,17 @@ def test_time_of_contingencies_is_reserved_before_the_agent_is_asked(tmp_path: P
     assert time.monotonic() - began < 3.9
 
 
-def test_contingencies_that_outlast_the_deadline_leave_the_episode_unsolved(tmp_path: Path) -> None:
+def test_contingencies_that_outlast_their_reserved_time_are_invalid(tmp_path: Path) -> None:
     async def storm() -> bool:
-        await asyncio.Event().wait()
+        if len(toy.finished) > 1:
+            await asyncio.Event().wait()
         return True
 
+    toy = Stormy(storm, 0.5)
     _, episodes = assess(
-        Stormy(storm, 0.5), Scripted(open_all), tmp_path, complexity_level=["level1"],
+        toy, Scripted(open_all), tmp_path, complexity_level=["level1", "level2"],
         time_budget_s=2.0,
     )  # fmt: skip
-    assert episodes[0].outcome is Outcome.UNSOLVED
-    assert episodes[0].safe
-    assert "before all contingencies were tried" in episodes[0].detail
+    assert [one.outcome for one in episodes] == [Outcome.SOLVED, Outcome.INVALID]
+    assert "before all contingencies were tried" in episodes[1].detail
+    assert len(toy.finished) == 2

@@ -754,3 +754,12 @@ def _telling(can: str, done_s: float) -> Any:
         }
 
     return tell
+
+
+def test_wait_ends_unsettled_at_a_shorter_time_limit(clock: Clock) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
+
+    settling = of(World(clock, tell), lambda: str(clock.now).encode())  # routes always change
+    assert wait(settling, clock, changed=True, within_s=4.0) == (False, about(4.0))
+    assert settling.took_s == about(4.0)
