@@ -72,7 +72,9 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
     }
 
 
-def test_reserved_time_includes_25_s_for_each_contingency() -> None:
-    assert APP.trials_s(next(APP.generate(APP.config_type.parse(KEYS), 3))) == 0.0
-    query = next(APP.generate(APP.config_type.parse({"briefing": "ticket"}), 3))
-    assert APP.trials_s(query) == 40.0 + 25.0 * len(case_of(query).contingencies) >= 140.0
+def test_reserved_time_includes_25_s_for_each_contingency(contingent: World) -> None:
+    full = next(APP.generate(APP.config_type.parse(KEYS), 3))
+    assert APP.trials_s(full) == 0.0
+    initial = {"world": contingent.model_dump(mode="json", exclude_defaults=True)}
+    ticket = full.model_copy(update={"initial": initial})
+    assert APP.trials_s(ticket) == 40.0 + 25.0 * len(case_of(ticket).contingencies) > 40.0

@@ -13,7 +13,7 @@ from netarena.errors import EnvironmentFailed
 from netarena_backbone.app import Backbone
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
-from netarena_backbone.query import case_of
+from netarena_backbone.query import Case
 from netarena_backbone.real.client import Net
 from netarena_backbone.world.model import World
 
@@ -60,7 +60,7 @@ def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     assert failed.value.proven_ours
 
 
-def test_interrupted_command_ends_before_the_first_contingency() -> None:
+def test_interrupted_command_ends_before_the_first_contingency(contingent: World) -> None:
     """The deadline may interrupt a command, which the network's process still runs."""
     done: list[str] = []
 
@@ -75,12 +75,10 @@ def test_interrupted_command_ends_before_the_first_contingency() -> None:
             assert done == ["drop"]
             raise EnvironmentFailed("enough")
 
-    query = next(Backbone().generate(BackboneConfig.parse({"briefing": "ticket"}), 3))
     nothing = cast("Any", None)
-    environment = BackboneEnvironment(query, BackboneConfig(world="backbone"), nothing)
-    case = case_of(query)
-    restart = tuple(one for one in case.contingencies if one.cable is None)
-    environment._case = cast("Any", SimpleNamespace(world=case.world, contingencies=restart))
+    environment = BackboneEnvironment(nothing, BackboneConfig(world="backbone"), nothing)
+    restart = tuple(one for one in Case(contingent).contingencies if one.cable is None)
+    environment._case = cast("Any", SimpleNamespace(world=contingent, contingencies=restart))
     environment._net = Interrupted()
     with pytest.raises(EnvironmentFailed, match="enough"):
         asyncio.run(environment.finish())
