@@ -331,7 +331,7 @@ def _coverage(config: pytest.Config) -> Any:
 #: Order of the folders: tests that wait most run first, and the many fast tests run last.
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 #: Seconds of processor time after which a test is no longer traced.
-_TRACED_S = 1
+_TRACED_S = 1.5
 _NARROW_SCOPES = ("function", "session")
 
 

@@ -1,8 +1,10 @@
-"""One backbone shared by several tests; worlds are immutable."""
+"""Backbones shared by several tests; worlds are immutable."""
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +12,26 @@ from netarena_backbone.draw import draw
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.model import World
 
+#: Stored worlds, because drawing takes seconds in each process. This file, run as a program, writes
+#: them.
+STORED = Path(__file__).with_name("drawn.json")
+
+
+def draw_worlds() -> dict[str, World]:
+    """Return a backbone, and one with contingencies, as tickets have it."""
+    return {
+        name: draw(random.Random(4), 5, contingent=name == "contingent")
+        for name in ("world", "contingent")
+    }
+
+
+def _load(name: str) -> World:
+    return World.model_validate(json.loads(STORED.read_text(encoding="utf-8"))[name])
+
 
 @pytest.fixture(scope="package")
 def world() -> World:
-    return draw(random.Random(4), 5)
+    return _load("world")
 
 
 @pytest.fixture(scope="package")
@@ -24,4 +42,12 @@ def wanted(world: World) -> Facts:
 @pytest.fixture(scope="package")
 def contingent() -> World:
     """Return a backbone with contingencies, as tickets have it."""
-    return draw(random.Random(4), 5, contingent=True)
+    return _load("contingent")
+
+
+if __name__ == "__main__":
+    found = {
+        name: one.model_dump(mode="json", exclude_defaults=True)
+        for name, one in draw_worlds().items()
+    }
+    STORED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -12,12 +12,18 @@ from netarena_backbone.draw import draw
 from netarena_backbone.state import WORKS, intended
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
+from tests.unit.backbone.conftest import draw_worlds
 
 
 def test_same_seed_draws_the_same_world_and_it_survives_json() -> None:
     world = draw(random.Random(7), 4)
     assert world == draw(random.Random(7), 4)
     assert world == World.model_validate(world.model_dump(mode="json", exclude_defaults=True))
+
+
+def test_stored_worlds_equal_newly_drawn_ones(world: World, contingent: World) -> None:
+    # if the generator has changed: python tests/unit/backbone/conftest.py
+    assert draw_worlds() == {"world": world, "contingent": contingent}
 
 
 @pytest.mark.parametrize(("seed", "routers"), [(1, 4), (2, 7), (3, 10)])
