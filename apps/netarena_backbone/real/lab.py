@@ -137,7 +137,6 @@ class Lab(Worker):
         configure(self._setup, self._spaces)
         self._reach_kernels()
         self._wires = Wires(self._setup, self._netlinks)
-        self._stack.callback(self._wires.close)
         self._keep_apart(one.machine for one in self._setup.recipes if one.frr is not None)
         self._start_daemons()
         self._listen()  # while the daemons start
@@ -371,6 +370,7 @@ class Lab(Worker):
         # The state before the agent's first command.
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
+        self._wires.follow()  # the next command may read the carriers
         self._changed |= self._settings.of(machine).digest != before.digest
         logs = _HOME / machine / _LOGS
         if machine in self._daemons and (note := frr.refused_logs(answer["output"], logs)):

@@ -32,8 +32,6 @@ from netarena_network.real.netlink import (
     settle_link,
 )
 
-#: Multicast group of messages about links (linux/rtnetlink.h).
-_LINKS = 1
 _IFF_UP, _LOWER_UP = 0x1, 0x10000
 #: A veth's peer: its index, and the number of its namespace.
 _PEER = _IFLA_LINK, _IFLA_LINK_NETNSID = 5, 37
@@ -70,11 +68,6 @@ class Wires:
                 pair = frozenset(end.machine for end in cable.ends)
                 self._wires[pair] = _Wire(cable.ends, ports, tuple(peers[port] for port in ports))
         self._cut: set[frozenset[str]] = set()
-        self._events = Netlink()
-        self._events.join(_LINKS)
-
-    def close(self) -> None:
-        self._events.close()
 
     def cut(self, one: str, other: str) -> None:
         """Unplug the cable between two machines; return when both have lost their carrier.
@@ -95,17 +88,14 @@ class Wires:
         self._await_carriers(pair)
 
     def follow(self) -> None:
-        """If a machine has set an interface up or down, change the carrier of the other end."""
-        changed = False
-        try:
-            for _ in self._events.heard():
-                changed = True
-        except OSError:  # more events than the socket buffers
-            changed = True
-        if changed:
-            for pair, wire in self._wires.items():
-                if pair not in self._cut:
-                    self._set(wire, up=self._wanted(wire))
+        """If a machine has set an interface up or down, change the carrier of the other end.
+
+        The interfaces themselves are read: the kernel reports a changed carrier up to a second
+        later, and not at all to a port that is down.
+        """
+        for pair, wire in self._wires.items():
+            if pair not in self._cut:
+                self._set(wire, up=self._wanted(wire))
 
     def _wanted(self, wire: _Wire) -> tuple[bool, ...]:
         """Return for each port whether the interface at the other end is up."""
