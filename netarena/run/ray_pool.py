@@ -297,7 +297,8 @@ def _import() -> Any:
 def _make_folder() -> Path:
     """Create the folder of a run. Only its owner may enter it; Ray opens its own folder inside."""
     folder = tempfile.gettempdir()
-    folder = folder if len(os.fsencode(folder)) <= _FOLDER_CHARS else "/tmp"  # noqa: S108 -- mkdtemp
+    if len(os.fsencode(folder)) > _FOLDER_CHARS:
+        folder = "/tmp"  # noqa: S108 -- mkdtemp creates a private folder in it
     return Path(tempfile.mkdtemp(prefix="netarena-ray-", dir=folder))
 
 

@@ -106,6 +106,7 @@ class Way:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return await opens(world)
 
+            # replaced for the whole worker process, which the test ends
             Waterworks.open = fall  # type: ignore[method-assign]
         return Valves(self)
 
@@ -151,7 +152,7 @@ def kill_both(marker: Path) -> None:
     marker.with_name(f"pid-{os.getpid()}").touch()
     end = time.monotonic() + 20
     while len(found := [*marker.parent.glob("pid-*")]) < 2 and time.monotonic() < end:
-        time.sleep(0.01)
+        time.sleep(0.01)  # the other worker is no child, so there is no event to wait for
     if first(str(marker)):
         pids = {int(one.name.removeprefix("pid-")) for one in found}
         for pid in (*(pids - {os.getpid()}), os.getpid()):
@@ -309,6 +310,7 @@ def test_lost_ticket_counts_as_not_declared() -> None:
     worker: Any = SimpleNamespace(stages={}, roles={})
     stage = RemoteStage(head, party, worker, 1, b"", 1)
     told: dict[str, Any] = {}
+    # replaced, to see the values instead of a record
     stage._verdict = lambda this, **values: told.update(values)  # type: ignore[method-assign, assignment, func-returns-value]
     stage._lose(Try(0, 0, None, last=True), _Loss("signal 9"), answered=True, executed=True)
     assert (told["claimed"], told["turns_healthy"]) == (False, 0)
@@ -406,6 +408,7 @@ def _same(way: Way) -> Way:
 
 def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
     """Return a head of workers that hold worlds: a letter is a world of the participant."""
+    # the choice of a worker uses neither the pool nor the links, so empty objects replace them
     head = Remote(SimpleNamespace(), {}, lambda text: None)  # type: ignore[arg-type]
     for number, roles in enumerate(held):
         worker = remote._Worker(number, SimpleNamespace(node=""), ready=True)  # type: ignore[arg-type]
@@ -535,6 +538,7 @@ def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_
     there = conduct_on(Placement("ray", "10.0.0.1:1", 1), allow_link_local=False)
     agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants\.toy_operator: http://127\.0\.0\.1:1 is"):
+        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))  # type: ignore[arg-type]
 
 
