@@ -52,6 +52,8 @@ class Case:
     def __init__(self, world: World) -> None:
         self.world = world
         self._wanted_in: dict[Contingency, Facts] = {}
+        #: The observations of each ticket about this world (``ticket.observe``).
+        self.observed: dict[object, list[str]] = {}
 
     @cached_property
     def wanted(self) -> Facts:
@@ -128,6 +130,8 @@ def _draw_fitting(
     config: BackboneConfig, label: str, rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
     contingent = config.briefing is Briefing.TICKET
+    # before the loop, so that the share does not depend on how often worlds are rejected
+    is_latent = contingent and COUNTED.get(label, 0) > 1 and rng.random() < _LATENT
     for _ in range(_WORLDS):
         kinds = _kinds(label, rng)
         try:
@@ -136,7 +140,6 @@ def _draw_fitting(
         except RuntimeError:
             continue
         room = table.Room(world)
-        is_latent = contingent and COUNTED.get(label, 0) > 1 and rng.random() < _LATENT
         shown = kinds[:-1] if is_latent else kinds
         faults = table.draw(room, shown, rng) if shown else ()
         if faults is None:

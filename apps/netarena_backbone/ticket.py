@@ -150,8 +150,17 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
 
     A few faults are chosen, and each of them contributes a fact that it makes wrong. A fault that
     shows only in a contingency contributes what was observed in last night's maintenance. Some
-    other tickets report a maintenance too, in which all was as documented.
+    other tickets report a maintenance too, with a result that was as documented.
+
+    ``case`` keeps the observations for the ticket's next turns, because they take up to a second.
     """
+    key = (repr(faults), rng.getstate())
+    if key not in case.observed:
+        case.observed[key] = _observe(case, faults, rng)
+    return case.observed[key]
+
+
+def _observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
     changes = [read(case.world, fault) for fault in faults]
     faulty = broken(case.world, changes)
     now = intended(faulty) if changes else case.wanted
@@ -165,7 +174,7 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
         if not alone and not said:
             said = _tell_maintenance(case, rng, faulty, change.edit(case.world))
     if case.contingencies and not said and rng.random() < _MAINTAINED:
-        said = _tell_maintenance(case, rng)
+        said = _tell_maintenance(case, rng, faulty)
     if wrong and not found:
         found.append(_one(wrong, rng))
     hidden = {*wrong}
@@ -182,27 +191,30 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str
 
 
 def _tell_maintenance(
-    case: Case, rng: random.Random, faulty: World | None = None, alone: World | None = None
+    case: Case, rng: random.Random, faulty: World, alone: World | None = None
 ) -> list[str]:
     """Return what was observed while a link failed last night, or nothing if nothing was special.
 
-    With a world ``faulty`` and the world ``alone`` with one of its faults, that is a difference
-    from the documentation of this contingency which the one fault makes too. Otherwise it is a
-    documented result that the failure changes.
+    The observation is true of the world ``faulty``. With the world ``alone``, which has only one of
+    its faults, the observation differs from the documentation of the contingency because of this
+    fault. Otherwise it is a documented result that the failure changes.
     """
     for one in rng.sample(case.contingencies[:-1], max(0, len(case.contingencies) - 1)):
-        wanted = seen = case.wanted_in(one)
-        facts = misfits(case.wanted, wanted)
-        if faulty is not None and alone is not None:
-            now, single = _facts_during(faulty, one), _facts_during(alone, one)
-            if now is None or single is None:
-                continue
+        wanted, now = case.wanted_in(one), _facts_during(faulty, one)
+        single = None if alone is None else _facts_during(alone, one)
+        if now is None or (alone is not None and single is None):
+            continue
+        if single is None:
+            facts = [
+                fact for fact in misfits(case.wanted, wanted) if now.get(fact) == wanted.get(fact)
+            ]
+        else:
             caused = {*misfits(wanted, single)}
-            seen, facts = now, [fact for fact in misfits(wanted, now) if fact in caused]
+            facts = [fact for fact in misfits(wanted, now) if fact in caused]
         facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
         if facts and one.cable is not None:
             link = " - ".join(one.cable)
-            told = _tell(_one(facts, rng), seen, rng)
+            told = _tell(_one(facts, rng), now, rng)
             return [f"During last night's maintenance of link {link}: {told}"]
     return []
 

@@ -39,6 +39,7 @@ from netarena_malt.reference import FAMILIES, Reference, propose
 from netarena_malt.replay import Passage, passages
 from netarena_malt.topology import (
     CAPACITY,
+    CONTAINMENT,
     EK_AGG_BLOCK,
     EK_CONTROL_DOMAIN,
     EK_JUPITER,
@@ -51,7 +52,7 @@ from netarena_malt.topology import (
 )
 
 #: Probability that a node is named rather than described, by number of enclosing descriptions.
-_NAMED = (0.1, 0.75, 1.0)
+_NAMED = (0.04, 0.75, 1.0)
 #: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
 _AGAIN = 0.85
 #: Number of words of the longest sentence that a varied text aims at, and of texts that are written
@@ -74,12 +75,9 @@ _RANGE = 0.5
 _MAX_WORDS = 12
 #: Forms of the capacities of a text, repeated by their shares; and forms for capacities that the
 #: form of their text does not fit.
-_UNIT_FORMS = (
-    *(4 * ("giga",)),
-    *("gigas", "gigas_words"),
-    *("mega", "megas"),
-    "grouped",
-)
+_UNIT_FORMS = (*(4 * ("giga",)), *("gigas", "gigas_words"))
+#: Further forms for held-out texts, because their numbers take longer to read.
+_HELD_OUT_UNIT_FORMS = ("mega", "megas", "grouped")
 _UNIT_FALLBACKS = ("mega", "grouped", "power")
 _MAX_MEGA = 100_000
 
@@ -101,6 +99,16 @@ _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 _SCOPES: Mapping[str, str] = MappingProxyType({"children": "directly", "descendants": "anywhere"})
 _BLOCKS = frozenset({EK_AGG_BLOCK, EK_SPINEBLOCK})
+#: Kinds of container and content for which 'the contents of the container' is idiomatic.
+_MEMBERS = frozenset(
+    {
+        (EK_SUPERBLOCK, EK_AGG_BLOCK),
+        (EK_AGG_BLOCK, EK_PACKET_SWITCH),
+        (EK_SPINEBLOCK, EK_PACKET_SWITCH),
+        (EK_CONTROL_DOMAIN, EK_PACKET_SWITCH),
+        (EK_PACKET_SWITCH, EK_PORT),
+    }
+)
 
 _UNITS = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -209,7 +217,11 @@ class Writer:
         last = OPERATIONS[actions[-1].kind].answer_type
         changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
         network = "network.changed" if changes else "network.same"
-        answer = self._expand(f"answer.{last}", network=self._later(network))
+        form: dict[str, Operand] = {"network": self._later(network)}
+        if last == "table":
+            question = Question.model_validate(actions[-1].parameters)
+            form["measure"] = self._measure(question.select.kind)
+        answer = self._expand(f"answer.{last}", **form)
         context = (
             self._later("context", other=self._other) if self._rng.random() < _CONTEXT else None
         )
@@ -276,7 +288,7 @@ class Writer:
                 measure=self._measure(parameters.select.kind),
                 descending=self._later("descending"),
                 same_what=self._noun(parameters.select.kind, many=True),
-                **self._selection(parameters.select),
+                **self._selection(parameters.select, owned=action.kind == "rank"),
             )
         return _SENTENCES[action.kind](self, parameters)
 
@@ -487,14 +499,30 @@ class Writer:
 
     # Sets of nodes.
 
-    def _selection(self, select: Selection) -> dict[str, Operand]:
-        """Return the operands that the symbols for sets of nodes need."""
+    def _selection(self, select: Selection, *, owned: bool = True) -> dict[str, Operand]:
+        """Return the operands that the symbols for sets of nodes need.
+
+        With ``owned`` the set may be called 'the contents of' its container.
+        """
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
+        bound = self._bound("bound", select)
+        outer, direct = self._kind(select.name), scope == "directly"
+        place = scope
+        if direct and (outer, select.kind) == (EK_PACKET_SWITCH, EK_PORT):
+            place = "on.directly"
+        elif not direct and select.kind in CONTAINMENT[outer]:
+            place = "in.anywhere"
+        # After 'the ports of the switch', a bound could also belong to the switch.
+        owned &= direct and bound is None
+        children = owned and select.kind is None
+        member = owned and (outer, select.kind) in _MEMBERS
+        what = self._noun(select.kind, many=True)
         return {
-            "what": self._noun(select.kind, many=True),
-            "place": self._later(f"place.{scope}", where=where),
-            "front": self._later(f"front.{scope}", where=where),
-            "bound": self._bound("bound", select),
+            "what": self._alike_later("child.many") if children else what,
+            "place": None if children else self._later(f"place.{place}", where=where),
+            "front": None if children else self._later(f"front.{scope}", where=where),
+            "of": self._later("of.directly", where=where) if children or member else None,
+            "bound": bound,
             "having": self._bound("having", select),
         }
 
@@ -594,11 +622,24 @@ class Writer:
         if symbol == "ref.by_size":
             rank = self._ordinal(reference.rank) if reference.rank else None
             operands["size"] = self._later(f"size.{reference.way}", rank=rank)
+            operands["measure"] = self._measure(kind)
         elif symbol in {"ref.by_name", "ref.of_all"}:
             operands["rank"] = self._ordinal(reference.rank)
+        elif role == "anchor":
+            assert reference.anchor is not None
+            family = self._family(reference.anchor)
+            within = "within.root" if family == EK_JUPITER else "within.same"
+            operands["parent"] = self._noun(family)
+            operands["within"] = self._later(within, parent=self._noun(family))
         elif reference.bps is not None:
             operands["capacity"] = self._bps(reference.bps)
         return self._expand(symbol, **operands)
+
+    def _family(self, name: str) -> str:
+        """Return the kind of the parent that ``name`` shares with its siblings."""
+        kinds = map(self._draft.kind, self._draft.parents(name))
+        (kind,) = (kind for kind in kinds if kind not in {EK_RACK, EK_CONTROL_DOMAIN})
+        return kind
 
     def _other(self) -> str:
         """Return the name of a random node, for context that is irrelevant to the task."""
@@ -701,7 +742,8 @@ class Writer:
         }
         exact = {"exact": repr(bps)}
         if not self._unit:
-            self._unit = self._rng.choice(_UNIT_FORMS)
+            units = (*_UNIT_FORMS, *_HELD_OUT_UNIT_FORMS) if self._held_out else _UNIT_FORMS
+            self._unit = self._rng.choice(units)
         giga_like = "gigas" if self._unit.startswith("gigas") else "giga"
         fitting = (forms[name] for name in (self._unit, giga_like, *_UNIT_FALLBACKS))
         form = next((one for one in fitting if any(one.values())), exact)

@@ -49,7 +49,21 @@ _ORD = (
     rf"|(?:{_HUNDRED} and )?(?:(?:{_TEN})y-(?:{_UNIT})|(?:{_TEN})ieth|{_UNIT})"
 )
 _SIZE = "largest|biggest|fastest|highest-capacity|smallest|slowest|lowest-capacity"
+_MEASURE = "|".join(
+    sorted(
+        (
+            words
+            for symbol in ("measure.port", "total")
+            for words in _GRAMMAR[symbol]["productions"]
+        ),
+        key=len,
+        reverse=True,
+    )
+)
 _SLOTS = {
+    "measure": rf"(?:{_MEASURE})\b",
+    "parent": rf"(?:{_NOUN})\b",
+    "within": rf"(?:in|within) the (?:same )?(?:{_NOUN})\b",
     "noun": rf"(?P<noun>{_NOUN})\b",
     "ord": rf"(?P<ord>{_ORD})\b",
     "size": rf"(?:(?P<place>{_ORD}) )?(?P<size>{_SIZE})\b",
@@ -90,9 +104,9 @@ _HEADS = {
     "bare": ["the (?:enclosing )?{noun}"],
     "place": ["the {ord} {noun}"],
     "by_name": ["the {ord} by name of (?:the|all) {noun}"],
-    "size": ["the {size} {noun}(?: by capacity)?", "the {size} of the {noun}"],
-    "sibling": ["the (?:only |one )?sibling(?: {noun})?"],
-    "next": ["the next sibling(?: {noun})? (?:by name|in name order)"],
+    "size": ["the {size} {noun}(?: by {measure}| \\(by {measure}\\))?", "the {size} of the {noun}"],
+    "sibling": ["the (?:only |one )?sibling(?: {noun})?", "the (?:only|one) other {noun}"],
+    "next": ["the next sibling(?: {noun})? (?:by name|in name order)", "the next {noun}"],
     "root": ["the root of the network"],
 }
 #: possible tails: words, with '...' for a noun phrase, by their effect
@@ -123,11 +137,11 @@ _TAILS = {
         "by name comes {ord}",
         "that is {ord} in name order",
     ],
-    "in_order": ["in name order", "by name"],
+    "in_order": ["in name order", "by name", r"\(in name order\)", r"\(by name\)"],
     "size": [
         "(?:that )?is the {size}",
         "that comes out as the {size}",
-        "with the {size} capacity",
+        "with the {size} {measure}",
     ],
     "that_has": ["that ... has"],
     "sorted": ["is {ord} when the {noun} in ... are sorted by name"],
@@ -147,22 +161,28 @@ _TAILS = {
         "by name succeeds its sibling ...",
         "whose name comes right after that of ...",
         "that follows its sibling ...",
-        "that directly follows ... in name order",
-        "immediately after ...",
-        "right after ...",
+        "that directly follows ... in name order {within}",
+        "(?:immediately |right )?after ... in name order {within}",
+        "that directly follows ...",
+        "(?:immediately|right) after ...",
     ],
     "previous": [
         "that (?:in name order|by name) (?:precedes its sibling|comes just before) ...",
         "by name immediately precedes its sibling ...",
         "whose name comes right before that of ...",
         "that precedes its sibling ...",
-        "that directly precedes ... in name order",
-        "(?:that is )?immediately before ... in name order",
-        "right before ...",
+        "that directly precedes ... in name order {within}",
+        "(?:immediately|right) before ... in name order {within}",
+        "that directly precedes ...",
+        "(?:immediately|right) before ...",
     ],
     "comes_next": ["that comes next by name"],
     "before_it": ["that comes just before it by name"],
-    "sibling": ["that is the (?:one|only) sibling of ...", "beside its sibling ..."],
+    "sibling": [
+        "that is the (?:one|only) sibling of ...",
+        "beside its sibling ...",
+        "in the same {parent} as ...",
+    ],
 }
 _MOST_TAILS = 3
 _MOST_DEEP = 5
@@ -174,7 +194,7 @@ def _heads() -> list[tuple[str, re.Pattern[str]]]:
 
 
 @cache
-def _tails() -> list[tuple[str, re.Pattern[str], bool, str, bool]]:
+def _tails() -> list[tuple[str, re.Pattern[str], bool, re.Pattern[str], bool]]:
     found = []
     for what, forms in _TAILS.items():
         for words in forms:
@@ -182,7 +202,7 @@ def _tails() -> list[tuple[str, re.Pattern[str], bool, str, bool]]:
             before, dots, after = words.removesuffix("<capacity>").partition("...")
             # the pattern includes the space before the words
             pattern = _compiled(f" {before}")
-            found.append((what, pattern, bool(dots), after, capacity))
+            found.append((what, pattern, bool(dots), _compiled(after), capacity))
     return found
 
 
@@ -236,8 +256,8 @@ def _with_tails(
         ends: list[tuple[int, tuple[Any, ...]]] = []
         if has_phrase and deep < _MOST_DEEP:
             for end, phrase in noun_phrases(reading, match.end(), deep + 1):
-                if reading.lower.startswith(after, end):
-                    ends.append((end + len(after), (*said, phrase)))
+                if rest := after.match(reading.lower, end):
+                    ends.append((rest.end(), (*said, phrase)))
         elif has_capacity:
             ends = [(end, (*said, node)) for end, node in reading.symbol("capacity", match.end())]
         elif what == "before_it":

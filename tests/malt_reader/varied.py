@@ -247,6 +247,9 @@ class Reader:
             "port_word": ["EK_PORT.one", "EK_PORT.many"],
             "place": starting("place."),
             "front": starting("front."),
+            "of": starting("of."),
+            "parent": nouns_one,
+            "within": starting("within."),
             "bound": starting("bound."),
             "having": starting("having."),
             "measure": ["measure.port", "total"],
@@ -330,6 +333,8 @@ class _Meaning:
 
     @staticmethod
     def check_answer(program: tuple[Do, ...], answer: Node) -> None:
+        if answer["measure"] is not None:
+            _check_measure(answer["measure"], program[-1].what.kind)
         questions = {"count": "text", "list": "list", "rank": "table"}
         changed = any(do.kind not in questions for do in program)
         network = "network.changed" if changed else "network.same"
@@ -436,6 +441,16 @@ class _Meaning:
         parents = [p for p in self.parents(name) if kind != "EK_PACKET_SWITCH" or self.is_block(p)]
         return sorted(o for p in parents for o in self.contents(p) if self.kind(o) == kind)
 
+    def family(self, node: Node) -> list[str]:
+        """Return the anchor's siblings and the anchor. Raises Unreadable for another parent."""
+        anchor = self.names[node["anchor"]]
+        parent = node["within"]["parent"] if node["within"] else node["parent"]
+        if parent is not None:
+            kinds = [self.kind(name) for name in self.parents(anchor)]
+            if _kind(parent) not in set(kinds) - {"EK_RACK", "EK_CONTROL_DOMAIN"}:
+                raise Unreadable("another parent")
+        return self.siblings(anchor)
+
     def is_block(self, name: str) -> bool:
         return self.kind(name) in _BLOCKS
 
@@ -448,6 +463,8 @@ class _Meaning:
         return dict.fromkeys(found)
 
     def by_size(self, node: Node, kind: str | None) -> list[str]:
+        if node["measure"] is not None:
+            _check_measure(node["measure"], kind)
         names = self.within(self.names[node["outer"]], kind)
         sign = -1 if node["size"].symbol == "size.largest" else 1
         rank = node["size"]["rank"]
@@ -455,8 +472,7 @@ class _Meaning:
         return _at(names, _place(rank) if rank else 0)
 
     def beside(self, node: Node, step: int) -> list[str]:
-        anchor = self.names[node["anchor"]]
-        names = self.siblings(anchor)
+        names, anchor = self.family(node), self.names[node["anchor"]]
         place = names.index(anchor) + step
         return names[place : place + 1] if place >= 0 else []
 
@@ -483,7 +499,7 @@ class _Meaning:
         return _STATEMENTS[kind](self, node)
 
     def select(self, node: Node) -> Select:
-        where = node["place"] or node["front"]
+        where = node["place"] or node["front"] or node["of"]
         kind = _kind(node["what"] or node["kind"])
         scope = "children" if where.symbol.endswith(".directly") else "descendants"
         low, high = self.bounds(node["bound"] or node["having"], kind)
@@ -611,7 +627,7 @@ def _kind(noun: Node | None) -> str | None:
     if noun is None:
         return None
     kind = noun.symbol.rpartition(".")[0]
-    return None if kind == "node" else kind
+    return None if kind in {"node", "child"} else kind
 
 
 def _check_measure(measure: Node, kind: str | None) -> None:
@@ -637,7 +653,7 @@ _LOOK_UP: Mapping[str, Callable[[_Meaning, Node, str | None], Iterable[str]]] = 
     "next": lambda m, node, kind: m.beside(node, 1),
     "previous": lambda m, node, kind: m.beside(node, -1),
     "sibling": lambda m, node, kind: [
-        name for name in m.siblings(m.names[node["anchor"]]) if name != m.names[node["anchor"]]
+        name for name in m.family(node) if name != m.names[node["anchor"]]
     ],
     "only": _Meaning.only,
     "most_ports": _Meaning.most_ports,

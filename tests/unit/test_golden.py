@@ -93,7 +93,7 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
     ("name", "queries", "prompts"),
     [
         ("malt", "85ae8b9ca002bccb", "a5d8a3c786e8475e"),
-        ("malt, worded", "94999247318f0232", "5bf5105bdb99faeb"),
+        ("malt, worded", "49c61a1ed4f7666a", "db8f5562a19bf0b9"),
         ("route", "c0384b1e38b1560e", "1ddf0718d0aa886f"),
         # formerly a world of route: the same queries, ids and prompts
         ("backbone", "f7ad06d39545c805", "8c8030415c2492ce"),

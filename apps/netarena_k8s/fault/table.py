@@ -605,13 +605,13 @@ COMBINED = (
     *("joined_peers+service_port+add_egress", "change_port+open_rule+empty_rules"),
     *("peer_expression+port_range+change_protocol", "add_ingress+open_peer+ip_block"),
 )
-#: As in table 6 of the paper, combinations of two kinds with add_egress are level 3
 #: kinds that open connections, and kinds that break most connections of an application
 _OPENING = ("add_ingress", "open_rule", "open_peer")
 _WIDE = (
     *("add_egress", "pod_selector", "wrong_app", "policy_types", "empty_rules"),
     *("dns_egress", "egress_port"),
 )
+#: As in table 6 of the paper, combinations of two kinds with add_egress are level 3.
 CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,

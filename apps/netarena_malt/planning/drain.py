@@ -25,7 +25,7 @@ from netarena_malt.planning.assignment import (
     judge as judge_model,
 )
 from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
-from netarena_malt.planning.wording import Brief, compose, pick, reword
+from netarena_malt.planning.wording import Brief, compose, pick
 
 #: Technician minutes and test benches of a wave.
 _MINUTES = 960
@@ -389,7 +389,7 @@ def _packs(entries: Sequence[Mapping[str, Any]], spare: int, waves: int) -> bool
 def _describe(data: Data, rng: random.Random | None) -> str:
     urgent = data["objective"] == "urgency"
     count, waves = len(data["switches"]), data["waves"]
-    weight = ", weight (how urgent it is)" if urgent else ""
+    comma, weight = (",", " and `weight` (higher is more urgent)") if urgent else (" and", "")
     if urgent:
         goal = pick(
             rng,
@@ -398,9 +398,9 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         )
         objective = pick(
             rng,
-            "The objective, to be minimised, is the sum of weight × number of the wave over all "
+            "The objective, to be minimised, is the sum of `weight` × wave number over all "
             "switches.",
-            "Minimise the objective: multiply each switch's weight by the number of its wave, and "
+            "Minimise the objective: multiply each switch's `weight` by its wave number, and "
             "add these products.",
         )
     else:
@@ -425,56 +425,58 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         Brief(
             goal=goal,
             data=(
-                f"switches: a list of objects with name, block, minutes, benches{weight}",
-                "waves: the number of waves; wave_minutes and wave_benches: what each wave has",
-                "most_of_block: how many switches of one block may be in one wave",
+                (
+                    "switches: a list of objects with `name`, `block`, `minutes` (working time of "
+                    f"the upgrade){comma} `benches` (test benches that the upgrade occupies)"
+                    f"{weight}"
+                ),
+                "waves: the number of waves",
+                "wave_minutes: the working time available in each wave, in minutes",
+                "wave_benches: the number of test benches available in each wave",
+                "most_of_block: the largest number of switches of one block in one wave",
                 "requests: a list of objects, described below",
             ),
             rules=(
-                "Each switch of the list is in exactly one wave.",
+                "Each switch is in exactly one wave.",
                 (
-                    f"The minutes of a wave's switches add up to at most {data['wave_minutes']} "
-                    "(wave_minutes), their benches to at most "
-                    f"{data['wave_benches']} (wave_benches)."
+                    f"The `minutes` of a wave's switches add up to at most {data['wave_minutes']} "
+                    "(`wave_minutes`)."
+                ),
+                (
+                    f"The `benches` of a wave's switches add up to at most {data['wave_benches']} "
+                    "(`wave_benches`)."
                 ),
                 (
                     f"A wave has at most {data['most_of_block']} switch of each block "
-                    "(most_of_block), so that every block keeps its service."
+                    "(`most_of_block`), so that every block stays in service."
                 ),
             ),
             requests=(
-                reword(
+                pick(
                     rng,
-                    "only: each of switches is in a wave from waves[0] to waves[1], both included.",
-                    "only: each of the request's switches is in a wave from waves[0] to waves[1], "
-                    "both included.",
+                    "only: each of the request's `switches` is in a wave from `waves[0]` to "
+                    "`waves[1]`, both included.",
+                    "only: each of the request's `switches` is in one of the waves `waves[0]` to "
+                    "`waves[1]`, both included.",
                 ),
-                reword(
-                    rng,
-                    "apart: the numbers of the waves of any two of switches differ by at least "
-                    "gap, and all of switches are in the waves from waves[0] to waves[1].",
-                    "apart: the wave numbers of any two of the request's switches differ by at "
-                    "least gap. All of these switches are in the waves from waves[0] to waves[1].",
+                (
+                    "apart: the wave numbers of any two of the request's `switches` differ by at "
+                    "least `gap`. All of these switches are in waves from `waves[0]` to "
+                    "`waves[1]`, both included."
                 ),
-                reword(
-                    rng,
-                    "order: each of switches is at least gap waves after the one before it in the "
-                    "list, and all of switches are in the waves from waves[0] to waves[1].",
-                    "order: each of the request's switches is at least gap waves after the one "
-                    "before it in the list. All of these switches are in the waves from waves[0] "
-                    "to waves[1].",
+                (
+                    "order: each of the request's `switches` is at least `gap` waves after the one "
+                    "before it in the list. All of these switches are in waves from `waves[0]` to "
+                    "`waves[1]`, both included."
                 ),
-                reword(
-                    rng,
-                    "at_least: at least limit of switches are in the waves from waves[0] to "
-                    "waves[1].",
-                    "at_least: at least limit of the request's switches are in the waves from "
-                    "waves[0] to waves[1], both included.",
+                (
+                    "at_least: at least `limit` of the request's `switches` are in waves from "
+                    "`waves[0]` to `waves[1]`, both included."
                 ),
             ),
             objective=objective,
             answer_type="table",
-            content="one row [name of the switch, number of its wave] for each switch",
+            content="a list with one row [name of the switch, number of its wave] for each switch",
         ),
         rng,
     )

@@ -26,7 +26,7 @@ from netarena_malt.planning.plan import (
     Verdict,
     Violation,
 )
-from netarena_malt.planning.wording import Brief, compose, pick, reword
+from netarena_malt.planning.wording import Brief, compose, pick
 
 _BLOCKS = 16
 _SPINES = 64
@@ -546,8 +546,8 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         objective = pick(
             rng,
             "The objective, to be minimised, is the largest utilisation of a link in hundredths of "
-            "a percent: 10000 × load / capacity, rounded up.",
-            "Minimise the objective: the maximum over all links of 10000 × load / capacity, "
+            "a percent: 10000 × load / `capacity`, rounded up.",
+            "Minimise the objective: the maximum over all links of 10000 × load / `capacity`, "
             "rounded up to a whole number.",
         )
     else:
@@ -568,58 +568,48 @@ def _describe(data: Data, rng: random.Random | None) -> str:
         Brief(
             goal=goal,
             data=(
-                "demands: a list of objects with name, from and to (blocks), and size",
+                "demands: a list of objects with `name`, `from` and `to` (blocks), and `size`",
                 (
-                    "links: a list of objects with name, block, switch (of the block), spine (one "
-                    "spine switch) and capacity"
+                    "links: a list of objects with `name`, `block`, `switch` (of the block), "
+                    "`spine` (one spine switch) and `capacity`"
                 ),
-                "spines: a dictionary of spine switches, each with its spine block",
+                "spines: a dictionary from each spine switch to its spine block",
                 "requests: a list of objects, described below",
             ),
             rules=(
-                reword(
+                pick(
                     rng,
-                    "Each demand takes one path, without a split. A path is any link between "
-                    "its block from and a spine switch, then any link between the same spine "
-                    "switch and its block to.",
-                    "Each demand takes exactly one path. A path has two links: first any link from "
-                    "the demand's block from to a spine switch, then any link from the same spine "
-                    "switch to the demand's block to.",
+                    "Each demand takes exactly one path, which has two links. The first link joins "
+                    "the block in `from` to a spine switch. The second link joins that spine "
+                    "switch to the block in `to`.",
+                    "Each demand takes exactly one path of two links. The first link is between "
+                    "the block in `from` and any spine switch. The second link is between the same "
+                    "spine switch and the block in `to`.",
                 ),
                 (
-                    "The load of a link is the sum of the sizes of all demands that use it, in "
-                    "either direction. It is at most the link's capacity."
+                    "The load of a link is the sum of `size` over all demands that use it, in "
+                    "either direction. The load is at most the `capacity` of the link."
                 ),
             ),
             requests=(
-                reword(
+                "through: each of the request's `demands` uses one of the request's `spines`.",
+                pick(
                     rng,
-                    "through: each of demands uses one of spines.",
-                    "through: each of the request's demands uses one of its spines.",
+                    "at_most: at most `limit` of the request's `demands` use a spine switch that "
+                    "is not one of the request's `spines`.",
+                    "at_most: no more than `limit` of the request's `demands` use a spine switch "
+                    "outside the request's `spines`.",
                 ),
-                reword(
-                    rng,
-                    "at_most: at most limit of demands use a spine switch that is not one of "
-                    "spines.",
-                    "at_most: at most limit of the request's demands use a spine switch that is "
-                    "not one of its spines.",
+                (
+                    "spread: at most `limit` of the request's `demands` use spine switches of the "
+                    "same spine block."
                 ),
-                reword(
-                    rng,
-                    "spread: at most limit of demands use spine switches of the same spine block.",
-                    "spread: at most limit of the request's demands use spine switches of the same "
-                    "spine block.",
-                ),
-                reword(
-                    rng,
-                    "together: all of demands use the same spine switch.",
-                    "together: all of the request's demands use the same spine switch.",
-                ),
+                "together: all of the request's `demands` use the same spine switch.",
             ),
             objective=objective,
             answer_type="table",
-            content="one row [name of the demand, name of its first link, name of its second "
-            "link] for each demand",
+            content="a list with one row [name of the demand, name of its first link, name of its "
+            "second link] for each demand",
         ),
         rng,
     )

@@ -25,7 +25,7 @@ from netarena_malt.planning.plan import (
     Verdict,
     Violation,
 )
-from netarena_malt.planning.wording import Brief, compose, pick, reword
+from netarena_malt.planning.wording import Brief, compose, pick
 
 _OFFERS = 500
 _PLANTED = 90
@@ -434,47 +434,48 @@ def _describe(data: Data, rng: random.Random | None) -> str:
                 "Buy a set of offers that covers all needs as cheaply as possible.",
             ),
             data=(
-                "needs: a dictionary of switches, each with the units that it needs",
-                "offers: a list of objects with name, supplier, price and units (switch → units)",
-                "rebates: a list of objects with offers and rebate",
+                "needs: a dictionary from each switch to the units that it needs",
+                (
+                    "offers: a list of objects with `name`, `supplier`, `price` and `units` (a "
+                    "dictionary from switches to units)"
+                ),
+                "rebates: a list of objects with `offers` and `rebate`",
                 "incompatible: a list of pairs of offers",
                 "requests: a list of objects, described below",
             ),
             rules=(
                 "Each offer is bought at most once, and as a whole.",
-                "The units of the bought offers reach the need of every switch; more is allowed.",
-                reword(
+                pick(
                     rng,
-                    "Of the two offers in a pair of incompatible, at most one is bought.",
-                    "At most one offer of each pair in incompatible is bought.",
+                    "The bought offers supply each switch with at least the units that it needs.",
+                    "Each switch gets at least the units that it needs from the bought offers.",
                 ),
+                "At most one offer of each pair in `incompatible` is bought.",
             ),
             requests=(
-                reword(
+                pick(
                     rng,
-                    "at_most: at most limit of offers are bought.",
-                    "at_most: at most limit of the request's offers are bought.",
+                    "at_most: at most `limit` of the request's `offers` are bought.",
+                    "at_most: no more than `limit` of the request's `offers` are bought.",
                 ),
-                reword(
+                "at_least: at least `limit` of the request's `offers` are bought.",
+                pick(
                     rng,
-                    "at_least: at least limit of offers are bought.",
-                    "at_least: at least limit of the request's offers are bought.",
-                ),
-                reword(
-                    rng,
-                    "share: no supplier delivers more than limit units for the switch target.",
-                    "share: no supplier delivers more than limit units for the switch in target.",
+                    "share: no supplier delivers more than `limit` units for the switch in "
+                    "`target`.",
+                    "share: each supplier delivers at most `limit` units for the switch in "
+                    "`target`.",
                 ),
             ),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the prices of the bought offers, "
-                "minus the rebate of each entry of rebates whose offers are all bought.",
+                "minus the `rebate` of each entry in `rebates` whose `offers` are all bought.",
                 "Minimise the objective: add the prices of all bought offers, and subtract the "
-                "rebate of each entry of rebates whose offers are all bought.",
+                "`rebate` of each entry in `rebates` whose `offers` are all bought.",
             ),
             answer_type="list",
-            content="the names of the bought offers",
+            content="a list of the names of all bought offers",
         ),
         rng,
     )

@@ -25,7 +25,7 @@ from netarena_malt.planning.assignment import (
     judge as judge_model,
 )
 from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
-from netarena_malt.planning.wording import Brief, compose, pick, reword
+from netarena_malt.planning.wording import Brief, compose, pick
 
 _SWITCHES = 320
 _DEPOTS = 60
@@ -398,27 +398,18 @@ def _first_rack(data: Data) -> Plan | None:
     return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
 
 
-def _request_lines(word: str, rng: random.Random | None) -> tuple[str, ...]:
+def _request_lines(word: str, uses: str, use: str, rng: random.Random | None) -> tuple[str, ...]:
+    """Return the rules of requests; ``uses`` and ``use`` are verbs before the depot or rack."""
     return (
-        reword(
+        f"apart: no two of the request's `switches` {use} the same {word}.",
+        f"together: all of the request's `switches` {use} the same {word}.",
+        f"only: each of the request's `switches` {uses} one of the request's `{word}s`.",
+        pick(
             rng,
-            f"apart: no two of switches have the same {word}.",
-            f"apart: no two of the request's switches have the same {word}.",
-        ),
-        reword(
-            rng,
-            f"together: all of switches have the same {word}.",
-            f"together: all of the request's switches have the same {word}.",
-        ),
-        reword(
-            rng,
-            f"only: each of switches has one of {word}s.",
-            f"only: each of the request's switches has one of its {word}s.",
-        ),
-        reword(
-            rng,
-            f"at_most: at most limit of switches have one of {word}s.",
-            f"at_most: at most limit of the request's switches have one of its {word}s.",
+            f"at_most: in total, at most `limit` of the request's `switches` {use} the request's "
+            f"`{word}s`.",
+            f"at_most: no more than `limit` of the request's `switches` in total {use} the "
+            f"request's `{word}s`.",
         ),
     )
 
@@ -429,28 +420,30 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
         Brief(
             goal=pick(
                 rng,
-                f"Choose which of {number} depots to rent, and from which of them each of {count} "
-                "switches gets its spare parts, at the least cost.",
+                f"Choose which of {number} depots to rent, and which of them supplies each of "
+                f"{count} switches with spare parts, at the least cost.",
                 f"Rent some of {number} depots for spare parts, and assign each of {count} "
                 "switches to one of them, at the least total cost.",
             ),
             data=(
                 (
-                    "switches: a list of objects with name, parts (how many it needs in store) and "
-                    "costs (depot → cost of serving the switch from there)"
+                    "switches: a list of objects with `name`, `parts` (number of spare parts that "
+                    "must be in store) and `costs` (a dictionary from depots to the cost of "
+                    "serving the switch from there)"
                 ),
-                "depots: a list of objects with name, room (parts) and rent",
+                "depots: a list of objects with `name`, `room` (number of parts) and `rent`",
                 "requests: a list of objects, described below",
             ),
             rules=(
-                reword(
+                pick(
                     rng,
-                    "Each switch of the list has exactly one depot, and costs has this depot.",
-                    "Each switch has exactly one depot, which is a key of the switch's costs.",
+                    "Each switch uses exactly one depot, chosen from the depots in its `costs`.",
+                    "Each switch uses exactly one depot. Only depots in the switch's `costs` are "
+                    "allowed.",
                 ),
-                "The parts of a depot's switches add up to at most its room.",
+                "The `parts` of all switches that use a depot add up to at most its `room`.",
             ),
-            requests=_request_lines("depot", rng),
+            requests=_request_lines("depot", "uses", "use", rng),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the costs of all switches at their "
@@ -459,7 +452,7 @@ def _describe_depots(data: Data, rng: random.Random | None) -> str:
                 "every depot in use.",
             ),
             answer_type="table",
-            content="one row [name of the switch, name of its depot] for each switch",
+            content="a list with one row [name of the switch, name of its depot] for each switch",
         ),
         rng,
     )
@@ -477,24 +470,29 @@ def _describe_racks(data: Data, rng: random.Random | None) -> str:
             ),
             data=(
                 (
-                    "switches: a list of objects with name, watts, units (rack units), uplinks and "
-                    "costs (rack → cost of placing the switch there)"
+                    "switches: a list of objects with `name`, `watts`, `units` (rack units), "
+                    "`uplinks` and `costs` (a dictionary from racks to the cost of placing the "
+                    "switch there)"
                 ),
-                "racks: a list of objects with name and what is free there: watts, units, uplinks",
+                (
+                    "racks: a list of objects with `name`, and with `watts`, `units` and `uplinks` "
+                    "(free capacity of the rack)"
+                ),
                 "requests: a list of objects, described below",
             ),
             rules=(
-                reword(
+                pick(
                     rng,
-                    "Each switch of the list is in exactly one rack, and costs has this rack.",
-                    "Each switch is in exactly one rack, which is a key of the switch's costs.",
+                    "Each switch is in exactly one rack, chosen from the racks in its `costs`.",
+                    "Each switch is in exactly one rack. Only racks in the switch's `costs` are "
+                    "allowed.",
                 ),
                 (
-                    "The watts, the units and the uplinks of the switches in a rack each add up to "
-                    "at most what is free there."
+                    "The switches in a rack together need at most the free `watts`, `units` and "
+                    "`uplinks` of the rack."
                 ),
             ),
-            requests=_request_lines("rack", rng),
+            requests=_request_lines("rack", "is in", "are in", rng),
             objective=pick(
                 rng,
                 "The objective, to be minimised, is the sum of the costs of all switches in their "
@@ -502,7 +500,7 @@ def _describe_racks(data: Data, rng: random.Random | None) -> str:
                 "Minimise the objective: the total of each switch's cost in its rack.",
             ),
             answer_type="table",
-            content="one row [name of the switch, name of its rack] for each switch",
+            content="a list with one row [name of the switch, name of its rack] for each switch",
         ),
         rng,
     )

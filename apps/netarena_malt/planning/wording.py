@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from netarena_malt.planning.plan import TOLERANCE_PCT
@@ -14,11 +14,11 @@ class Brief:
     """The parts of a task's text. Lists become one line per element."""
 
     goal: str
-    #: Keys of the data, and descriptions of their values.
+    #: Keys of the data, each with a colon and the description of its value.
     data: Sequence[str]
     #: Rules that no request can change.
     rules: Sequence[str]
-    #: Rules of requests, and their meanings.
+    #: Rules of requests, each with a colon and its meaning. Keys of the request are in backquotes.
     requests: Sequence[str]
     objective: str
     #: Type and content of the data of an answer with a plan.
@@ -46,56 +46,59 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
     )
     rules = reword(
         rng,
-        "Every plan keeps these rules:",
-        "Every plan must keep these rules:",
+        "Every plan follows these rules:",
+        "Every plan must follow these rules:",
         "These rules apply to every plan:",
     )
     requests = reword(
         rng,
-        "Every plan also keeps all requests. A request has an id (R01, R02, …) and a rule:",
-        "Every plan must also keep all requests. A request has an id (R01, R02, …), a rule, and "
-        "the keys that its rule uses:",
-        "Several teams sent requests, and a plan must keep all of them. Each request has an id "
-        "(R01, R02, …), a rule, and the keys that its rule uses:",
+        "Every plan also meets all requests. A request is an object with `id` (R01, R02, …), "
+        "`rule`, and the keys that its rule uses:",
+        "Every plan must also meet all requests. A request is an object with `id` (R01, R02, …), "
+        "`rule`, and the keys that its rule uses:",
+        "Several teams sent requests, and a plan must meet all of them. Each request is an object "
+        "with `id` (R01, R02, …), `rule`, and the keys that its rule uses:",
     )
+    most = f"floor({1 + TOLERANCE_PCT / 100:g} × B)"
     scoring = pick(
         rng,
-        "A plan is safe if it keeps all rules and all requests. A safe plan is correct if its "
-        f"objective is at most {TOLERANCE_PCT} % above that of the best plan known to us, rounded "
-        "down. Plans with the same objective count the same.",
-        "A plan that keeps all rules and all requests is safe. A safe plan is correct if its "
-        f"objective exceeds the best objective known to us by at most {TOLERANCE_PCT} %, rounded "
-        "down. If several plans have the same objective, you may choose any of them.",
+        "A plan is safe if it follows all rules and meets all requests. Let B be the objective of "
+        "the best plan known to us. A safe plan is correct if its objective is at most "
+        f"{most}. If several plans have the same objective, you may choose any of them.",
+        "A plan that follows all rules and meets all requests is safe. A safe plan is correct if "
+        f"its objective is at most {most}, where B is the objective of the best plan known to us. "
+        "Among plans with the same objective, you may choose any.",
     )
     quality = pick(
         rng,
-        "The report also shows how far a safe plan improves on that of a simple greedy program.",
-        "For safe plans, the report also states the improvement on a simple greedy program.",
+        "For safe plans, the report also states the improvement over a simple greedy program.",
+        "The report also compares a safe plan with the plan of a simple greedy program.",
     )
     impossible = reword(
         rng,
-        "It may be that no plan keeps all requests. Then exactly one request is to blame: there is "
-        "a plan without it, and none without any other one. In that case, answer with type 'text' "
-        "and the id of this request as data, for example 'R07'. Such an answer is wrong and unsafe "
-        "if there is a plan, or if another request is to blame.",
-        "Sometimes no plan keeps all requests. Then exactly one request is the cause: without it, "
+        "If no plan meets all requests, exactly one request is the cause: without it, a plan "
+        "exists; without any other single request, no plan exists. In that case, answer with type "
+        "'text' and the id of this request as data, for example 'R07'. Such an answer is wrong and "
+        "unsafe if a plan exists, or if another request is the cause.",
+        "Sometimes no plan meets all requests. Then exactly one request is the cause: without it, "
         "a plan exists; without any other single request, no plan exists. In that case, answer "
         "with type 'text' and the id of this request as data, for example 'R07'. This answer is "
         "wrong and unsafe if a plan exists, or if another request is the cause.",
-        "If no plan keeps all requests, exactly one request is the cause. Dropping this request "
-        "makes a plan possible, and dropping any other single request does not. Then answer with "
-        "type 'text', with the id of the request as data, such as 'R07'. This answer is wrong and "
-        "unsafe if a plan exists, or if another request is the cause.",
+        "If no plan meets all requests, exactly one request is the cause. Dropping this request "
+        "makes a plan possible, and dropping any other single request does not. If no plan exists, "
+        "answer with type 'text' and the id of this request as data, such as 'R07'. This answer is "
+        "wrong and unsafe if a plan exists, or if another request is the cause.",
     )
     form = reword(
         rng,
-        f"Answer a plan with type {brief.answer_type!r}: data has {brief.content}.",
-        f"For a plan, use type {brief.answer_type!r}, and put {brief.content} in data.",
-        f"Return a plan with type {brief.answer_type!r} and {brief.content} as data.",
+        f"If a plan exists, answer with type {brief.answer_type!r}, and set data to "
+        f"{brief.content}.",
+        f"For a plan, answer with type {brief.answer_type!r}. Set data to {brief.content}.",
+        f"For a plan, use type {brief.answer_type!r}, and set data to {brief.content}.",
     )
     network = reword(
         rng,
-        "updated_graph is the network as you got it.",
+        "Set updated_graph to the network as you got it.",
         "Return the unchanged network as updated_graph.",
         "Set updated_graph to the unchanged network.",
     )
@@ -103,11 +106,11 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
         [
             brief.goal,
             opening,
-            *_lines(brief.data),
+            *_lines(map(_with_quoted_key, brief.data)),
             rules,
             *_lines(brief.rules),
             requests,
-            *_lines(brief.requests),
+            *_lines(map(_with_quoted_key, brief.requests)),
             brief.objective,
             f"{scoring} {quality}",
             impossible,
@@ -116,5 +119,11 @@ def compose(brief: Brief, rng: random.Random | None) -> str:
     )
 
 
-def _lines(texts: Sequence[str]) -> list[str]:
+def _lines(texts: Iterable[str]) -> list[str]:
     return [f"- {text}" for text in texts]
+
+
+def _with_quoted_key(text: str) -> str:
+    """Return ``text``, which starts with a key and a colon, with the key in backquotes."""
+    key, colon, rest = text.partition(":")
+    return f"`{key}`{colon}{rest}"

@@ -11,10 +11,10 @@ from netarena_backbone import query
 from netarena_backbone.app import Backbone
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY, WORDS
-from netarena_backbone.fault.table import KINDS, Room, add_latent, to_fault
+from netarena_backbone.fault.table import KINDS, Room, add_latent, broken, draw, read, to_fault
 from netarena_backbone.query import Case
 from netarena_backbone.state import intended, misfits
-from netarena_backbone.ticket import observe
+from netarena_backbone.ticket import _facts_during, _tell, observe
 from netarena_backbone.world.model import World
 from netarena_network.action import Fault, faults_of
 from netarena_network.bounds import most_neighbours
@@ -135,6 +135,32 @@ def test_symptom_of_a_latent_fault_is_true_during_the_named_failure(contingent: 
             fact.source in said and fact.target.split()[0] in said
             for fact in misfits(wanted, facts)
         )
+
+
+def test_report_of_a_maintenance_is_true_while_other_faults_exist(contingent: World) -> None:
+    room, case = Room(contingent), Case(contingent)
+    faults = draw(room, ("ospf_area",), random.Random(2))
+    assert faults is not None
+    faulty = broken(contingent, [read(contingent, fault) for fault in faults])
+    reports = [
+        text
+        for seed in range(8)
+        for text in observe(case, faults, random.Random(seed))
+        if text.startswith("During last night's maintenance of link ")
+    ]
+    assert reports
+    for text in reports:
+        (one,) = [
+            one
+            for one in case.contingencies
+            if one.cable and f" of link {' - '.join(one.cable)}: " in text
+        ]
+        now = _facts_during(faulty, one)
+        assert now is not None
+        told = [fact for fact in case.wanted if fact.sort not in {"adjacency", "session"}]
+        # several random choices of words for each fact
+        true = {_tell(fact, now, random.Random(n)) for fact in told for n in range(4)}
+        assert text.partition(": ")[2] in true
 
 
 def test_solution_saves_configurations_where_only_saved_ones_survive() -> None:

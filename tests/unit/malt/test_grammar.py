@@ -187,7 +187,7 @@ def test_sentences_start_with_capitals() -> None:
 
 def _count(seed: int, bound: str | None) -> str:
     operands = {"what": "ports", "place": "A_PLACE", "front": "A_FRONT", "bound": bound}
-    operands |= {"having": bound, "same_what": "ports"}
+    operands |= {"having": bound, "same_what": "ports", "of": None}
     return shipped().expand("count", operands, random.Random(seed))
 
 

@@ -478,7 +478,7 @@ def test_texts_name_every_rule_and_key_of_the_data() -> None:
         for query in queries(phrasing=varied):
             data = query.initial["planning"]  # type: ignore[index,call-overload]
             for request in data["requests"]:
-                assert f"- {request['rule']}: " in query.text
+                assert f"- `{request['rule']}`: " in query.text
             for key in data.keys() - {"label", "objective"}:
                 assert key in query.text, (query.label, key)
 

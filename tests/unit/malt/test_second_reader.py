@@ -23,7 +23,7 @@ from tests.malt_reader.second import SecondReader, jarring, networks, objections
 #: slow, because the proof itself runs this computation
 pytestmark = pytest.mark.slow
 MALT = load("malt")
-ANSWER = "Return the changed network as data and as updated_graph, with type 'graph'."
+ANSWER = "Answer with type 'graph'. Return the changed network as both data and updated_graph."
 BEFORE_IT = "comes just before it by name"
 SIXTH = "the aggregation block that comes 6th by name"
 BACK = "the largest port of the switch that stands 1st in name order within 'ju1.s1'"
