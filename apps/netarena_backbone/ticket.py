@@ -200,21 +200,21 @@ def _tell_maintenance(
     fault. Otherwise it is a documented result that the failure changes.
     """
     for one in rng.sample(case.contingencies[:-1], max(0, len(case.contingencies) - 1)):
-        wanted, now = case.wanted_in(one), _facts_during(faulty, one)
-        single = None if alone is None else _facts_during(alone, one)
-        if now is None or (alone is not None and single is None):
+        wanted, seen = case.wanted_in(one), _facts_during(faulty, one)
+        by_fault = None if alone is None else _facts_during(alone, one)
+        if seen is None or (alone is not None and by_fault is None):
             continue
-        if single is None:
+        if by_fault is None:
             facts = [
-                fact for fact in misfits(case.wanted, wanted) if now.get(fact) == wanted.get(fact)
+                fact for fact in misfits(case.wanted, wanted) if seen.get(fact) == wanted.get(fact)
             ]
         else:
-            caused = {*misfits(wanted, single)}
-            facts = [fact for fact in misfits(wanted, now) if fact in caused]
+            caused = {*misfits(wanted, by_fault)}
+            facts = [fact for fact in misfits(wanted, seen) if fact in caused]
         facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
         if facts and one.cable is not None:
             link = " - ".join(one.cable)
-            told = _tell(_one(facts, rng), now, rng)
+            told = _tell(_one(facts, rng), seen, rng)
             return [f"During last night's maintenance of link {link}: {told}"]
     return []
 

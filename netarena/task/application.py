@@ -112,7 +112,7 @@ class Environment(ABC):
         """
 
     async def finish(self) -> JsonValue:
-        """Try the world's contingencies and return their observations; null if there are none.
+        """Try the world's contingencies; return their observations, or None without contingencies.
 
         The engine calls it at most once, after the agent's last turn and only if the final state is
         correct. ``Application.endure`` judges the result. Raises EnvironmentFailed if a contingency

@@ -67,9 +67,8 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
     # without the other fault, the same loss is harm
     alone = query.model_copy(update={"actions": query.actions[:1]})
     before, after = state(broken(world, changes[:1]), (0,)), state(broken(world, changes[1:]), ())
-    assert {one.rule for one in APP.judge(alone, before, before, after).findings} == {
-        "service_broken"
-    }
+    judgement = APP.judge(alone, before, before, after)
+    assert {finding.rule for finding in judgement.findings} == {"service_broken"}
 
 
 def test_reserved_time_includes_25_s_for_each_contingency(contingent: World) -> None:

@@ -187,7 +187,7 @@ HUGE: dict[str, str | tuple[str, str]] = {
     "fences": "```\n" * MANY,
     "opening fences": "```python\n" * (MANY // 2),
     "opening fences around a program": ("```python\n" * (MANY // 2), "class A:\n  " + CODE),
-    "programs that are none": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 5_000,
+    "classes instead of programs": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 5_000,
     "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 8_000,
     "blanks": " " * 4 * MANY,
     "lines": "\n" * 4 * MANY,
