@@ -189,7 +189,8 @@ def tried(query: Query) -> tuple[table.Room, list[int]]:
 
 
 #: Index of a query whose world keeps only saved configurations, and that of one that keeps all.
-SAVED, KEPT = 2, 3
+#: Both have a fault that only a contingency shows; a new generator version may need other indices.
+SAVED, KEPT = 8, 3
 
 
 @pytest.mark.parametrize("index", [SAVED, KEPT])
