@@ -409,9 +409,9 @@ def _same(way: Way) -> Way:
 def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
     """Return a head of workers that hold worlds: a letter is a world of the participant."""
     # the choice of a worker uses neither the pool nor the links, so empty objects replace them
-    head = Remote(SimpleNamespace(), {}, lambda text: None)  # type: ignore[arg-type]
+    head = Remote(SimpleNamespace(), {}, lambda text: None)
     for number, roles in enumerate(held):
-        worker = remote._Worker(number, SimpleNamespace(node=""), ready=True)  # type: ignore[arg-type]
+        worker = remote._Worker(number, SimpleNamespace(node=""), ready=True)
         worker.problems = dict.fromkeys("abc", "") | ({"b": unable} if number == 0 else {})
         worker.roles = dict(enumerate(roles))
         head._workers.append(worker)
@@ -539,7 +539,7 @@ def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_
     agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants\.toy_operator: http://127\.0\.0\.1:1 is"):
         # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
-        asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))  # type: ignore[arg-type]
+        asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 
 def test_check_agent_reports_workers_that_cannot_run_the_agent(
