@@ -8,14 +8,14 @@ left out if an operand in it is absent.
 A symbol determines how often each of its productions, including private productions, must mention
 each operand. Therefore no production can leave out information on which the answer depends:
 
-=========  ==============================================================
+=========  =================================================================================
 ``a``      exactly once
-``a|b``    exactly one of the two, once (a caller may leave out some)
-``a?``     exactly once, in brackets or not; if ``a`` is absent, brackets are left out
-           and productions that mention ``a`` outside brackets are not used
-``a|b?``   the same for one of the two, which are both present or both absent
-``a*``     any number of times, including none
-=========  ==============================================================
+``a|b``    exactly one of these operands (two or more), once; the caller may leave out some
+``a?``     like ``a``, but the caller may leave out ``a``: then brackets with ``a`` are left
+           out, and productions that mention it outside brackets are not used
+``a|b?``   like ``a|b``, but the caller may leave out all of these operands together
+``a*``     any number of times, or never
+=========  =================================================================================
 """
 
 from __future__ import annotations

@@ -51,9 +51,14 @@ def _page_with() -> str:
 def test_fault_page_lists_every_method() -> None:
     text = _PAGE.read_text(encoding="utf-8")
     assert text == _page_with()
-    assert f"{sum(map(len, KINDS.values()))} methods of {len(KINDS)} kinds" in text
-    numbers = (sum(map(len, LASTING.values())), sum(map(len, _TABLES["latent faults"].values())))
-    assert "{} methods, {} of them new".format(*numbers) in text
+    first, new = (sum(map(len, table.values())) for table in _TABLES.values())
+    kinds = len({*KINDS, *LASTING})
+    assert f"{first + new} methods of {kinds} kinds, {new} of them only in contingencies" in text
+    lasting = sum(map(len, LASTING.values()))
+    assert f"{lasting} methods, {new} of them new" in text
+    use = (_PAGE.parents[1] / "backbone.md").read_text(encoding="utf-8")
+    assert f"[All {first + new} fault methods]" in use
+    assert f"The {first} methods of the first table are" in use
 
 
 def test_fault_page_names_each_method_that_may_be_latent() -> None:
