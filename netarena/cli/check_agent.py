@@ -82,7 +82,7 @@ _GREETING = "Hello. This is a check of the connection; any text will do as a rep
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="With --from-workers: number of workers.  [default: one per core]",
+    help=f"With --from-workers: number of workers.  [default: one per core, at most {MAX_WORKERS}]",
 )
 @timeout_option(280.0, "Time limit for one reply, like agent_timeout_s in a run.")
 @json_option("the checks")
@@ -108,6 +108,9 @@ def command(  # noqa: PLR0913 -- one argument per option
         if app is None:
             raise ConfigError("--from-workers", "needs --application")
         placement.check(verbose=False, limits_cost=False, url=url, url_option="URL")
+        from netarena.run.ray_pool import check_ray
+
+        check_ray(ray_address, "--from-workers")
     for option, value in (("--ray-address", ray_address), ("--workers", workers)):
         if value is not None and not from_workers:
             raise ConfigError(option, "needs --from-workers")
@@ -115,7 +118,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
             found = [check async for check in checks]
-        if from_workers and app is not None:
+        # the head has waited for the card, and a run needs the card too
+        has_card = any(check.name == "card" and check.ok for check in found)
+        if from_workers and app is not None and has_card:
             found += await _ask_workers(url, app, placement)
         return found
 
@@ -183,41 +188,35 @@ async def _ask_workers(url: str, application: Application, placement: Placement)
         async with placement.open(sources, MAX_WORKERS, tell) as executor:
             assert isinstance(executor, Remote)
             await executor.check(application, config)
-            problem: Exception | None = None
+            problem = ""
             try:
                 await executor.join(Party(application, config, role, agent))
-            except AssessmentFailed as error:  # no worker reaches the agent
-                problem = error
+            except AssessmentFailed as error:  # no worker can run the agent
+                problem = str(error)
             reports = Counter(executor.reports(role))
-            if problem is not None and not reports:
-                remedy = "see the log of Ray's workers"
-                return [
-                    Check(
-                        name="workers",
-                        ok=False,
-                        severity=Severity.RUN,
-                        detail=str(problem),
-                        remedy=remedy,
-                    )
-                ]
     except AgentFailed as error:
         return [_failed("workers", error)]
+    except ConfigError as error:  # its option may be one that this command does not have
+        return [_judge_workers(error.problem, "start the workers as docs/scale.md describes")]
     finally:
         await agent.aclose()
+    if problem and not reports:  # all workers died
+        return [_judge_workers(problem, "see the log of Ray's workers")]
     return [_judge_node(node, number, problem) for (node, problem), number in reports.items()]
 
 
 def _judge_node(node: str, number: int, problem: str) -> Check:
-    return Check(
-        name="workers",
-        ok=not problem,
-        severity=Severity.RUN,
-        detail=f"{number} on {node}: {problem or 'connected to the agent'}",
-        remedy="let this node connect to the agent's URL, or use a cluster without the node; "
-        "workers there get no episode"
-        if problem
-        else "",
+    detail = f"{number} on {node}: {problem or 'connected to the agent'}"
+    remedy = (
+        "let this node connect to the agent's URL, or use a cluster without the node; workers "
+        "there get no episode"
     )
+    return _judge_workers(detail, remedy if problem else "")
+
+
+def _judge_workers(detail: str, remedy: str = "") -> Check:
+    """Return a check of workers; a ``remedy`` means that it failed."""
+    return Check(name="workers", ok=not remedy, severity=Severity.RUN, detail=detail, remedy=remedy)
 
 
 def _judge_card(card: Card, url: str) -> list[Check]:

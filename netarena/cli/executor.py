@@ -14,15 +14,18 @@ from urllib.parse import urlsplit
 
 import click
 
+from netarena.a2a.request import check_url
 from netarena.agent.interface import Agent, Brief, Named, load_agent
 from netarena.agent.program_agent import TurnAgent
 from netarena.config import Config
-from netarena.errors import ConfigError
+from netarena.errors import AssessmentFailed, ConfigError
 from netarena.run.executor import Executor
 from netarena.run.worker import Source
 from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
+#: Options of the operator that errors of the workers name.
+_OPTIONS = {"--executor", "--ray-address"}
 #: Time in which a worker must connect to an agent's URL, in s.
 _PROBE_S = 20.0
 log = logging.getLogger(__name__)
@@ -35,8 +38,8 @@ def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--workers",
             type=click.IntRange(1),
             metavar="N",
-            help="With --executor ray: number of workers.  [default: one per core, at most "
-            "--concurrency]",
+            help="With --executor ray: number of workers.  [default: one per core, at most one "
+            "per concurrent episode]",
         ),
         click.option(
             "--ray-address",
@@ -79,7 +82,7 @@ class Placement:
         url: str | None = None,
         url_option: str = "--agent",
     ) -> None:
-        """Raise ConfigError for options that exclude each other.
+        """Raise ConfigError for options that exclude each other, or a URL that workers cannot use.
 
         ``starts`` is ``--agent-cmd``; ``url`` is the agent's URL, given with ``url_option``.
         """
@@ -98,12 +101,14 @@ class Placement:
                     "serves the agent on 127.0.0.1, which workers on other nodes cannot reach: "
                     "start the agent yourself, and give its URL with --agent",
                 )
-        if url is not None and self.ray_address is not None and _is_loopback(url):
-            raise ConfigError(
-                url_option,
-                f"{url} is a different address on each node: give a URL that all nodes of the "
-                "cluster can reach",
-            )
+        if url is not None:
+            check_url(url, url_option)
+            if self.ray_address is not None and _is_loopback(url):
+                raise ConfigError(
+                    url_option,
+                    f"{url} is a different address on each node: give a URL that all nodes of the "
+                    "cluster can reach",
+                )
 
     @asynccontextmanager
     async def open(
@@ -201,7 +206,8 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
     """Return ``netarena.run.assessment.conduct`` with workers, for a service.
 
     The assessments run one after the other, since a process can use only one Ray at a time. The
-    agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them.
+    agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them. Without workers, an
+    assessment raises AssessmentFailed, because the error is not in the request.
     """
     turn = asyncio.Lock()
 
@@ -219,8 +225,14 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
             url, option = agent.info.base_url, f"participants.{role}"
             placement.check(verbose=False, limits_cost=False, url=url, url_option=option)
         sources = {role: partial(make, agent) for role, agent in agents.items()}
-        async with turn, placement.open(sources, config.concurrency, log.info) as executor:
-            return await conduct(application, config, agents, executor=executor, **options)
+        try:
+            async with turn, placement.open(sources, config.concurrency, log.info) as executor:
+                return await conduct(application, config, agents, executor=executor, **options)
+        except ConfigError as error:
+            if error.field not in _OPTIONS:
+                raise
+            log.error("cannot start workers: %s", error)  # noqa: TRY400 -- one line suffices
+            raise AssessmentFailed(f"cannot start workers: {error.problem}") from None
 
     return conduct_there
 

@@ -173,7 +173,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         limits_cost=plan.limits_cost,
         over_a2a=over_a2a,
         starts=agent_cmd is not None,
-        url=agent_name,
+        url=Choice(agent_name).url,
     )
     shard = None if part is None else Shard.parse(part)
     if shard is not None and (query_id or points or plan.estimate):

@@ -85,6 +85,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     placement.check(verbose=False, limits_cost=False)
     how: dict[str, Any] = {}
     if not placement.is_local:
+        from netarena.run.ray_pool import check_ray
+
+        check_ray(ray_address)
         how["conduct"] = conduct_on(placement, allow_link_local=allow_link_local)
     serve(
         app,

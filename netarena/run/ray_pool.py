@@ -26,6 +26,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -136,14 +137,8 @@ class RayPool:
             self._set(
                 {_TOKEN: None, _TOKEN_PATH: str(_write_token(self._folder)), "RAY_ADDRESS": None}
             )
-        elif not _has_token():
-            raise ConfigError(
-                "--ray-address",
-                f"the cluster's token is missing: set {_TOKEN_PATH} to a file that contains the "
-                f"token of its nodes (started with {_MODE}=token)",
-            )
         else:
-            _check_address(self._address)
+            _check_cluster(self._address)
         self._ray = _import()
         shared = {
             "log_to_driver": False,
@@ -282,16 +277,32 @@ class RayLink:
         return not any(node["NodeID"] == self._id and node["Alive"] for node in nodes)
 
 
+def check_ray(address: str | None, option: str = "--executor") -> None:
+    """Raise ConfigError if Ray is not installed, or if no cluster listens at ``address``.
+
+    ``option`` is the option that chose Ray. Ray is not imported, because it reads variables that a
+    pool sets first.
+    """
+    if find_spec("ray") is None:
+        raise _missing("ray", option)
+    if address is not None:
+        _check_cluster(address)
+
+
 def _import() -> Any:
     """Return the module of Ray. Raises ConfigError."""
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "--executor",
-            f'ray needs {error.name}, which is not installed: pip install "netarena[ray]"',
-        ) from None
+        raise _missing(error.name, "--executor") from None
     return ray
+
+
+def _missing(package: str | None, option: str) -> ConfigError:
+    return ConfigError(
+        option,
+        f'workers need the package {package}, which is not installed: pip install "netarena[ray]"',
+    )
 
 
 def _make_folder() -> Path:
@@ -315,6 +326,18 @@ def _write_token(folder: Path) -> Path:
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(_token())
     return path
+
+
+def _check_cluster(address: str) -> None:
+    """Raise ConfigError if the cluster's token is missing, or if no service listens at
+    ``address``."""
+    if not _has_token():
+        raise ConfigError(
+            "--ray-address",
+            f"the cluster's token is missing: set {_TOKEN_PATH} to a file that contains the "
+            f"token of its nodes (started with {_MODE}=token)",
+        )
+    _check_address(address)
 
 
 def _has_token() -> bool:

@@ -294,11 +294,14 @@ class Remote:
         return [worker for worker in self._ready() if worker.problems.get(role) == ""]
 
     def reports(self, role: str) -> list[tuple[str, str]]:
-        """Return for each worker its node, and why it cannot run an agent (empty if it can)."""
+        """Return for each worker its node, and why it cannot run an agent (empty if it can).
+
+        A worker that was able to run the agent, but died, is left out.
+        """
         return [
             (worker.link.node, worker.problems[role])
             for worker in self._workers
-            if role in worker.problems
+            if role in worker.problems and (worker.ready or worker.problems[role])
         ]
 
     def _problems(self, role: str) -> list[str]:

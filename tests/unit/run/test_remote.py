@@ -21,15 +21,15 @@ from netarena_toy import Toy, Waterworks
 from netarena.agent.interface import Agent
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError, FailureReason
-from netarena.model import AgentInfo, Episode, Outcome, Reply
+from netarena.model import AgentInfo, Check, Episode, Outcome, Reply
 from netarena.run import remote
 from netarena.run.assessment import conduct
 from netarena.run.channel import Decoder, encode, read_played
-from netarena.run.executor import Try
+from netarena.run.executor import Party, Try
 from netarena.run.journal import JOURNAL_NAME, read_events, read_journal
 from netarena.run.play import clock
 from netarena.run.relay import Relay
-from netarena.run.remote import LinkLostError, Remote, RemoteStage, _Loss
+from netarena.run.remote import LinkLostError, Remote, RemotePlayer, RemoteStage, _Loss
 from netarena.task.application import Application
 
 ROLE = "toy_operator"
@@ -557,6 +557,79 @@ def test_check_agent_reports_workers_that_cannot_run_the_agent(
         (False, "2 on node-0: agent: lacks the program"),
         (True, "1 on node-0: connected to the agent"),
     ]
+
+
+def ask_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    """Return what ``check-agent`` reports about two workers."""
+    from netarena.cli import check_agent
+    from netarena.cli.executor import Placement
+
+    way = Way()
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", OnePool)
+    monkeypatch.setattr(check_agent, "connect", lambda *_: Valves(way))
+    monkeypatch.setattr(check_agent, "make_source", lambda *_: way)
+    return asyncio.run(check_agent._ask_workers("", Toy(), Placement("ray", None, 2)))
+
+
+def test_check_agent_reports_workers_that_died_after_they_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = Remote.join
+
+    async def die(head: Remote, party: Party) -> RemotePlayer:
+        await join(head, party)
+        for worker in head._workers:
+            os.kill(worker.link.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        await head._changed.wait_for(lambda: all(one.lost for one in head._workers))
+        raise AssessmentFailed(head._why_nobody(party.role))
+
+    monkeypatch.setattr(Remote, "join", die)
+    monkeypatch.setattr(remote, "MOST_DEATHS", 0)
+    (check,) = ask_workers(tmp_path, monkeypatch)
+    assert (check.name, check.ok) == ("workers", False)
+    assert "no worker is left; the last one: " in check.detail
+    assert check.remedy
+
+
+def test_check_agent_reports_workers_that_cannot_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
+    (check,) = ask_workers(tmp_path, monkeypatch)
+    assert (check.name, check.ok) == ("workers", False)
+    assert check.detail.startswith("no worker can play: ")  # no option of another command
+    assert check.remedy
+
+
+def test_service_reports_workers_that_cannot_play_to_its_log_and_fails_the_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from netarena.a2a.client import A2AAgent
+    from netarena.cli.executor import Placement, conduct_on
+
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", OnePool)
+    monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
+    there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
+    agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
+    with pytest.raises(AssessmentFailed, match="cannot start workers: no worker can play: "):
+        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
+        asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
+    logged = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert [line.partition(": ")[0] for line in logged] == ["cannot start workers"]
+
+
+def test_invalid_request_is_refused_by_a_service_with_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from netarena.a2a.client import A2AAgent
+    from netarena.cli.executor import Placement, conduct_on
+
+    monkeypatch.setattr("netarena.run.ray_pool.RayPool", OnePool)
+    there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
+    agents = {"no role": A2AAgent("http://127.0.0.1:1")}
+    with pytest.raises(ConfigError, match=r"participants: the role 'no role' must match"):
+        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
+        asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 
 class BrokenLink:
