@@ -117,8 +117,9 @@ class BackboneEnvironment(Networked):
     ) -> tuple[State, bool]:
         """Return the settled state in a contingency, and whether it differs from the documentation.
 
-        The first observation ends as soon as the documented neighbours are established. A state
-        that differs is observed again, until it has settled and repeats itself.
+        The first observation waits for the documented neighbours and for all pending changes. A
+        state that differs is observed again, until two successive states are equal or
+        ``_CONFIRM_S`` have passed.
         """
         world = self._case.world
         lasting = world if restored else during(world, contingency)
@@ -131,7 +132,8 @@ class BackboneEnvironment(Networked):
             return trial.differs(self._case, contingency, state, restored=restored)
 
         net = self._opened
-        state = await net.observe(await asyncio.to_thread(known))  # other episodes go on meanwhile
+        neighbours_then = await asyncio.to_thread(known)  # other episodes go on meanwhile
+        state = await net.observe(neighbours_then, confirmed=True)
         deadline = time.monotonic() + _CONFIRM_S
         while is_wrong(state):
             before, state = state, await net.observe()

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.requires("backbone"), pytest.mark.xdist_group("backbon
 
 COMMAND_S = 15.0
 INNER, OUTER = ("r0", "r1"), ("x0", "r1")
+#: Address of x0 in its session with r1.
+EDGE = "192.0.2.2"
 SETUP = setup().model_copy(update={"cuttable": (INNER, OUTER)})
 _LINK = "ip link show eth0"
 _SHOWN = "vtysh -c 'show running-config' | grep 'ospf cost'; true"
@@ -132,8 +134,31 @@ def test_replaced_end_of_a_cable_is_no_environment_failure(substitute: str) -> N
     asyncio.run(run())
 
 
+async def _announce_late(net: Net) -> None:
+    """An advertisement interval delays what x0 receives after another link was restored."""
+    await look(net)
+    await told(
+        net,
+        "r1",
+        "vtysh -c 'configure terminal' -c 'router bgp 65000' "
+        "-c 'neighbor 192.0.2.2 advertisement-interval 10' "
+        "-c 'address-family ipv4 unicast' -c 'network 10.2.0.0/24'",
+    )
+    whole = await look(net)
+    assert {route.prefix for route in whole.heard[0]} == {"10.0.0.0/8", "10.2.0.0/24"}
+    await net.cut(INNER)
+    apart = await net.observe(one for one in whole.neighbours if one[0] == "x0" or one[2] == EDGE)
+    await net.restore(INNER)
+    early = await look(net, whole)
+    assert early.settled
+    assert early.heard == Observation.model_validate(apart).heard != whole.heard
+    final = Observation.model_validate(await net.observe(whole.neighbours, confirmed=True))
+    assert final.settled
+    assert final.heard == whole.heard
+
+
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("course", [_cut_each, _restart_each])
+@pytest.mark.parametrize("course", [_cut_each, _restart_each, _announce_late])
 def test_judge_cuts_links_and_restarts_daemons_and_the_network_recovers(course, emulator) -> None:
     async def run() -> None:
         async with Warm() as warm:

@@ -8,7 +8,8 @@ A network is settled when
   missing when the network was last settled and nothing has changed since,
 * a missing session has also been tried after its loss and after the last change of known state,
   because that change may have made the other end reachable,
-* or, instead of these three, the existing adjacencies are known to be all expected adjacencies,
+* or, instead of these three, the existing adjacencies are known to be all expected adjacencies, and
+  the caller does not ask for confirmation,
 * nothing is pending: no database exchange, no session that still sends its table, no computation or
   update, no daemon timer that triggers a change, and
 * the known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
@@ -362,6 +363,7 @@ class Settling:
         *,
         changed: bool,
         neighbours: AbstractSet[Neighbour] | None = None,
+        confirmed: bool = False,
         within_s: float = math.inf,
     ) -> bool:
         """Wait until the network is settled; return False if it is not settled in time.
@@ -369,10 +371,13 @@ class Settling:
         The time limit is ``SETTLE_S``, or ``within_s`` if that is shorter.
 
         The wait is a little longer if the network is quiet except for sessions that are being
-        retried. ``neighbours`` are the expected neighbours, if known. The expected observation is
-        then known too, so later actions are not awaited.
+        retried. ``neighbours`` are the expected neighbours, if known. The wait then ends as soon as
+        they are established, and later actions are not awaited. If the expected neighbours must be
+        ``confirmed``, only unexpected sessions are not awaited: each neighbour must be heard from
+        after the last change, and no timer may still trigger a change.
         """
         start = self._look()
+        brief = neighbours is not None and not confirmed
         anew = changed or (neighbours is not None and start.neighbours != neighbours)
         if anew:
             self._failing = set()
@@ -394,19 +399,19 @@ class Settling:
             else:
                 pause_s = _LOOK_S if left_s <= 0 else min(_LOOK_S, left_s + _LEAST_S)
             time.sleep(pause_s)
-            now = self._look(timed=neighbours is None and left_s <= pause_s)
+            now = self._look(timed=not brief and left_s <= pause_s)
             tries.note(before, now)
             self.took_s = _ran_s(start, now)
             if apart := tries.apart(now):
                 self._try_now(apart)
             before = now
             down |= {one for one, found in now.adjacencies.items() if not found.up}
-            found_all = neighbours is not None and now.neighbours == neighbours
+            found_all = brief and now.neighbours == neighbours
             moved, moving = moving, _moving(now, _ran_s(tries.moved, now))
             self.why = moving
             if not found_all:
                 self.why = self.why or self._missing(start, now, tries)
-            rests = not self.why and neighbours is None
+            rests = not self.why and not brief
             timed = now if now.acts_s else timed
             acting = _acting(now, _ran_s(tries.moved, now)) if rests else ""
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:

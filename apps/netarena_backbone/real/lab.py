@@ -474,7 +474,9 @@ class Lab(Worker):
 
     # --------------------------------------------------------------------------- observations
 
-    def observe(self, neighbours: list[list[str]] | None = None) -> dict[str, Any]:
+    def observe(
+        self, neighbours: list[list[str]] | None = None, *, confirmed: bool = False
+    ) -> dict[str, Any]:
         """Return the settled state; see ``Net.observe``."""
         self._let_meet()
         self._wires.follow()
@@ -483,7 +485,10 @@ class Lab(Worker):
             traces = leftover.traces(self._setup.edits, self._setup.cables)
             self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
         settled = self._settling.wait(
-            changed=self._changed, neighbours=known, within_s=self._converge_s
+            changed=self._changed,
+            neighbours=known,
+            confirmed=confirmed,
+            within_s=self._converge_s,
         )
         self._converge_s -= self._settling.took_s
         self._changed = False

@@ -124,16 +124,23 @@ class Net:
         return Output.model_validate(answer)
 
     async def observe(
-        self, neighbours: Iterable[tuple[str, str, str]] | None = None
+        self,
+        neighbours: Iterable[tuple[str, str, str]] | None = None,
+        *,
+        confirmed: bool = False,
     ) -> dict[str, JsonValue]:
         """Return the settled state (see ``state``).
 
         ``neighbours`` are the expected neighbours of a converged backbone. As soon as they are
-        established, the observation does not wait for other neighbours or for later changes.
+        established, the observation does not wait for other neighbours or for later changes. With
+        ``confirmed``, it still waits until every neighbour is heard from and no timer can trigger a
+        change.
         """
         known: dict[str, Any] = {}
         if neighbours is not None:
             known["neighbours"] = sorted(neighbours)
+        if confirmed:
+            known["confirmed"] = True
         answer = await self.ask("observe", **known)
         self.waited_s += answer["waited_s"]
         state: dict[str, JsonValue] = answer["state"]

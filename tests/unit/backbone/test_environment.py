@@ -15,6 +15,8 @@ from netarena_backbone.config import BackboneConfig
 from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
 from netarena_backbone.query import Case
 from netarena_backbone.real.client import Net
+from netarena_backbone.world.contingency import during
+from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
 
 
@@ -58,6 +60,28 @@ def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     with pytest.raises(EnvironmentFailed, match="not a backbone query") as failed:
         asyncio.run(environment.open())
     assert failed.value.proven_ours
+
+
+def test_contingency_is_judged_after_the_changes_that_are_still_pending(contingent: World) -> None:
+    """The first observation waits for pending timers, although the state is as documented."""
+
+    class Late(Net):
+        def __init__(self) -> None:
+            pass
+
+        async def observe(self, neighbours: Any = None, *, confirmed: bool = False) -> Any:
+            assert neighbours is None or confirmed
+            world = during(contingent, contingency)
+            late = expected(world).model_copy(update={"heard": ((),) * len(world.outside)})
+            return late.model_dump(mode="json")
+
+    nothing = cast("Any", None)
+    environment = BackboneEnvironment(nothing, BackboneConfig(world="backbone"), nothing)
+    environment._case = Case(contingent)
+    contingency = environment._case.contingencies[0]
+    environment._net = Late()
+    _, has_failed = asyncio.run(environment._observe_trial(contingency))
+    assert has_failed
 
 
 def test_interrupted_command_ends_before_the_first_contingency(contingent: World) -> None:

@@ -519,6 +519,21 @@ def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock)
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
+def test_confirmed_neighbours_must_be_heard_from_and_unexpected_sessions_are_not_awaited(
+    clock: Clock,
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        return {
+            OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
+            BGP: bgp("Active", nextConnectTimerDueInMsecs=4000),
+        }
+
+    expected = {("r1", "ospf", "eth0")}
+    # no hello arrives, and the adjacency is lost at 3 s; the session is never awaited
+    told = waits(clock, tell, neighbours=expected, confirmed=True)
+    assert told == (True, about(3.4), "")
+
+
 def test_session_that_is_down_is_retried_once_after_a_change_only(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
@@ -620,6 +635,12 @@ def test_pending_timers_are_waited_for(
     # the network counts as settled if the expected state is known and observed
     known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
     assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
+    # unless the expected state must be confirmed
+    clock.now = 100.0
+    settling = of(resting(clock, ends))
+    more = {"neighbours": known, "confirmed": True}
+    assert wait(settling, clock, changed=True, **more) == (settled, about(waited_s))
+    assert settling.why == why
 
 
 @pytest.mark.parametrize(("end_s", "waited_s"), [(2.4, 3.0), (99.0, 2.8)])
