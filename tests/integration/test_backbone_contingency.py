@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 
@@ -155,6 +157,63 @@ async def _announce_late(net: Net) -> None:
     final = Observation.model_validate(await net.observe(whole.neighbours, confirmed=True))
     assert final.settled
     assert final.heard == whole.heard
+
+
+#: Cuts and restores a cable, one end of which is in the mode "dormant"; prints the operational
+#: states of both ends immediately afterwards.
+_STATES = """
+import encodings.ascii, encodings.idna, json, os, subprocess, sys
+from netarena.sandbox.namespace import isolate
+from netarena.sandbox.shell import command_environment, entered
+from netarena_backbone.real.build import build_netns, configure
+from netarena_backbone.real.wire import Wires
+from netarena_backbone.world.lab_spec import Setup
+from netarena_network.real.netlink import Netlink, links
+command_environment()
+if (inner := isolate()) > 0:
+    os.waitpid(inner, 0)
+    sys.exit()
+setup = Setup.model_validate_json(sys.argv[1])
+spaces = build_netns(setup)
+configure(setup, spaces)
+netlinks = {"": Netlink()}
+for name, space in spaces.items():
+    with entered(space):
+        netlinks[name] = Netlink()
+with entered(spaces["r1"]):
+    subprocess.run(["ip", "link", "set", "dev", "eth0", "mode", "dormant"], check=True)
+def states():
+    return [
+        one.attributes[16][0]
+        for name in ("r0", "r1")
+        for one in links(netlinks[name])
+        if one.attributes[3] == b"eth0\\0"
+    ]
+wires = Wires(setup, netlinks)
+wires.restore("r0", "r1")
+found = []
+for _ in range(50):
+    wires.cut("r0", "r1")
+    found.append(states())
+    wires.restore("r0", "r1")
+    found.append(states())
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_kernel_has_processed_a_changed_carrier_when_the_judge_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STATES, SETUP.model_dump_json()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    down, dormant, up = 2, 5, 6  # of RFC 2863
+    assert json.loads(done.stdout) == [[down, down], [up, dormant]] * 50
 
 
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])

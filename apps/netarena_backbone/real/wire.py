@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import sys
 import time
 from collections.abc import Mapping
@@ -22,20 +21,20 @@ from netarena.sdk import EnvironmentFailed
 from netarena_backbone.real.build import is_direct, port_name
 from netarena_backbone.world.lab_spec import End, Setup
 from netarena_network.real.netlink import (
-    SETLINK,
+    IFF_UP,
     Link,
-    Message,
     Netlink,
     blocked,
     forward,
     links,
+    set_up,
     settle_link,
+    unsettled,
 )
 
-_IFF_UP, _LOWER_UP = 0x1, 0x10000
+_LOWER_UP = 0x10000
 #: A veth's peer: its index, and the number of its namespace.
 _PEER = _IFLA_LINK, _IFLA_LINK_NETNSID = 5, 37
-_HEADER = struct.Struct("=BxHiII")
 #: Time limit until both machines have noticed that their carrier changed, and pause between checks.
 _NOTICED_S, _PAUSE_S = 5.0, 0.005
 
@@ -99,14 +98,14 @@ class Wires:
 
     def _wanted(self, wire: _Wire) -> tuple[bool, ...]:
         """Return for each port whether the interface at the other end is up."""
-        return tuple(_has(link, _IFF_UP) for link in self._links(wire)[::-1])
+        return tuple(_has(link, IFF_UP) for link in self._links(wire)[::-1])
 
     def _set(self, wire: _Wire, *, up: tuple[bool, ...]) -> None:
         judge = self._netlinks[""]
-        flags = {link.ifindex: link.flags & _IFF_UP for link in links(judge)}
+        flags = {link.ifindex: link.flags & IFF_UP for link in links(judge)}
         judge.send(
             [
-                Message(SETLINK, _HEADER.pack(0, 0, port, _IFF_UP * to, _IFF_UP))
+                set_up(port, up=to)
                 for port, to in zip(wire.ports, up, strict=True)
                 if bool(flags.get(port, to)) != to
             ]
@@ -115,8 +114,8 @@ class Wires:
     def _await_carriers(self, pair: frozenset[str]) -> None:
         """Wait until the kernel has processed the changed carriers at both ends of a cable.
 
-        The kernel would otherwise report a lost carrier up to a second later. Ends that the agent
-        has removed are not awaited.
+        The kernel would otherwise notify daemons of the change up to a second later. Ends that the
+        agent has removed are not awaited.
         """
         wire = self._wires[pair]
         deadline = time.monotonic() + _NOTICED_S
@@ -125,13 +124,14 @@ class Wires:
             late = [
                 (end.machine, link.ifindex)
                 for end, link, port_up in zip(wire.ends, self._links(wire), wanted, strict=True)
-                if link and _has(link, _LOWER_UP) != (port_up and _has(link, _IFF_UP))
+                if link
+                and (_has(link, _LOWER_UP) != (port_up and _has(link, IFF_UP)) or unsettled(link))
             ]
             judge = self._netlinks[""]
             inner = [link for link in links(judge) if link.ifindex in wire.ports]
             # a bridge port may forward only some time after its carrier is back
             shut = [
-                forward(link.ifindex) for link in inner if link.flags & _IFF_UP and blocked(link)
+                forward(link.ifindex) for link in inner if link.flags & IFF_UP and blocked(link)
             ]
             if not late and not shut:
                 return

@@ -224,9 +224,11 @@ _IFLA_PROTINFO, _BRPORT_STATE = 12, 1
 IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 18, 1, 5
 _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
 _IFLA_QUEUES = (31, 32)  # transmit and receive queues
-_IFF_UP = 0x1
+IFF_UP = 0x1
 _IFLA_IFNAME, _IFLA_NET_NS_FD, _INFO_DATA, _VETH_PEER = 3, 28, 2, 1
-_OPER_UP = b"\6"  # state "up" of RFC 2863
+#: Operational states of a link whose carrier the kernel has processed: testing, dormant and up of
+#: RFC 2863. ``ip link set mode dormant`` replaces up with dormant.
+_OPERATING = (b"\4", b"\5", b"\6")
 _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
 _TCA_STATS_BASIC, _TCA_STATS_QUEUE = 1, 3
@@ -287,22 +289,29 @@ def cable(name: str, end: str, space: int) -> Message:
 
 def raise_link(name: str) -> Message:
     """Return a message that brings an interface up."""
-    body = _LINK.pack(0, 0, 0, _IFF_UP, _IFF_UP)
+    body = _LINK.pack(0, 0, 0, IFF_UP, IFF_UP)
     return Message(SETLINK, body + attribute(_IFLA_IFNAME, name.encode() + b"\0"))
+
+
+def set_up(index: int, *, up: bool) -> Message:
+    """Return a message that brings an interface up or down."""
+    return Message(SETLINK, _LINK.pack(0, 0, index, IFF_UP * up, IFF_UP))
 
 
 def unsettled(link: Link) -> bool:
     """Return whether the kernel has not yet processed the carrier change of a cable's end.
 
-    Until then the kernel drops outgoing packets, and a bridge port does not forward.
+    The carrier itself changes at once, and the operational state follows later. Until then, the
+    kernel drops outgoing packets if the carrier is back, and a bridge port does not forward. If the
+    carrier is lost, daemons have not been notified yet.
     """
     found = link.attributes
     info = attributes(found.get(IFLA_LINKINFO, b""))
+    has_carrier = found.get(_IFLA_CARRIER) == b"\1"
     return bool(
-        link.flags & _IFF_UP
+        link.flags & IFF_UP
         and info.get(IFLA_INFO_KIND) == b"veth\0"
-        and found.get(_IFLA_CARRIER) == b"\1"
-        and found.get(_IFLA_OPERSTATE) != _OPER_UP
+        and has_carrier != (found.get(_IFLA_OPERSTATE) in _OPERATING)
     )
 
 

@@ -74,7 +74,11 @@ def test_parsing_stops_at_an_invalid_attribute(noise):
         (b"veth\0", 1, 1, 6, False),  # up
         (b"veth\0", 1, 1, 0, True),  # new: the kernel has not checked it yet
         (b"veth\0", 1, 1, 2, True),  # the other end is up, but the kernel has not reacted yet
+        (b"veth\0", 1, 1, 5, False),  # up in the mode "dormant"
         (b"veth\0", 1, 0, 2, False),  # the other end is missing: no change is pending
+        (b"veth\0", 1, 0, 3, False),  # the kernel has noticed that the other end is down
+        (b"veth\0", 1, 0, 6, True),  # the other end is down, but the kernel has not reacted yet
+        (b"veth\0", 1, 0, 5, True),  # the same in the mode "dormant"
         (b"veth\0", 0, 1, 2, False),  # set down by a command
         (b"dummy\0", 1, 1, 0, False),  # has no cable and never reports a carrier
     ],
