@@ -136,6 +136,24 @@ def test_replaced_end_of_a_cable_is_no_environment_failure(substitute: str) -> N
     asyncio.run(run())
 
 
+#: A queue and a filter that a restart of daemons must not change.
+_QUEUES = (
+    "tc qdisc add dev eth0 root handle 7: pfifo limit 500; nft add table ip own; "
+    "nft add chain ip own out '{ type filter hook output priority 0; policy accept; }'"
+)
+_SHOW_QUEUES = "tc qdisc show; nft list ruleset"
+
+
+async def _keep_queues(net: Net) -> None:
+    whole = await look(net)
+    await told(net, "r0", _QUEUES)
+    before = await told(net, "r0", _SHOW_QUEUES)
+    assert "qdisc pfifo 7: dev eth0 root" in before
+    await net.restart()
+    assert await told(net, "r0", _SHOW_QUEUES) == before
+    assert await look(net, whole) == whole
+
+
 async def _announce_late(net: Net) -> None:
     """An advertisement interval delays what x0 receives after another link was restored."""
     await look(net)
@@ -217,7 +235,7 @@ def test_kernel_has_processed_a_changed_carrier_when_the_judge_goes_on() -> None
 
 
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("course", [_cut_each, _restart_each, _announce_late])
+@pytest.mark.parametrize("course", [_cut_each, _restart_each, _keep_queues, _announce_late])
 def test_judge_cuts_links_and_restarts_daemons_and_the_network_recovers(course, emulator) -> None:
     async def run() -> None:
         async with Warm() as warm:

@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -32,10 +32,12 @@ from netarena_network.real.guard import process_limit
 from netarena_network.real.kernel_lock import Turns
 from netarena_network.real.netlink import (
     GETADDR,
+    NETFILTER,
     Netlink,
     attributes,
     drop_all,
     drop_none,
+    muted,
     neighbours_refused,
     permanent_neighbour,
 )
@@ -151,7 +153,7 @@ class Lab(Worker):
         }
 
     def _keep_apart(self, routers: Iterable[str]) -> None:
-        """Block all packets of routers."""
+        """Block all packets of new routers, which have no queues of their own."""
         for name in routers:
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
@@ -164,6 +166,21 @@ class Lab(Worker):
         while self._apart:
             name, indices = self._apart.popitem()
             self._netlinks[name].send([drop_none(index) for index in indices])
+
+    @contextlib.contextmanager
+    def _muted(self, routers: Iterable[str]) -> Iterator[None]:
+        """Drop all packets that routers send, and keep the queues that an agent may have set."""
+        with contextlib.ExitStack() as stack:
+            for name in routers:
+                with entered(self._spaces[name]):
+                    netfilter = stack.enter_context(Netlink(NETFILTER))
+                try:
+                    stack.enter_context(muted(netfilter))
+                except OSError as error:
+                    raise EnvironmentFailed(
+                        f"packets of {name} cannot be dropped during the restart: {error}"
+                    ) from None
+            yield
 
     def _make_folders(self) -> None:
         mount_memory(_HOME, _FILES_BYTES, _FILES)
@@ -447,7 +464,7 @@ class Lab(Worker):
         """End the daemons of all routers with a login, and start them together.
 
         They load the saved configuration (``write memory``) or, by default, the running one. The
-        routers exchange no packets until all daemons have read their configurations.
+        routers send no packets until all daemons have read their configurations.
         """
         self._let_meet()
         names = [name for name in self._daemons if self._recipes[name].login]
@@ -461,15 +478,14 @@ class Lab(Worker):
         else:
             parts = frr.running(self._terminals, {name: self._wanted[name] for name in names})
         frr.end([self._daemons[name] for name in names])
-        self._keep_apart(names)
-        for name in names:
-            self._terminals.forget(name)
-            self._start_router(name, parts[name])
-        self._await_daemons(names)
-        # A saved configuration may lack a redistributed route.
-        with contextlib.suppress(EnvironmentFailed):
-            _await_none(partial(self._untold, wanted), _READVERTISE_S)
-        self._let_meet()
+        with self._muted(names):
+            for name in names:
+                self._terminals.forget(name)
+                self._start_router(name, parts[name])
+            self._await_daemons(names)
+            # A saved configuration may lack a redistributed route.
+            with contextlib.suppress(EnvironmentFailed):
+                _await_none(partial(self._untold, wanted), _READVERTISE_S)
         self._changed, self._converge_s = True, CONVERGE_S
 
     # --------------------------------------------------------------------------- observations

@@ -581,6 +581,10 @@ _NFT = 10 << 8
 _NFT_GETRULE, _NFT_GETSET, _NFT_GETSETELEM, _NFT_GETGEN = _NFT | 7, _NFT | 10, _NFT | 13, _NFT | 16
 _NFT_HEADER = struct.Struct("=BBH")
 _GEN_ID = 1
+_NFT_NEWTABLE, _NFT_DELTABLE, _NFT_NEWCHAIN = _NFT | 0, _NFT | 2, _NFT | 3
+_TABLE_NAME, _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 1, 3, 4, 5, 7
+_HOOK_NUMBER, _HOOK_PRIORITY, _OUTPUT, _EARLIEST, _DROP = 1, 2, 3, -(1 << 31), 0
+_NEW = 0x400 | 0x200  # create, and fail if it exists
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
 #: Bytes counted for each element for which a set reserves memory. A reserved element needs a tenth
 #: of the memory of an existing element.
@@ -594,6 +598,36 @@ def ruleset_generation(netfilter: Netlink) -> int:
     except OSError:  # a kernel without nftables
         return -1
     return int.from_bytes(found[_GEN_ID], "big")
+
+
+@contextlib.contextmanager
+def muted(netfilter: Netlink) -> Iterator[None]:
+    """Drop all IPv4 packets that the machine itself sends in this context.
+
+    A table of nftables with a random name drops them, so that existing rules and queues stay as
+    they are. Raises OSError if the kernel rejects the table.
+    """
+    header = _NFT_HEADER.pack(socket.AF_INET, 0, 0)
+    name = b"m" + os.urandom(8).hex().encode() + b"\0"
+    chain = (
+        attribute(_CHAIN_TABLE, name)
+        + attribute(_CHAIN_NAME, b"output\0")
+        + nest(
+            _CHAIN_HOOK,
+            attribute(_HOOK_NUMBER, struct.pack("!I", _OUTPUT)),
+            attribute(_HOOK_PRIORITY, struct.pack("!i", _EARLIEST)),
+        )
+        + attribute(_CHAIN_POLICY, struct.pack("!I", _DROP))
+        + attribute(_CHAIN_TYPE, b"filter\0")
+    )
+    table = header + attribute(_TABLE_NAME, name)
+    netfilter.batch(
+        [Message(_NFT_NEWTABLE, table, _NEW), Message(_NFT_NEWCHAIN, header + chain, _NEW)]
+    )
+    try:
+        yield
+    finally:
+        netfilter.batch([Message(_NFT_DELTABLE, table)])
 
 
 def ruleset_bytes(netfilter: Netlink, most: int) -> int:

@@ -21,7 +21,7 @@ class _Slow:
         self.limits_s: list[float] = []
         self.took_s = 0.0
 
-    def wait(self, *, changed: bool, neighbours: object, within_s: float) -> bool:
+    def wait(self, *, changed: bool, neighbours: object, confirmed: bool, within_s: float) -> bool:
         self.limits_s.append(within_s)
         self.took_s = min(9.0, within_s)
         return within_s >= 9.0
