@@ -265,8 +265,8 @@ class Run:
     async def _grade(self, world: _World) -> None:
         """Play the world's query, retry once after an environment failure, and commit the verdict.
 
-        The world keeps its slot. If the time ends before the agent is asked, no episode is
-        recorded.
+        The world keeps its slot. No episode is recorded if the time ends before the agent
+        is asked, or before an attempt that failed can be repeated.
         """
         interrupted = self.past.interrupted(world.ask)
         evidence: list[JsonValue] = []
@@ -348,8 +348,8 @@ class Run:
 
     def _never_answered(self) -> AgentSilent:
         return AgentSilent(
-            f"no reply from the agent {self.agent.info.name} in any of {self._losses.episodes} "
-            f"episode(s); {self._losses.commonest()}",
+            f"the agent {self.agent.info.name} did not reply in any episode "
+            f"({self._losses.episodes} played); {self._losses.commonest()}",
             reached=True,
         )
 

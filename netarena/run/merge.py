@@ -497,8 +497,8 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
             )
         if not answered:
             raise AssessmentFailed(
-                f"no reply from the agent {run.participants[role]} in any of {losses.episodes} "
-                f"episode(s); {losses.commonest()}"
+                f"the agent {run.participants[role]} did not reply in any episode "
+                f"({losses.episodes} played); {losses.commonest()}"
             )
         cost = {} if spent is None else {"cost_usd": spent, "max_cost": False}
         yield json.dumps({"event": "end", "complete": True, **cost}) + "\n"

@@ -54,6 +54,8 @@ from netarena.task.ticket import NOT_HERE, as_declared
 STALE_AFTER_S = 1.0
 #: Time limit of tearing down, in s; after this time tearing down is abandoned and logged.
 CLOSE_TIMEOUT_S = 20.0
+#: Detail of an episode whose time ended before the agent gave a usable reply.
+NOTHING_USABLE = "no usable reply before the time ended"
 
 clock = time.monotonic
 Answered = Callable[[AgentFailed | None], None]
@@ -470,7 +472,7 @@ class Play:
         failure = self.failure
         if failure is None and not self.usable:
             reason, detail = (
-                (FailureReason.TIME_BUDGET, "no usable reply before the time ended")
+                (FailureReason.TIME_BUDGET, NOTHING_USABLE)
                 if self.out_of_time
                 else (FailureReason.NO_REPLY, "every reply of the episode was refused")
             )

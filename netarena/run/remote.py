@@ -22,10 +22,13 @@ user of the workers (``--agent-exec``): it can also kill Ray's processes. A work
 head before it executes the first command, so the head knows which rule applies.
 
 A worker that does not answer ``MOST_MISSED`` questions, one per ``BEAT_S``, counts as dead and is
-killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned.
+killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned: it is
+``unsolved`` if a command was executed, ``agent_failed`` if the agent was only asked, and otherwise
+it has no verdict.
 
 A worker holds worlds of one participant at a time, so an agent that kills its worker ends no other
-participant's episodes. With more participants than workers, participants share workers.
+participant's episodes. There are two exceptions in which participants share a worker: there are
+more participants than workers, or a participant has waited ``START_S`` for a worker of its own.
 
 A worker that cannot run a participant's agent gets none of its episodes. It leaves if it can run no
 agent.
@@ -46,13 +49,20 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from netarena.aio import finish
 from netarena.config import Briefing, Config
-from netarena.errors import AssessmentFailed, ConfigError, EnvironmentFailed, one_line
+from netarena.errors import (
+    AssessmentFailed,
+    ConfigError,
+    EnvironmentFailed,
+    FailureReason,
+    one_line,
+)
 from netarena.model import Outcome, Query
 from netarena.run.channel import Decoder, Message, encode, read_agent_failure, read_played
 from netarena.run.executor import Hooks, Party, Played, Try, make_episode, tell_failure
-from netarena.run.play import CLOSE_TIMEOUT_S, clock
+from netarena.run.play import CLOSE_TIMEOUT_S, NOTHING_USABLE, clock
 from netarena.run.record import Verdict
 from netarena.run.worker import Source, versions
+from netarena.sandbox.shell import END_S
 from netarena.task.application import Application
 
 #: Time limit until a worker has entered its application, in s.
@@ -65,8 +75,9 @@ JOIN_S = 90.0
 BEAT_S = 5.0
 #: Number of such questions without an answer after which a worker counts as hung.
 MOST_MISSED = 12
-#: Time after the deadline in which a worker must end an episode and close its world, in s.
-OVERTIME_S = CLOSE_TIMEOUT_S + 5.0
+#: Time after the deadline in which a worker must end an episode and close its world, in s. The
+#: processes of the last command may need ``END_S`` until they have ended.
+OVERTIME_S = END_S + CLOSE_TIMEOUT_S + 5.0
 #: How long the head waits, after a worker died, whether all workers of the node died, in s.
 _GRACE_S = 2.0
 #: Number of workers that may die one after the other while no episode ends.
@@ -451,9 +462,10 @@ class Remote:
     def _usable(self, role: str) -> list[_Worker]:
         """Return the workers that may get another world of a participant.
 
-        Each active participant has an equal share of the workers. Its worlds on workers above its
-        share end, since it gets no new ones there. A participant with a world always gets another
-        one at once: its lanes may hold worlds that wait for that one.
+        Each active participant has an equal share of the workers. A participant gets
+        no new worlds on workers beyond its share, so these workers become free. A participant that
+        has a world gets the next one without waiting. Otherwise it could deadlock: its prepared
+        worlds may wait for the next one.
         """
         able = self._able(role)
         active = {one for one, number in self._waiting.items() if number} | {role}
@@ -605,7 +617,8 @@ class RemoteStage:
                         answered = answered or failure is None
                         hooks.answered(failure)
                     elif message.what == "executing":
-                        executed = True
+                        # a reply is reported as an answer only when it has been executed
+                        executed = answered = True
                         await hooks.executing()
                         self.send("go")
                     elif message.what == "played":
@@ -616,7 +629,7 @@ class RemoteStage:
             if isinstance(error, TimeoutError) and limit.expired():
                 self.send("cancel")
                 self._end()
-                return Played(None, asked=False, world_s=this.world_s, verdict=None)
+                return self._abandon(this, asked=asked, answered=answered, executed=executed)
             await finish(self.close())
             raise
         self._end()
@@ -658,14 +671,33 @@ class RemoteStage:
             invalid = self._invalid(this, failed) if this.last else None
             return Played(failed, asked=True, world_s=this.world_s, verdict=invalid)
         self._remote.note_end()
+        return self._fail(
+            this, Outcome.UNSOLVED, "world_broken", detail, why=detail, answered=answered
+        )
+
+    def _abandon(self, this: Try, *, asked: bool, answered: bool, executed: bool) -> Played:
+        """Return the result of an attempt that has not ended ``OVERTIME_S`` after the deadline."""
+        if not asked:
+            return Played(None, asked=False, world_s=this.world_s, verdict=None)
+        why = f"the worker did not end the episode within {OVERTIME_S:g} s after the deadline"
+        outcome = Outcome.UNSOLVED if executed else Outcome.AGENT_FAILED
+        detail = why if executed else NOTHING_USABLE
+        reason = FailureReason.TIME_BUDGET
+        return self._fail(this, outcome, reason, detail, why=why, answered=answered)
+
+    def _fail(  # noqa: PLR0913 -- the parts of a verdict
+        self, this: Try, outcome: Outcome, reason: str, detail: str, *, why: str, answered: bool
+    ) -> Played:
+        """Return the verdict on an episode whose steps are lost, because of ``why``."""
+        # a resumed run needs to know whether the agent answered
+        evidence = (*this.evidence, {"detail": why, "answered": answered})
         ticket = self._party.config.briefing is Briefing.TICKET
         verdict = self._verdict(
             this,
-            outcome=Outcome.UNSOLVED,
-            reason="world_broken",
+            outcome=outcome,
+            reason=reason,
             detail=detail,
-            # a resumed run needs to know whether the agent answered, and the steps are lost
-            evidence=(*this.evidence, {"detail": detail, "answered": answered}),
+            evidence=evidence,
             **({"claimed": False, "turns_healthy": 0} if ticket else {}),
         )
         return Played(None, asked=True, world_s=this.world_s, verdict=verdict)

@@ -315,7 +315,7 @@ async def test_agent_whose_every_call_fails_gets_no_row(tmp_path):
                 json.dumps({"participants": {"able": able, "broken": broken}, "config": {}}),
             )
         ]
-    said = "in any of 3 episode(s); most frequent failure (3): task_failed: "
+    said = "in any episode (3 played); most frequent failure (3): task_failed: "
     for task in (alone, beside):
         assert said in task.status.message.parts[0].text
         assert "no MODEL_NAME" in task.status.message.parts[0].text

@@ -486,7 +486,7 @@ def test_agent_that_never_worked_gives_status_1_and_its_reason(fake, capsys, mon
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines()[-1] == (
-        "netarena: error: no reply from the agent scripted in any of 2 episode(s); "
+        "netarena: error: the agent scripted did not reply in any episode (2 played); "
         "most frequent failure (2): task_failed: no\\x1b[31m key"
     )
     assert not (fake / "run" / "results.json").exists()

@@ -133,7 +133,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     answer: object, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        AgentSilent, match=rf"in any of 3 episode\(s\); most frequent failure \(3\): {why}"
+        AgentSilent, match=rf"in any episode \(3 played\); most frequent failure \(3\): {why}"
     ):
         assess(Toy(), Scripted(answer), tmp_path, agent_timeout_s=0.2)
     assert not (tmp_path / "results.json").exists()

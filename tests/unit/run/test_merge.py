@@ -140,7 +140,7 @@ def test_agent_that_fails_one_whole_shard_counts_as_in_one_run(tmp_path: Path) -
         return AgentFailed(FailureReason.TASK_FAILED, "no words")
 
     run(tmp_path / "a", "0/2", num_queries=1)
-    with pytest.raises(AssessmentFailed, match="no reply from the agent"):
+    with pytest.raises(AssessmentFailed, match="did not reply in any episode"):
         run(tmp_path / "b", "1/2", silent, num_queries=1)
     folders = [tmp_path / "a", tmp_path / "b"]
     told: list[Outcome] = []

@@ -25,11 +25,12 @@ from netarena.model import AgentInfo, Check, Episode, Outcome, Reply
 from netarena.run import remote
 from netarena.run.assessment import conduct
 from netarena.run.channel import Decoder, encode, read_played
-from netarena.run.executor import Party, Try
+from netarena.run.executor import Hooks, Party, Try
 from netarena.run.journal import JOURNAL_NAME, read_events, read_journal
-from netarena.run.play import clock
+from netarena.run.play import CLOSE_TIMEOUT_S, clock
 from netarena.run.relay import Relay
 from netarena.run.remote import LinkLostError, Remote, RemotePlayer, RemoteStage, _Loss
+from netarena.sandbox.shell import END_S
 from netarena.task.application import Application
 
 ROLE = "toy_operator"
@@ -272,7 +273,7 @@ def test_agent_gains_nothing_by_killing_each_worker_before_its_first_command(
     tmp_path: Path,
 ) -> None:
     way = Way(kills="always")
-    with pytest.raises(AgentSilent, match="in any of 3 episode"):
+    with pytest.raises(AgentSilent, match=r"in any episode \(3 played\)"):
         examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
     episodes = [*read_journal(tmp_path / JOURNAL_NAME).episodes.values()]
     assert [one.outcome for one in episodes] == [Outcome.UNSOLVED] * 3
@@ -352,25 +353,58 @@ def test_stopped_worker_is_killed_and_replaced(
     assert all(link.relay._process.poll() is not None for link in pool.links)
 
 
+TIME_BUDGET = FailureReason.TIME_BUDGET
+
+
+def test_overtime_suffices_to_end_a_command_and_to_close_its_world() -> None:
+    assert remote.OVERTIME_S >= END_S + CLOSE_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ([], None),
+        (["started"], (Outcome.AGENT_FAILED, TIME_BUDGET, False)),
+        (["started", "answered"], (Outcome.AGENT_FAILED, TIME_BUDGET, True)),
+        (["started", "executing"], (Outcome.UNSOLVED, TIME_BUDGET, True)),
+        (["started", "executing", "answered"], (Outcome.UNSOLVED, TIME_BUDGET, True)),
+    ],
+    ids=["not asked", "asked", "answered", "executing", "executed"],
+)
 def test_episode_that_has_not_ended_long_after_the_deadline_is_abandoned(
+    said: list[str],
+    verdict: tuple[Outcome, str, bool] | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote, "OVERTIME_S", 0.1)
+    toy = Toy()
+    config = Toy.config_type.parse({"num_queries": 1, "seed": 11})
+    query = next(iter(toy.generate(config, 11)))
     sent: list[bytes] = []
     link: Any = SimpleNamespace(send=sent.append)
     worker = remote._Worker(0, link)
     head: Any = SimpleNamespace(note_free=lambda: None)
-    party: Any = SimpleNamespace(role=ROLE)
+
+    async def go_on() -> None:
+        pass
 
     async def play() -> Any:
-        stage = RemoteStage(head, party, worker, 1, b"", 1)
-        hooks: Any = SimpleNamespace()
+        party = Party(toy, config, ROLE, Valves(Way()))
+        stage = RemoteStage(head, party, worker, 1, query.model_dump_json().encode(), 1)
+        for what in said:
+            (message,) = Decoder().feed(encode(what, id=1, failure=None))
+            worker.stages[1].put_nowait(message)
+        hooks = Hooks(go_on, lambda failure: None, go_on)
         async with asyncio.timeout(20):
             return await stage.play(Try(0, 0, clock() + 0.1, last=False), hooks)
 
     played = asyncio.run(play())
-    assert (played.failed, played.verdict, played.asked) == (None, None, False)
-    assert [message.what for data in sent for message in Decoder().feed(data)] == ["play", "cancel"]
+    told = played.verdict
+    assert (played.failed, played.asked) == (None, verdict is not None)
+    assert (told and (told.outcome, told.outline.reason, told.answered)) == verdict
+    go = ["go" for what in said if what != "answered"]
+    messages = [message.what for data in sent for message in Decoder().feed(data)]
+    assert messages == ["play", *go, "cancel"]
     assert not worker.stages
 
 
