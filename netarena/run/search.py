@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from netarena.agent.interface import Agent
 from netarena.analysis.intervals import unpaired_interval, wilson
@@ -47,13 +47,14 @@ BATCH = 8
 _TRIES = 6
 #: Environment failures in a row after which a search ends.
 _MOST_INVALID = 10
-#: The same for queries to which the agent gives no usable answer.
+#: Number of consecutive queries without a usable answer after which a search ends.
 _MOST_MUTE = 40
 
 #: Creates the agent for one assessment.
 MakeAgent = Callable[[Config], Agent]
 #: Why a cell gives no query: it has none, or all of them were drawn before.
 Lacking: TypeAlias = Literal["empty", "used"]
+LACKING = get_args(Lacking)
 #: Receives ``failed``, ``solved`` or ``invalid`` for each played query.
 Told = Callable[[str], None]
 
@@ -129,15 +130,18 @@ class Log:
     def __init__(self, path: Path) -> None:
         """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
         self._path = path
-        #: Whether a world or an answer of the agent was graded, so that the files are of use.
-        self.is_useful = False
+        #: Whether the log has the result of a query.
+        self.has_result = False
+        #: Whether a world failed or an answer of the agent was graded, so that the results do not
+        #: only say that the agent never answers.
+        self.has_answer = False
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         size = 0
         for number, line in enumerate(read_lines(path) if path.exists() else (), start=1):
             try:
                 told = json.loads(line)
                 self._known[told["stage"], told["number"]] = told
-                self.is_useful = True
+                self.has_result = self.has_answer = True
             except (ValueError, KeyError, TypeError):
                 if line.endswith(b"\n"):
                     raise ConfigError(
@@ -158,6 +162,7 @@ class Log:
         """Append a line. Raises OSError."""
         line = {"stage": stage, "number": number, **told}
         self._known[stage, number] = line
+        self.has_result = self.has_result or told["result"] not in LACKING
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
@@ -166,8 +171,9 @@ class Log:
 def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
     """Context manager: lock the folder of a search, write ``asked`` to it and yield its log.
 
-    If the body raises before anything was graded, the files and folders that this search created
-    are removed, so that a wrong agent leaves nothing behind. Raises ConfigError and OSError.
+    If the body raises before the log has a result, the files and folders that this search created
+    are removed. They are also removed if it raises AgentSilent and the agent has never answered,
+    so that a wrong agent leaves nothing behind. Raises ConfigError and OSError.
     """
     parts = [folder / name for name in (ASKED_NAME, LOG_NAME, SEARCHED, FOUND, UNIFORM, _LOCK)]
     new = [part for part in parts if not part.exists()]
@@ -177,8 +183,9 @@ def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
         write_json(folder / ASKED_NAME, asked)
         try:
             yield log
-        except BaseException:
-            if not log.is_useful:
+        except BaseException as error:
+            is_silent = isinstance(error, AgentSilent) and not log.has_answer
+            if is_silent or not log.has_result:
                 _remove(new, parents)
             raise
 
@@ -314,7 +321,7 @@ class Conduct:
                     "draws: continue the search with the release that started it",
                 )
             self._contents.add(known["content"])
-            if known["result"] in {"empty", "used"}:
+            if known["result"] in LACKING:
                 return cast("Lacking", known["result"])
             return Task(cell, known["seed"], known["content"])
         for attempt in range(_TRIES):
@@ -363,12 +370,12 @@ class Conduct:
                 raise
             return "failed"
         except AssessmentFailed:
-            self.log.is_useful = True
+            self.log.has_answer = True
             self._in_a_row += 1
             if self._in_a_row >= _MOST_INVALID:
                 raise
             return "invalid"
-        self.log.is_useful = True
+        self.log.has_answer = True
         self._in_a_row = self._mute = 0
         return "solved" if summaries[role]["avg_solved_safely"] else "failed"
 

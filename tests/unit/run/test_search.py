@@ -22,7 +22,7 @@ from netarena.errors import (
 from netarena.model import Query
 from netarena.run.assessment import read_queries
 from netarena.run.scope import Scope
-from netarena.run.search import LOG_NAME, Conduct, Log
+from netarena.run.search import LOG_NAME, Conduct, Log, folder_of
 
 
 class Weak:
@@ -179,6 +179,35 @@ def test_a_query_that_the_agent_does_not_answer_is_failed(tmp_path):
     late = AgentFailed(FailureReason.TIMEOUT, "no answer within 1 s")
     made = search(tmp_path, lambda _: lambda _: Scripted(lambda *_: late), budget=8, fresh=0)
     assert made.searched == (8, 8)
+
+
+class Stop(BaseException):
+    """Ends a search, as Ctrl-C does."""
+
+
+@pytest.mark.parametrize(("results", "kept"), [(1, True), (0, False)])
+def test_a_search_that_is_stopped_keeps_its_results_even_without_an_answer(tmp_path, results, kept):
+    app, folder = Toy(), tmp_path / "search"
+    scope = Scope.of(app, app.config_type.parse({}))
+    late = AgentFailed(FailureReason.TIMEOUT, "no answer within 1 s")
+    made = []
+
+    def make(config):
+        made.append(config)
+        if len(made) > results:
+            raise Stop
+        return Scripted(lambda *_: late)
+
+    async def work():
+        async with app:
+            with folder_of(folder, {}) as log:
+                await Conduct(scope, make, folder, 3, 1, log).run(8, 0)
+
+    with pytest.raises(Stop):
+        asyncio.run(work())
+    assert (folder / LOG_NAME).exists() is kept
+    assert folder.exists() is kept
+    assert not kept or len((folder / LOG_NAME).read_text().splitlines()) == results
 
 
 def test_a_silent_agent_ends_the_search(tmp_path):
