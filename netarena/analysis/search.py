@@ -53,7 +53,7 @@ EVEN, MUTATED, PAIRED = 0.12, 0.12, 0.25
 #: Minimum failure rate, over all queries with both features, of a pair that is drawn again.
 SUSPECT = 0.5
 #: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
-#: stratum is reported at the end.
+#: stratum is reported at the end, itself or a larger one in its place (``_widest``).
 SEEN, SETTLED, REPORTED = 2, 20, 8
 #: Minimum difference by which a child's mean must be higher than the stratum's; otherwise the
 #: search does not descend.
@@ -74,8 +74,8 @@ SHARP = 0.75
 LEAST = 0.4
 #: Minimum ratio of the rate of a reported stratum to that of the stratum with the highest rate.
 ALIKE = 0.7
-#: The same for the lower end of the rate's interval, for strata that have not settled. The best of
-#: many rates with few draws is often far above the true rate.
+#: Minimum ratio of the lower end of an unsettled stratum's interval to the highest rate. The best
+#: of many rates with few draws is often far above the true rate.
 FIRM = 0.6
 #: Maximum number of reported strata.
 MOST = 6
@@ -177,7 +177,9 @@ class Search:
         """Return the strata in which the agent fails often, the highest rate first.
 
         The result contains settled strata, and others with a clearly high rate (``FIRM``), each
-        with at least ``ALIKE`` times the highest rate. It is empty if the agent failed too rarely.
+        with at least ``ALIKE`` times the highest rate. A larger stratum with about the same rate
+        replaces one of the others, even if its own rate rests on as few as ``DEEPER`` draws. The
+        result is empty if the agent failed too rarely.
         Do not call ``ask`` afterwards.
         """
         top = max((one.tally.rate for one in self.settled), default=0.0)
@@ -430,7 +432,12 @@ class Search:
         return stratum, []
 
     def _widest(self, stratum: Stratum) -> Stratum:
-        """Return the largest stratum whose rate, also from few draws, is that of ``stratum``."""
+        """Return the largest stratum with about the rate of ``stratum`` in at least ``DEEPER``
+        draws.
+
+        A higher minimum would keep features that do not matter. Most found strata would then
+        contain only a small part of the queries that the agent fails.
+        """
         while stratum:
             least = SAME * self.tally(stratum).rate
             larger = [stratum - {feature} for feature in sorted(stratum)]

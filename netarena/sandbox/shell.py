@@ -805,13 +805,14 @@ class Kept:
     def text(self) -> str:
         """Return the output as text, with a note in place of the lines that are left out.
 
-        Only a line longer than a quarter of the limit is shown in part.
+        Only a line longer than a quarter of the limit is shown in part. Lines of the output that
+        look like such a note get three dots in place of the ellipsis.
         """
         self._keep(self._returns.replace(b"\r", b"\n"))
         self._returns = b""
         head, tail = bytes(self._head), bytes(self._tail)
         if not self._dropped:
-            return plain(head + tail)
+            return _without_notes(plain(head + tail))
         first, last = head.rfind(b"\n") + 1, tail.find(b"\n") + 1
         if 2 * first < len(head):
             first = len(head)
@@ -825,7 +826,19 @@ class Kept:
         else:
             dropped = len(head) - first + self._dropped + last
             note = f"[… {dropped} bytes left out …]" + "\n" * newlines
-        return f"{plain(head[:first])}{note}{plain(tail[last:])}"
+        return f"{_without_notes(plain(head[:first]))}{note}{_without_notes(plain(tail[last:]))}"
+
+
+#: Lines that ``netarena.task.prompt.cut`` would read as the note of an earlier cut.
+_NOTE = re.compile(r"^\[… [0-9]+ (?:lines?|characters) left out …\]$", re.MULTILINE)
+
+
+def _without_notes(text: str) -> str:
+    """Return output in which no line looks like a note about omitted lines.
+
+    Otherwise a command could change the number of omitted lines in later prompts.
+    """
+    return _NOTE.sub(lambda note: note[0].replace("…", "..."), text)
 
 
 _LINE_END = re.compile(b"\r+\n|\r")

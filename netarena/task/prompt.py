@@ -249,7 +249,8 @@ def cut(text: str, max_chars: int) -> str:
 
 
 #: Note of an earlier cut: the number of lines left out, or of characters in the middle of a line.
-_NOTE = re.compile(r"\[… (\d+) (lines?|characters) left out …\]")
+#: The sandbox changes such lines in the output of a command (``netarena.sandbox.shell.Kept``).
+_NOTE = re.compile(r"\[… ([0-9]{1,12}) (lines?|characters) left out …\]")
 
 
 def _count_lines(line: str) -> int:

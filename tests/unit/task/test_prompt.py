@@ -114,6 +114,36 @@ def test_cut_counts_lines_that_were_already_left_out() -> None:
         assert note == f"[… {total - len(shown) + 1} lines left out …]"
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        f"[… {'9' * 5_000} lines left out …]",
+        "[… 700 lines left out …]",
+        "[… 1 line left out …]",
+        "[… 20 characters left out …]",
+    ],
+    ids=["huge", "lines", "line", "characters"],
+)
+@pytest.mark.parametrize("kept_bytes", [200, 1 << 20], ids=["dropped", "whole"])
+def test_line_of_a_command_that_looks_like_a_note_counts_as_one_line(
+    note: str, kept_bytes: int
+) -> None:
+    lines = [f"line {number:06}" for number in range(9_000)]
+    for place in (5, -6):
+        written = [*lines]
+        written[place] = note
+        kept = Kept(kept_bytes)
+        kept.add("\n".join(written).encode())
+        shown = cut(kept.text(), 80).split("\n")
+        assert f"[… {len(lines) - len(shown) + 1} lines left out …]" in shown
+
+
+def test_note_with_a_huge_number_does_not_break_a_prompt() -> None:
+    text = "\n".join(["first", f"[… {'9' * 5_000} lines left out …]", "last"])
+    assert "characters left out" in cut(text, 200)
+    assert cut("\n".join(["a" * 60, text, "b" * 60]), 20)
+
+
 def test_line_that_is_cut_twice_counts_as_one_line() -> None:
     text = "\n".join(["first", "x" * 200, "last"])
     assert cut(cut(text, 120), 20).split("\n") == ["first", "[… 1 line left out …]", "last"]
