@@ -96,7 +96,10 @@ def test_a_wrong_resume_is_one_line(tmp_path, capsys):
     [
         (("--agent", "http://127.0.0.1:9", "--wait", "0.2"), "could not be reached for 0.2 s"),
         (("--agent-exec", "/no/such/program"), "'/no/such/program' was not found"),
-        (("--agent-exec", f"{sys.executable} -c 'raise SystemExit(3)'"), "in any episode (1 played)"),
+        (
+            ("--agent-exec", f"{sys.executable} -c 'raise SystemExit(3)'"),
+            "in any episode (1 played)",
+        ),
         (("--agent-cmd", f"{sys.executable} -c 'raise SystemExit(3)' {{port}}"), "with status 3"),
     ],
     ids=["no server", "no program", "no answer", "ended server"],
