@@ -165,9 +165,10 @@ class A2AAgent:
 
     ``name`` is used until its card is known. ``network`` makes the connections; by default the
     agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
-    listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL; with
-    it, the card is not fetched again. ``open`` then raises AgentFailed if no connection to the
-    agent succeeds within ``probe_s``. Raises ConfigError for a malformed URL.
+    listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL;
+    with it, ``open`` uses that card. If ``probe_s`` is given too, ``open`` raises AgentFailed
+    unless a connection to the agent succeeds within ``probe_s``. Raises ConfigError for a malformed
+    URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -266,7 +267,10 @@ class A2AAgent:
         self._clients = {url: self._connect(url, self._streaming) for url in self._urls}
 
     async def _probe(self, timeout_s: float) -> None:
-        """Raise AgentFailed if this machine cannot connect to the agent, which may be busy."""
+        """Raise AgentFailed if this machine cannot connect to the agent.
+
+        Any answer, even an error, is sufficient.
+        """
         try:
             await _persist(self._fetch_card, timeout_s)
         except AgentFailed as error:

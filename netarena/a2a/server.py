@@ -69,7 +69,10 @@ log = logging.getLogger(__name__)
 
 
 class Conduct(Protocol):
-    """``netarena.run.assessment.conduct``, or a replacement in tests."""
+    """``netarena.run.assessment.conduct``, or a function with the same parameters.
+
+    Such a function is the result of ``netarena.cli.executor.conduct_on``.
+    """
 
     async def __call__(  # noqa: PLR0913 -- the parties of an assessment
         self,

@@ -161,7 +161,10 @@ def _asked(participant: Mapping[str, Any]) -> str:
 
 
 class Meter:
-    """Progress on standard error: a bar on a terminal, otherwise at most ``PLAIN_LINES`` lines.
+    """Progress on standard error: a bar on a terminal, otherwise single lines.
+
+    Without a terminal, at most ``PLAIN_LINES`` lines report episodes of a known number. Drawn
+    queries, and episodes of an unknown number, add a line each time their number has doubled.
 
     ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
     workers of a run that has any; the progress then shows it and the episodes per minute.

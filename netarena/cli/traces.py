@@ -77,7 +77,10 @@ def _collect(
             async with app:
                 concurrency = max(CONCURRENCY, config.concurrency)
                 await collect(
-                    *(app, config, seed, total),
+                    app,
+                    config,
+                    seed,
+                    total,
                     concurrency=concurrency,
                     told=told,
                     drawn=meter.draw,

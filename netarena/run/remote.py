@@ -56,7 +56,7 @@ from netarena.errors import (
     FailureReason,
     one_line,
 )
-from netarena.model import Outcome, Query
+from netarena.model import JsonValue, Outcome, Query
 from netarena.run.channel import Decoder, Message, encode, read_agent_failure, read_played
 from netarena.run.executor import Hooks, Party, Played, Try, make_episode, tell_failure
 from netarena.run.play import CLOSE_TIMEOUT_S, NOTHING_USABLE, clock
@@ -690,14 +690,14 @@ class RemoteStage:
     ) -> Played:
         """Return the verdict on an episode whose steps are lost, because of ``why``."""
         # a resumed run needs to know whether the agent answered
-        evidence = (*this.evidence, {"detail": why, "answered": answered})
+        lost: JsonValue = {"detail": why, "answered": answered}
         ticket = self._party.config.briefing is Briefing.TICKET
         verdict = self._verdict(
             this,
             outcome=outcome,
             reason=reason,
             detail=detail,
-            evidence=evidence,
+            evidence=(*this.evidence, lost),
             **({"claimed": False, "turns_healthy": 0} if ticket else {}),
         )
         return Played(None, asked=True, world_s=this.world_s, verdict=verdict)

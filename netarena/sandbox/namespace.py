@@ -26,7 +26,8 @@ NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
-#: clone(2) flag: the child runs in its parent's memory; and the size of the child's stack
+#: CLONE_VM of clone(2): the child shares its parent's memory. Second value: size of the child's
+#: stack in bytes.
 _VM, _STACK_BYTES = 0x100, 1 << 16
 _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000

@@ -10,8 +10,10 @@ rule                               kind                  holds if
 the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first one counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first
-``world_broken``                   operational error     the world, or a contingency, broke
-``contingency``                    control logic error   only a contingency showed a difference
+``world_broken``                   operational error     the world could not be measured, or
+                                                         a contingency could not be tried
+``contingency``                    control logic error   the final state is correct, but a
+                                                         contingency fails
 ``not_executed``                   operational error     at least half of the turns did nothing
 ``repaired_in_part``               control logic error   fewer pairs are wrong than at the start
 ``not_repaired``                   control logic error   none of these

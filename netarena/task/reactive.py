@@ -160,8 +160,8 @@ class Reactive(Labelled):
         if cast("FaultConfig", config).judging != "paper":
             return parts
         rule = (
-            f"A command does harm of one more kind:\n- {USELESS}: it changes the configuration, "
-            "but repairs nothing that is tested."
+            f"One more kind of change counts as harm:\n- {USELESS}: a command changes the "
+            "configuration, but repairs nothing that is tested."
         )
         return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 

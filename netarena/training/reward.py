@@ -1,13 +1,13 @@
 """Rewards as data: the value of each kind of step, and potential-based shaping.
 
-========  ==========  ===========================================================================
-step      value       when
-========  ==========  ===========================================================================
-refused   ``refused`` the reply could not be parsed, or no command ran
-failed    ``failed``  the command ended with an error
-valid     ``valid``   any other step that does not solve: observations, incomplete changes
-solved    ``solved``  the episode ends in the intended state, and something was run
-========  ==========  ===========================================================================
+========  ===========  ==========================================================================
+step      value        when
+========  ===========  ==========================================================================
+refused   ``refused``  the reply could not be parsed, or no command ran
+failed    ``failed``   the command ended with an error
+valid     ``valid``    any other step that does not solve: observations, incomplete changes
+solved    ``solved``   the episode ends in the intended state, and something was run
+========  ===========  ==========================================================================
 
 In addition, ``turn`` is added for each step, ``harm`` for each unsafe step, and ``unsolved`` at the
 end of an episode that is not solved. Shaping adds ``progress`` × (``gamma`` × Φ(after) −
