@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from netarena_toy import Toy
 from stage import Scripted, assess, open_all
 
+import netarena_k8s.harm
+import netarena_network.harm
 from netarena.model import Episode, Outline, Step
 from netarena.run.journal import Header
 
@@ -69,3 +72,12 @@ def test_duckdb_example_runs(run: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert {label for label, *_ in rows} == {"close-1", "close-2", "close-3"}
     assert all(number == 2 for _, number, *_ in rows)
     assert all(0 <= correct <= 1 for _, _, correct, _ in rows)
+
+
+@pytest.mark.parametrize("kinds", [netarena_k8s.harm.KINDS, netarena_network.harm.KINDS])
+def test_every_kind_of_harm_is_documented_with_its_rules(kinds: Mapping[str, str]) -> None:
+    section = PAGE[PAGE.index("## Kinds of harm") : PAGE.index("## Examples")]
+    backbone = (Path(__file__).parents[2] / "docs" / "backbone.md").read_text()
+    for rule, kind in kinds.items():
+        assert kind in section, kind
+        assert f"`{rule}`" in section or f"| {kind} | `{rule}` |" in backbone, rule
