@@ -160,6 +160,14 @@ class Finding(Record):
     element: str
     detail: str
 
+    @classmethod
+    def of_kind(cls, kinds: Mapping[str, str], rule: str, element: str, detail: str) -> Self:
+        """Return a finding whose text begins with its kind of harm.
+
+        ``kinds`` has the kind of each rule. Raises KeyError if the rule has no kind.
+        """
+        return cls(rule=rule, element=element, detail=f"{kinds[rule]}: {detail}")
+
 
 #: Key of ``Judgement.detail`` with the quality of an answer, a number, if an application has one.
 _QUALITY = "quality"

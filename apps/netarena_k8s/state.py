@@ -162,8 +162,9 @@ def judge(
     false alarm, every policy must also be the same as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
-    - ``use_broken`` for each other intended connection that no longer works. These two rules allow
-      that a step loses what worked only through an opening that it closes
+    - ``use_broken`` for each other intended connection that no longer works. A step may lose
+      connections that worked only through an opening that it closes; they are neither
+      ``pair_broken`` nor ``use_broken``
     - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
       policies allow, including name lookups at targets other than the name servers
     - ``object_touched`` for each change to another object

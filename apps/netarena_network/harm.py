@@ -7,6 +7,7 @@ only at the end, for correctness.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from netarena.sdk import Finding
@@ -28,8 +29,5 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "switch_touched": "Changed switch",
     }
 )
-
-
-def harm(rule: str, element: str, detail: str) -> Finding:
-    """Return a finding whose text begins with its kind of harm; raises KeyError if it has none."""
-    return Finding(rule=rule, element=element, detail=f"{KINDS[rule]}: {detail}")
+#: Returns a finding whose text begins with its kind of harm (``Finding.of_kind``).
+harm = partial(Finding.of_kind, KINDS)

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import pytest
 
-from netarena.model import Record, Reply, Usage
+from netarena.model import Finding, Record, Reply, Usage
 
 
 class Square(Record):
@@ -50,3 +50,12 @@ def test_usage_of_replies_is_summed():
     )
     assert (unknown + Usage()).cost_usd is None
     assert Usage.read(None) == Usage()
+
+
+def test_finding_names_the_kind_of_harm_of_its_rule():
+    kinds = {"pair_broken": "Lost traffic"}
+    finding = Finding.of_kind(kinds, "pair_broken", "a -> b", "a -> b fails.")
+    expected = Finding(rule="pair_broken", element="a -> b", detail="Lost traffic: a -> b fails.")
+    assert finding == expected
+    with pytest.raises(KeyError):
+        Finding.of_kind(kinds, "unknown", "a", "b")

@@ -167,6 +167,6 @@ def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fau
         return faults
     policy = rng.choice(free)
     fault = draw_one(world, kind, policy, rng, methods_of(world))
-    if fault is None or not all(sound(world, [fault, other]) for other in faults):
+    if fault is None or not all(sound(world, [fault, other], strict=True) for other in faults):
         return faults
     return [*faults, fault]

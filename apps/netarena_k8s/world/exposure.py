@@ -86,13 +86,15 @@ def without_openings(
     """Return policies with the remaining faults and without the openings that a step closed.
 
     ``states`` are the policies ``initial`` at the start, ``before`` the step and ``after`` it.
-    An opening is traffic that only faults allow. In each result, the changed policies that cause a
-    closed opening, and those that the step repaired, are as intended. If the closed traffic stays
-    open without these causes, all changed policies are as intended. The other policies are
+    An opening is traffic that neither the intended policies nor ``after`` allow, whether a fault or
+    an earlier step opened it. In each result, the changed policies that cause a closed opening, and
+    those that the step repaired, are as intended. If the closed traffic stays open without these
+    causes, all changed policies are as intended. The other policies are
 
     - in the first result, as ``before``
     - in the second result, as ``initial`` unless they are as intended ``before``; a policy that an
-      earlier step made worse is not a remaining fault
+      earlier step made worse is not a remaining fault. Therefore an agent gains nothing from an
+      opening that it makes and closes itself
 
     Return no policies if the step closed no opening.
     """

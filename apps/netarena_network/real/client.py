@@ -176,7 +176,8 @@ class Net:
     async def drop_pending(self) -> None:
         """Wait until a request that was cancelled has ended, and discard its result.
 
-        There is no time limit.
+        There is no time limit. Raises EnvironmentFailed if that request failed, for example because
+        an agent's command broke the network.
         """
         async with self._busy:
             if do := self._unanswered:

@@ -87,7 +87,7 @@ def test_pairs_of_the_papers_fault_kinds_are_sound(pair):
     for world in (WORLDS["boutique"], WORLDS["varied 1"]):
         faults = draw(world, pair, random.Random(5))
         assert faults is not None
-        assert sound(world, faults)
+        assert sound(world, faults, strict=True)
         assert len({fault.policy for fault in faults}) == 2
 
 
@@ -104,9 +104,9 @@ def test_fault_that_hides_another_without_a_recorded_mask_is_not_sound():
                  spec={**specs["adservice"], "ingress": ingress})  # fmt: skip
     out = Fault(kind="empty_rules", method="egress", policy="redis-cart",
                 spec={**specs["redis-cart"], "egress": []})  # fmt: skip
-    assert sound(world, [into])
-    assert sound(world, [out])
-    assert not sound(world, [into, out])
+    assert sound(world, [into], strict=True)
+    assert sound(world, [out], strict=True)
+    assert not sound(world, [into, out], strict=True)
 
 
 def test_three_fault_kinds_give_three_faults():
