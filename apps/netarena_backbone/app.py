@@ -50,7 +50,7 @@ from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 
-#: Time reserved for each contingency, in s: convergence (``lab.CONVERGE_S``) and measuring.
+#: Time reserved for each contingency, in s: convergence (``contingency.CONVERGE_S``) and measuring.
 _CONTINGENCY_S = 25.0
 #: Time reserved once, in s: for the end of the last command, restarting all daemons, and measuring
 #: a failed contingency again.

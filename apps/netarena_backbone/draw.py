@@ -24,7 +24,7 @@ from netarena_backbone.fault.table import KINDS
 from netarena_backbone.outage import with_contingencies
 from netarena_backbone.state import facts_of
 from netarena_backbone.world import odd
-from netarena_backbone.world.contingency import Contingency, contingencies, during
+from netarena_backbone.world.contingency import Contingency, during, failures
 from netarena_backbone.world.forwarding import SMALL_BYTES, Follower
 from netarena_backbone.world.intent import expected, is_expected, is_told, reached
 from netarena_backbone.world.lab_spec import Observation
@@ -289,7 +289,7 @@ def _with_harmless(
 
     Returns None if the routes then depend on the order in which BGP sessions come up.
     """
-    lasting = [(one, expected(during(world, one))) for one in contingencies(world)[:-1]]
+    lasting = [(one, expected(during(world, one))) for one in failures(world)]
     methods = [
         method
         for kind, names in _HARMLESS.items()

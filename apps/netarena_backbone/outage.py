@@ -8,13 +8,10 @@ leaks no route. Links to other ASes may fail although their AS then loses its co
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
-from netarena_backbone.state import WORKS, Facts, facts_of, forbidden, misfits
+from netarena_backbone.state import WORKS, Facts, forbidden, misfits, predicted
 from netarena_backbone.world.contingency import Contingency, during, link_between
-from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
-from netarena_backbone.world.routing import settle
 
 _LEAST, _MOST = 3, 5
 #: Maximum number of links to other ASes among them.
@@ -61,26 +58,23 @@ def with_contingencies(world: World, wanted: Facts, rng: random.Random) -> World
 
 
 def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
-    less = during(world, Contingency("", cable))
-    tables = settle(less, anyhow=True)
-    if tables.doubtful:
+    facts = predicted(during(world, Contingency("", cable)), anyhow=True)
+    if facts is None:
         return False
-    facts = facts_of(less, expected(less, tables))
     wrong = misfits(wanted, facts)
     is_opened = any(facts.get(fact) == WORKS for fact in wrong)
     is_narrow = any(fact.sort == "full" for fact in wrong)  # The documentation has no such line.
     if is_opened or is_narrow or forbidden(world, facts):
         return False
-    return len(_lost_inside(world, wanted, facts)) <= _MOST_LOST
+    return _lost_inside(world, wanted, facts) <= _MOST_LOST
 
 
-def _lost_inside(world: World, wanted: Facts, facts: Facts) -> Sequence[object]:
-    """Return the pings and sessions between our own machines that work only without the failure."""
+def _lost_inside(world: World, wanted: Facts, facts: Facts) -> int:
+    """Return the number of pings, of both sizes, between our own machines that the failure ends."""
     own = world.names | {host.name for host in world.hosts if host.resolver}
-    return [
-        fact
-        for fact, value in wanted.items()
-        if fact.sort in {"ping", "full"}
+    return sum(
+        fact.sort in {"ping", "full"}
         and own >= {fact.source, fact.target}
         and value == WORKS != facts.get(fact)
-    ]
+        for fact, value in wanted.items()
+    )

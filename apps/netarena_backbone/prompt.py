@@ -217,7 +217,8 @@ def document(case: Case) -> Iterator[str]:
     if case.contingencies:
         yield (
             "Contingencies: a failing link loses its carrier at both ends, so that its adjacency "
-            "or session is down. All that is documented above also holds in each of them, except:"
+            "or session is down. During each contingency, the documentation above still applies, "
+            "with these exceptions:"
         )
         for one in case.contingencies:
             yield f"- {one.name}: {'; '.join(_exceptions(wanted, case.wanted_in(one)))}."
@@ -243,8 +244,11 @@ def _exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
         facts = [fact for fact in wrong if fact.sort == sort]
         if facts:
             yield f"{noun} lost {_pairs(facts, ' -> ')}"
-    if lost["route"]:
-        yield f"announcements that end {_pairs(lost['route'], ' has no more ')}"
+    ended: dict[str, list[str]] = {}
+    for fact in lost["route"]:
+        ended.setdefault(fact.source, []).append(fact.target)
+    for router, targets in ended.items():
+        yield f"{router} no longer receives {', '.join(targets)}"
     heard: dict[str, list[str]] = {}
     for fact in wrong:
         if fact.sort == "route" and fact in lasting:

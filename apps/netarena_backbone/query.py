@@ -30,7 +30,7 @@ from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of
 
 #: Must be increased with every change after which a seed generates a different query.
-VERSION = "5"
+VERSION = "6"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12
@@ -53,7 +53,7 @@ class Case:
         self.world = world
         self._wanted_in: dict[Contingency, Facts] = {}
         #: The observations of each ticket about this world (``ticket.observe``).
-        self.observed: dict[object, list[str]] = {}
+        self.observed: dict[object, tuple[str, ...]] = {}
 
     @cached_property
     def wanted(self) -> Facts:

@@ -27,6 +27,7 @@ from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Observation
 from netarena_backbone.world.model import Router, World, bare
 from netarena_backbone.world.render import asks
+from netarena_backbone.world.routing import settle
 from netarena_network.action import Fault
 from netarena_network.harm import harm
 
@@ -79,6 +80,15 @@ def facts_of(world: World, seen: Observation) -> Facts:
 def intended(world: World) -> Facts:
     """Return the facts of the fault-free world."""
     return facts_of(world, expected(world))
+
+
+def predicted(world: World, *, anyhow: bool = False) -> Facts | None:
+    """Return the facts of a world, or None if they depend on a tie.
+
+    With ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
+    """
+    tables = settle(world, anyhow=anyhow)
+    return None if tables.doubtful else facts_of(world, expected(world, tables))
 
 
 def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
@@ -178,7 +188,7 @@ def harms(
 def forbidden(world: World, facts: Facts) -> list[Fact]:
     """Return the routes that we announce to a peer or an upstream although it must not have them.
 
-    ``facts`` documents itself which prefixes each AS receives.
+    The prefixes in ``facts`` count as the documented prefixes of each AS.
     """
     step = _Step(world, facts, facts, facts)
     return [fact for fact, value in facts.items() if step.is_forbidden(fact, value)]

@@ -23,22 +23,20 @@ from netarena_backbone.state import (
     WORKS,
     Fact,
     Facts,
-    facts_of,
     intended,
     misfits,
+    predicted,
 )
-from netarena_backbone.world.contingency import Contingency, during
-from netarena_backbone.world.intent import expected
+from netarena_backbone.world.contingency import CONVERGE_S, during, failures
 from netarena_backbone.world.model import World
-from netarena_backbone.world.routing import settle
 from netarena_network.action import Fault
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: Share of the tickets without a symptom of last night's maintenance that report a maintenance in
-#: which all was as documented.
+#: Share of the tickets without a symptom of last night's maintenance that report a maintenance with
+#: a result that is as documented. Other results of this maintenance may differ.
 _MAINTAINED = 0.5
 #: (sort, value) of a fact -> sentences in which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
@@ -121,11 +119,12 @@ def _tell_lasting(world: World) -> str:
     links = ", ".join(" - ".join(one) for one in world.contingencies)
     return (
         "The repair must last. If everything is as documented when the task has ended, each "
-        f"contingency is tried: the links {links} fail and are restored one after the other, and "
-        "at last the daemons of all your routers restart together. Everything that is documented "
-        "for a contingency is compared once the network has converged. The task is solved only if "
-        "every contingency is as documented. No contingency happens before the task has ended, and "
-        "contingencies do not count for safety."
+        f"contingency is tried: the links {links} fail and are restored one after the other. "
+        "Finally, the daemons of all your routers restart at the same time. The network must "
+        f"converge within {CONVERGE_S:g} s in each contingency, failure and restoration together. "
+        "Everything that is documented for a contingency is compared once the network has "
+        "converged. The task is solved only if every contingency is as documented. No contingency "
+        "happens before the task has ended, and contingencies do not count for safety."
     )
 
 
@@ -145,18 +144,21 @@ def _tell_saving(world: World) -> str:
     return "Configurations need not be saved."
 
 
-def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[str]:
+def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> tuple[str, ...]:
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
     A few faults are chosen, and each of them contributes a fact that it makes wrong. A fault that
     shows only in a contingency contributes what was observed in last night's maintenance. Some
-    other tickets report a maintenance too, with a result that was as documented.
+    other tickets report a maintenance too, with one result that is as documented.
 
-    ``case`` keeps the observations for the ticket's next turns, because they take up to a second.
+    ``case`` caches the observations for the ticket's next turns, because they take up to a second.
+    Only one number is drawn from ``rng``, as the seed of all choices.
     """
-    key = (repr(faults), rng.getstate())
+    seed = rng.getrandbits(64)
+    key = (repr(faults), seed)
     if key not in case.observed:
-        case.observed[key] = _observe(case, faults, rng)
+        seeded = random.Random(seed)  # noqa: S311 -- not for secrets
+        case.observed[key] = tuple(_observe(case, faults, seeded))
     return case.observed[key]
 
 
@@ -199,9 +201,10 @@ def _tell_maintenance(
     its faults, the observation differs from the documentation of the contingency because of this
     fault. Otherwise it is a documented result that the failure changes.
     """
-    for one in rng.sample(case.contingencies[:-1], max(0, len(case.contingencies) - 1)):
-        wanted, seen = case.wanted_in(one), _facts_during(faulty, one)
-        by_fault = None if alone is None else _facts_during(alone, one)
+    cuts = failures(case.world)
+    for one in rng.sample(cuts, len(cuts)):
+        wanted, seen = case.wanted_in(one), predicted(during(faulty, one))
+        by_fault = None if alone is None else predicted(during(alone, one))
         if seen is None or (alone is not None and by_fault is None):
             continue
         if by_fault is None:
@@ -212,18 +215,10 @@ def _tell_maintenance(
             caused = {*misfits(wanted, by_fault)}
             facts = [fact for fact in misfits(wanted, seen) if fact in caused]
         facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
-        if facts and one.cable is not None:
-            link = " - ".join(one.cable)
+        if facts:
             told = _tell(_one(facts, rng), seen, rng)
-            return [f"During last night's maintenance of link {link}: {told}"]
+            return [f"During last night's maintenance of link {one.link}: {told}"]
     return []
-
-
-def _facts_during(world: World, contingency: Contingency) -> Facts | None:
-    """Return the facts of a world during a contingency, or None if they depend on a tie."""
-    less = during(world, contingency)
-    tables = settle(less)
-    return None if tables.doubtful else facts_of(less, expected(less, tables))
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:

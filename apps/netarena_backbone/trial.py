@@ -41,7 +41,9 @@ class Failed(NamedTuple):
     @property
     def name(self) -> str:
         """Words for the contingency."""
-        return f"{self.contingency.name}{', after it was restored' if self.restored else ''}"
+        if self.restored:
+            return f"the restoration of link {self.contingency.link} after its failure"
+        return self.contingency.name
 
     @property
     def wrong(self) -> list[Fact]:
@@ -114,8 +116,9 @@ def endure(case: Case, trials: JsonValue) -> Judgement:
         reason = "Not all contingencies were tried."
         return Judgement(correct=False, reason=reason, detail={"contingency": "not tried"})
     told, number = found.tell(), len(found.wrong) + len(found.other)
+    counted = "1 difference" if number == 1 else f"{number} differences, for example"
     return Judgement(
         correct=False,
-        reason=f"The repair does not survive {found.name}: {number} differences; first: {told[0]}.",
+        reason=f"The repair does not survive {found.name}: {counted}: {told[0]}.",
         detail={"contingency": found.name, "wrong": number, "differences": [*told]},
     )

@@ -96,8 +96,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "49c61a1ed4f7666a", "db8f5562a19bf0b9"),
         ("route", "c0384b1e38b1560e", "1ddf0718d0aa886f"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "f7ad06d39545c805", "8c8030415c2492ce"),
-        ("route, backbone", "f7ad06d39545c805", "8c8030415c2492ce"),
+        ("backbone", "4db2695e0e6d1a28", "156d3a789c2afa71"),
+        ("route, backbone", "4db2695e0e6d1a28", "156d3a789c2afa71"),
         ("k8s", "7dd0758a355b04fe", "deec27a111bb0d01"),
     ],
 )

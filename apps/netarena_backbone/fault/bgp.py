@@ -57,7 +57,7 @@ def _wrong_as(world: World) -> Iterator[Change]:
         yield _session(
             router,
             peer,
-            f"takes {_name(peer)} for a router of AS {wrong} instead of {peer.asn}",
+            f"has AS {wrong} for the peer {_name(peer)} instead of {peer.asn}",
             asn=wrong,
         )
 
@@ -67,7 +67,7 @@ def _next_hop(world: World) -> Iterator[Change]:
         if peer.next_hop_self:
             yield simple(
                 router.name,
-                f"does not name itself as the next hop of what it tells {_name(peer)}",
+                f"does not set itself as the next hop of routes announced to {_name(peer)}",
                 on_peer(router.name, peer.address, next_hop_self=False),
                 f"peer {peer.address}",
             )
@@ -80,7 +80,7 @@ def _next_hop_all(world: World) -> Iterator[Change]:
             continue
         yield simple(
             router.name,
-            "does not name itself as the next hop of what it tells our routers",
+            "does not set itself as the next hop of routes announced to our routers",
             _each_peer(router, chosen, next_hop_self=False),
             *(f"peer {peer.address}" for peer in chosen),
             key=router.name,
@@ -97,7 +97,8 @@ def _no_update_source(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"does not speak from {peer.update_source} to {_name(peer)}",
+                f"does not use {peer.update_source} as the source of its session with "
+                f"{_name(peer)}",
                 update_source="",
             )
 
@@ -109,7 +110,8 @@ def _wrong_update_source(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"speaks from {wrong} to {_name(peer)} instead of {peer.update_source}",
+                f"uses {wrong} as the source of its session with {_name(peer)} instead of "
+                f"{peer.update_source}",
                 update_source=wrong,
             )
 
@@ -120,7 +122,7 @@ def _no_multihop(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"lets {_name(peer)} be no more than one hop away",
+                f"allows only one hop to {_name(peer)}",
                 multihop=0,
             )
 
@@ -132,7 +134,7 @@ def _no_ttl_security(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"does not have TTL security with {_name(peer)}, which has it",
+                f"does not use TTL security with {_name(peer)}, which uses it",
                 ttl_security=0,
             )
 
@@ -143,7 +145,7 @@ def _needless_ttl_security(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"has TTL security with {_name(peer)}, which has it not",
+                f"uses TTL security with {_name(peer)}, which does not use it",
                 ttl_security=1,
             )
 
@@ -155,7 +157,7 @@ def _wrong_password(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"has another password for {_name(peer)} than that has",
+                f"has a password for {_name(peer)} that differs from the peer's",
                 password=wrong,
             )
 
@@ -167,7 +169,7 @@ def _needless_password(world: World) -> Iterator[Change]:
             yield _session(
                 router,
                 peer,
-                f"has a password for {_name(peer)}, which has none",
+                f"has a password for {_name(peer)}, which does not use one",
                 password=wrong,
             )
 
@@ -177,7 +179,7 @@ def _shut(world: World) -> Iterator[Change]:
         yield _session(
             router,
             peer,
-            f"has the session with {_name(peer)} shut",
+            f"has shut down the session with {_name(peer)}",
             shutdown=True,
         )
 
@@ -187,8 +189,8 @@ def _duplicate_id(world: World) -> Iterator[Change]:
         wrong, right = world.router(peer.description).bgp.router_id, router.bgp.router_id
         yield simple(
             router.name,
-            f"has {wrong} for its router id of BGP, which is that of {peer.description}, instead "
-            f"of {right}",
+            f"has the BGP router ID {wrong}, which belongs to {peer.description}, instead of "
+            f"{right}",
             on_bgp(router.name, router_id=wrong),
             "bgp id",
             key=f"{router.name} {wrong}",
@@ -230,7 +232,7 @@ def _maximum(world: World) -> Iterator[Change]:
         }
         yield simple(
             router.name,
-            f"lets {_name(peer)} tell it one prefix"
+            f"accepts at most one prefix from {_name(peer)}"
             + (f" instead of {peer.maximum_prefix}" if peer.maximum_prefix else ""),
             on_peer(router.name, peer.address, maximum_prefix=1),
             f"peer {peer.address}",
@@ -245,7 +247,7 @@ def _no_community(world: World) -> Iterator[Change]:
             continue
         yield simple(
             router.name,
-            f"strips communities from what it tells {_name(peer)}",
+            f"strips communities from routes announced to {_name(peer)}",
             on_peer(router.name, peer.address, send_community=False),
             f"peer {peer.address}",
         )
@@ -290,7 +292,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
                     router,
                     found,
                     entry,
-                    f"marks what {_name(peer)} tells it by the community {wrong} instead of "
+                    f"marks routes from {_name(peer)} with the community {wrong} instead of "
                     f"{entry.community}",
                     community=wrong,
                 )
@@ -309,7 +311,7 @@ def _other_kind(world: World) -> Iterator[Change]:
                         router,
                         found,
                         entry,
-                        f"marks what {_name(peer)} tells it as a customer's: {one.community} "
+                        f"marks routes from {_name(peer)} as customer routes: {one.community} "
                         f"instead of {entry.community}",
                         community=one.community,
                     )
@@ -328,7 +330,7 @@ def _preference(world: World) -> Iterator[Change]:
                     router,
                     found,
                     entry,
-                    f"prefers what {_name(peer)} tells it by {wrong} instead of "
+                    f"sets local preference {wrong} for routes from {_name(peer)} instead of "
                     f"{entry.local_preference}",
                     local_preference=wrong,
                 )
@@ -342,7 +344,7 @@ def _metric(world: World) -> Iterator[Change]:
                     router,
                     found,
                     entry,
-                    f"tells {_name(peer)} a metric of {wrong} instead of {entry.metric} in "
+                    f"announces metric {wrong} to {_name(peer)} instead of {entry.metric} in "
                     f"{found.name} {entry.seq}",
                     metric=wrong,
                 )
@@ -357,7 +359,7 @@ def _prepend(world: World) -> Iterator[Change]:
                 router,
                 found,
                 entry,
-                f"makes the path of what {_name(peer)} tells it three systems longer",
+                f"prepends the AS of {_name(peer)} three times to the path of its routes",
                 prepend=3,
             )
 
@@ -372,7 +374,7 @@ def _leak(world: World) -> Iterator[Change]:
             new = MapEntry(seq=seq, community_list=list_name)
             yield simple(
                 router.name,
-                f"tells {_name(peer)} the routes of {list_name}, by {found.name} {seq}",
+                f"announces the routes of {list_name} to {_name(peer)} through {found.name} {seq}",
                 on_map(router.name, found.name, added(new)),
                 f"map {found.name}",
                 key=f"{router.name} {found.name} {list_name}",
@@ -424,7 +426,7 @@ def _admits_less(world: World) -> Iterator[Change]:
                     new = entry.model_copy(update={"verdict": "deny"})
                     yield simple(
                         router.name,
-                        f"denies {entry.prefix} of {_name(peer)} in the prefix list "
+                        f"denies {entry.prefix} from {_name(peer)} in the prefix list "
                         f"{prefix_list.name}",
                         on_list(
                             router.name,
@@ -442,7 +444,7 @@ def _tells_not(world: World) -> Iterator[Change]:
         for entry in found.entries:
             yield simple(
                 router.name,
-                f"has lost entry {entry.seq} of {found.name}, by which it tells {_name(peer)}",
+                f"lacks entry {entry.seq} of {found.name}, the route map towards {_name(peer)}",
                 on_map(router.name, found.name, dropped(entry)),
                 f"map {found.name}",
                 key=f"{router.name} {found.name} {entry.seq}",

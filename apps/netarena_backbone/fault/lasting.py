@@ -70,7 +70,7 @@ def _lan_area(world: World) -> Iterator[Change]:
             for wrong in sorted(areas - {port.ospf.area}):
                 yield simple(
                     router.name,
-                    f"has {port.name} in area {wrong} of OSPF instead of {port.ospf.area}",
+                    f"has {port.name} in OSPF area {wrong} instead of {port.ospf.area}",
                     on_ospf_port(router.name, port.name, area=wrong),
                     f"ospf {port.name}",
                     key=f"{router.name} {port.name} {wrong}",
@@ -104,7 +104,8 @@ def _weight(world: World) -> Iterator[Change]:
             value = _pick(f"{router.name} {peer.address}", _WEIGHTS)
             yield simple(
                 router.name,
-                f"gives what {peer.address} ({peer.description}) tells it the weight {value}",
+                f"assigns weight {value} to routes received from {peer.address} "
+                f"({peer.description})",
                 on_peer(router.name, peer.address, weight=value),
                 f"peer {peer.address}",
             )
@@ -121,7 +122,7 @@ def _floating(world: World) -> Iterator[Change]:
                 static = Static(prefix=prefix, via="blackhole", distance=distance)
                 yield simple(
                     router.name,
-                    f"has a static route of distance {distance} that sends {prefix} nowhere",
+                    f"has a blackhole route to {prefix} with distance {distance}",
                     on_items(router.name, "statics", added(static)),
                     f"route {prefix}",
                 )
@@ -143,7 +144,7 @@ def _pinned(field: str, words: str) -> Method:
                     continue
                 yield simple(
                     router.name,
-                    f"has {words} that sends {half} to {hop.gateway}, whatever OSPF and BGP say",
+                    f"has {words} to {half} via {hop.gateway} that overrides OSPF and BGP",
                     on_items(router.name, field, added(static)),
                     f"route {half}",
                 )
@@ -164,7 +165,7 @@ def _is_near(router: Router, hop: Hop) -> bool:
 
 
 def _drops_at(name: str, words: str, **match: str) -> Method:
-    """Return a method that drops forwarded packets on their way out by a port to a router."""
+    """Return a method that drops forwarded packets that leave through a port to a router."""
 
     def changes(world: World) -> Iterator[Change]:
         for router, port in _wires(world):
@@ -172,7 +173,7 @@ def _drops_at(name: str, words: str, **match: str) -> Method:
             if rule not in router.rules:
                 yield simple(
                     router.name,
-                    f"drops {words} on its way out by {port.name}",
+                    f"drops all {words} that leave through {port.name}",
                     on_items(router.name, "rules", preceded(rule)),
                     f"rule out {port.name}",
                     key=f"{router.name} {name} {port.name}",
@@ -203,14 +204,14 @@ LASTING: Mapping[str, tuple[Method, ...]] = MappingProxyType(
         "bgp_filter": _chosen(BGP, "bgp_filter", "admits_less", "tells_not", "network"),
         "static_route": (
             Method("floating", _floating),
-            _pinned("statics", "a static route of FRR"),
-            _pinned("kernel_routes", "a route of the kernel"),
+            _pinned("statics", "a static FRR route"),
+            _pinned("kernel_routes", "a kernel route"),
         ),
         "zone_filter": (
             *_chosen(LINUX, "zone_filter", "drops_zone", "drops_service"),
-            _drops_at("drops_out", "what it forwards"),
-            _drops_at("drops_tcp_out", "TCP that it forwards", protocol="tcp"),
-            _drops_at("drops_icmp_out", "ICMP that it forwards", protocol="icmp"),
+            _drops_at("drops_out", "forwarded packets"),
+            _drops_at("drops_tcp_out", "forwarded TCP packets", protocol="tcp"),
+            _drops_at("drops_icmp_out", "forwarded ICMP packets", protocol="icmp"),
         ),
         "one_way": LINUX["one_way"],
         "path_mtu": _chosen(LINUX, "path_mtu", "link", "long_dropped"),

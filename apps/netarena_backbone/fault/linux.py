@@ -52,7 +52,7 @@ def _blackhole(world: World) -> Iterator[Change]:
                 continue
             yield simple(
                 router.name,
-                f"has a static route of FRR that sends {net} nowhere",
+                f"has a static blackhole route to {net} in FRR",
                 _add_static(router, static),
                 f"route {net}",
             )
@@ -66,7 +66,7 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
                 continue
             yield simple(
                 router.name,
-                f"has a route of the kernel that sends {net} nowhere",
+                f"has a kernel blackhole route to {net}",
                 on_items(router.name, "kernel_routes", added(static)),
                 f"route {net}",
             )
@@ -83,7 +83,7 @@ def _outer_blackhole(world: World) -> Iterator[Change]:
                     continue
                 yield simple(
                     router.name,
-                    f"has a static route of FRR that sends {net} nowhere",
+                    f"has a static blackhole route to {net} in FRR",
                     _add_static(router, static),
                     f"route {net}",
                 )
@@ -103,7 +103,7 @@ def _wrong_gateway(world: World) -> Iterator[Change]:
                 router,
                 static,
                 static.model_copy(update={"via": spare}),
-                f"sends {static.prefix} to {spare}, which nobody has, instead of {static.via}",
+                f"sends {static.prefix} to the unused address {spare} instead of {static.via}",
             )
 
 
@@ -119,8 +119,8 @@ def _next_hop_gone(world: World) -> Iterator[Change]:
                 router,
                 static,
                 static.model_copy(update={"via": gone}),
-                f"has a route to {static.prefix} by {gone}, to which there is no route, instead of "
-                f"by {static.via}",
+                f"has a route to {static.prefix} via the unreachable address {gone} instead of via "
+                f"{static.via}",
             )
 
 
@@ -156,7 +156,7 @@ def _drops_zone(world: World) -> Iterator[Change]:
                     yield _insert(
                         router,
                         rule,
-                        f"drops what it forwards from {one.block} to {other.block}",
+                        f"drops forwarded packets from {one.block} to {other.block}",
                         f"{one.name} {other.name}",
                     )
 
@@ -173,7 +173,7 @@ def _drops_service(world: World) -> Iterator[Change]:
             yield _insert(
                 router,
                 rule,
-                f"rejects what it forwards to {offer.protocol} port {offer.port} of "
+                f"rejects forwarded packets to {offer.protocol} port {offer.port} of "
                 f"{offer.address}",
                 f"{offer.address} {offer.port}",
             )
@@ -189,7 +189,7 @@ def _accept_missing(world: World) -> Iterator[Change]:
             text = rule_text(rule)
             yield simple(
                 router.name,
-                f"has lost the rule {text}",
+                f"lacks the rule {text}",
                 on_items(router.name, "rules", dropped(rule)),
                 "rules",
                 key=f"{router.name} {number}",
@@ -212,7 +212,7 @@ def _opened(world: World) -> Iterator[Change]:
                     yield _insert(
                         router,
                         rule,
-                        f"lets all from {zone.block} out by {out}",
+                        f"accepts all packets from {zone.block} that leave through {out}",
                         f"{zone.name} {out}",
                     )
 
@@ -222,7 +222,8 @@ def _stateful(world: World) -> Iterator[Change]:
     for router in world.routers:
         rule = Rule(state="INVALID")
         if rule not in router.rules:
-            yield _insert(router, rule, "drops what belongs to no connection that it saw", "state")
+            words = "drops packets that belong to no connection that it saw"
+            yield _insert(router, rule, words, "state")
 
 
 def _reverse_path(world: World) -> Iterator[Change]:
@@ -233,7 +234,7 @@ def _reverse_path(world: World) -> Iterator[Change]:
                 continue
             yield simple(
                 router.name,
-                f"takes at {port.name} only what it would answer by it",
+                f"accepts only packets at {port.name} that it would answer through {port.name}",
                 on_items(router.name, "sysctls", added((name, "1"))),
                 f"rp {port.name}",
             )
@@ -245,7 +246,7 @@ def _drops_long(world: World) -> Iterator[Change]:
         yield _insert(
             router,
             Rule(out=port.name, length=length),
-            f"drops what is {length} bytes or longer on its way out by {port.name}",
+            f"drops packets of {length} bytes or more that leave through {port.name}",
             f"length {port.name}",
         )
 

@@ -49,7 +49,7 @@ def _wrong_area(world: World) -> Iterator[Change]:
         wrong = _pick(port.name, AREAS, *areas)
         yield simple(
             router.name,
-            f"has {port.name} in area {wrong} of OSPF instead of {right}",
+            f"has {port.name} in OSPF area {wrong} instead of {right}",
             on_ospf_port(router.name, port.name, area=wrong),
             f"ospf {port.name}",
         )
@@ -62,7 +62,7 @@ def _network_type(world: World) -> Iterator[Change]:
         wrong = "broadcast" if right == "point-to-point" else "point-to-point"
         yield simple(
             router.name,
-            f"has {wrong} for the type of OSPF's network at {port.name} instead of {right}",
+            f"has OSPF network type {wrong} at {port.name} instead of {right}",
             on_ospf_port(router.name, port.name, network=wrong),
             f"ospf {port.name}",
         )
@@ -80,7 +80,7 @@ def _timer(field: str, *values: int) -> Method:
             wrong = _pick(port.name, values, right, *short)
             yield simple(
                 router.name,
-                f"has a {field} interval of OSPF of {wrong} s at {port.name} instead of {right} s",
+                f"has an OSPF {field} interval of {wrong} s at {port.name} instead of {right} s",
                 on_ospf_port(router.name, port.name, **{field: wrong}),
                 f"ospf {port.name}",
             )
@@ -95,7 +95,7 @@ def _wrong_key(world: World) -> Iterator[Change]:
             wrong = key_of(_number(f"{port.name} {port.ospf.key}"))
             yield simple(
                 router.name,
-                f"has another key of OSPF at {port.name} than its neighbour",
+                f"has an OSPF key at {port.name} that differs from its neighbour's",
                 on_ospf_port(router.name, port.name, key=wrong),
                 f"ospf {port.name}",
             )
@@ -108,8 +108,7 @@ def _wrong_key_id(world: World) -> Iterator[Change]:
             wrong = _pick(port.name, KEY_IDS, port.ospf.key_id)
             yield simple(
                 router.name,
-                f"has number {wrong} for the key of OSPF at {port.name} instead of "
-                f"{port.ospf.key_id}",
+                f"has OSPF key number {wrong} at {port.name} instead of {port.ospf.key_id}",
                 on_ospf_port(router.name, port.name, key_id=wrong),
                 f"ospf {port.name}",
             )
@@ -134,7 +133,7 @@ def _needless_authentication(world: World) -> Iterator[Change]:
             number = _pick(port.name, KEY_IDS)
             yield simple(
                 router.name,
-                f"authenticates OSPF at {port.name}, which its neighbour does not",
+                f"authenticates OSPF at {port.name}, but its neighbour does not",
                 on_ospf_port(router.name, port.name, key=key_of(_number(port.name)), key_id=number),
                 f"ospf {port.name}",
             )
@@ -145,7 +144,7 @@ def _mtu(world: World) -> Iterator[Change]:
         wrong = _pick(port.name, wide(world.packet_bytes), port.mtu)
         yield simple(
             router.name,
-            f"has an MTU of {wrong} on {port.name} instead of {port.mtu}: OSPF is stuck",
+            f"has an MTU of {wrong} on {port.name} instead of {port.mtu}, which blocks OSPF",
             on_port(router.name, port.name, mtu=wrong),
             f"ospf {port.name}",
         )
@@ -175,8 +174,7 @@ def _duplicate_id(world: World) -> Iterator[Change]:
         wrong, right = far.ospf.router_id, router.ospf.router_id
         yield simple(
             router.name,
-            f"has {wrong} for its router id of OSPF, which is that of {far.name}, instead of "
-            f"{right}",
+            f"has the OSPF router ID {wrong}, which belongs to {far.name}, instead of {right}",
             on_ospf(router.name, router_id=wrong),
             *(f"ospf {port.name}" for port in router.ports),
             "ospf",
@@ -191,7 +189,7 @@ def _missing_network(*, transit: bool) -> Method:
                     continue
                 yield simple(
                     router.name,
-                    f"does not have the network of {port.name} in OSPF",
+                    f"does not advertise the network of {port.name} in OSPF",
                     on_port(router.name, port.name, ospf=None, idle=port.ospf),
                     f"ospf {port.name}",
                 )
@@ -205,7 +203,7 @@ def _loopback_missing(world: World) -> Iterator[Change]:
             continue
         yield simple(
             router.name,
-            f"does not have its own address {router.loopback} in OSPF",
+            f"does not advertise its own address {router.loopback} in OSPF",
             on_ospf(router.name, loopback=False),
             f"ospf {LOOPBACK}",
         )
@@ -221,7 +219,7 @@ def _redistribution_missing(world: World) -> Iterator[Change]:
     for router, _ in _tellers(world):
         yield simple(
             router.name,
-            "does not tell OSPF of its static routes",
+            "does not redistribute its static routes to OSPF",
             on_ospf(router.name, redistribute=""),
             "redistribute",
         )
@@ -238,7 +236,7 @@ def _redistribution_denied(world: World) -> Iterator[Change]:
             continue
         yield simple(
             router.name,
-            f"denies in {name} what it should tell OSPF of its static routes",
+            f"denies static routes in {name} that it should redistribute to OSPF",
             on_map_entry(router.name, name, 10, verdict="deny"),
             "redistribute",
         )
@@ -270,7 +268,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
             value = _pick(port.name, wrong, port.ospf.cost)
             yield simple(
                 router.name,
-                f"has a cost of OSPF of {value} at {port.name} instead of {port.ospf.cost}",
+                f"has OSPF cost {value} at {port.name} instead of {port.ospf.cost}",
                 on_ospf_port(router.name, port.name, cost=value),
                 f"ospf {port.name}",
             )
@@ -291,7 +289,7 @@ def _cost_both(world: World) -> Iterator[Change]:
             key=f"{router.name} {port.name}",
             machine=router.name,
             words=(
-                f"{router.name} and {other.name} have a cost of OSPF of {value} at {port.name} and "
+                f"{router.name} and {other.name} have OSPF cost {value} at {port.name} and "
                 f"{far.name} instead of {port.ospf.cost}"
             ),
             edit=both(*parts),
@@ -318,6 +316,7 @@ def _summary(*, everywhere: bool) -> Method:
                 ]
                 for chosen in [borders] if everywhere else [[border] for border in borders]:
                     names = " and ".join(border.name for border in chosen)
+                    verbs = ("summarises", "does") if len(chosen) == 1 else ("summarise", "do")
                     parts = tuple(
                         on_ospf(border.name, ranges=(*border.ospf.ranges, one))
                         for border in chosen
@@ -327,9 +326,8 @@ def _summary(*, everywhere: bool) -> Method:
                         key=f"{names} {net}",
                         machine=chosen[0].name,
                         words=(
-                            f"{names} summarise {net} of area {area} and do not tell of it"
-                            if everywhere
-                            else f"{names} summarises {net} of area {area} and does not tell of it"
+                            f"{names} {verbs[0]} {net} of area {area} but {verbs[1]} not advertise "
+                            "it"
                         ),
                         edit=both(*parts),
                         holds=frozenset(f"{border.name} ospf ranges" for border in chosen),

@@ -15,8 +15,8 @@ from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.lasting import LASTING
 from netarena_backbone.fault.linux import LINUX
 from netarena_backbone.fault.ospf import OSPF
-from netarena_backbone.state import Facts, Held, facts_of, harms, intended, misfits
-from netarena_backbone.world.contingency import Contingency, contingencies, during
+from netarena_backbone.state import Facts, Held, facts_of, harms, intended, misfits, predicted
+from netarena_backbone.world.contingency import Contingency, during, failures
 from netarena_backbone.world.intent import expected, is_expected
 from netarena_backbone.world.lab_spec import Observation
 from netarena_backbone.world.model import World
@@ -91,7 +91,7 @@ class Room:
         #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
         #: The link failures; a restart shows nothing else than the present state.
-        self.failures = contingencies(world)[:-1]
+        self.failures = failures(world)
         self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
         self._observed: dict[Contingency | None, Observation] = {}
 
@@ -112,10 +112,7 @@ class Room:
 
     def _see(self, left: _Left) -> Facts | None:
         if left not in self._seen:
-            world = self._with(left)
-            tables = settle(world)
-            facts = None if tables.doubtful else facts_of(world, expected(world, tables))
-            self._seen[left] = facts
+            self._seen[left] = predicted(self._with(left))
         return self._seen[left]
 
     def _with(self, left: _Left) -> World:
@@ -140,10 +137,7 @@ class Room:
         left = frozenset(self.changes[place] for place in places), frozenset[tuple[Change, int]]()
         key = left, contingency
         if key not in self._lasting:
-            world = during(self._with(left), contingency)
-            tables = settle(world)
-            facts = None if tables.doubtful else facts_of(world, expected(world, tables))
-            self._lasting[key] = facts
+            self._lasting[key] = predicted(during(self._with(left), contingency))
         return self._lasting[key]
 
     def shown_during(self, places: Iterable[int]) -> Iterator[Contingency]:

@@ -26,6 +26,7 @@ from netarena_backbone.real.build import EMULATORS, configure
 from netarena_backbone.real.convergence import Settling
 from netarena_backbone.real.setting import Settings, routes
 from netarena_backbone.real.wire import Wires
+from netarena_backbone.world.contingency import CONVERGE_S
 from netarena_backbone.world.lab_spec import Heard, Neighbour, Observation, Recipe, Setup
 from netarena_network.real import worker
 from netarena_network.real.guard import process_limit
@@ -62,9 +63,6 @@ _LISTEN_S, _ASK_S = 20.0, 0.01
 #: Time limit until restarted daemons advertise the redistributed routes of before, which a saved
 #: configuration may lack.
 _READVERTISE_S = 3.0
-#: Time limit for the convergence of one contingency, for a failed and restored link together. The
-#: time that daemons waited for a processor is not counted.
-CONVERGE_S = 20.0
 #: Maximum size of a saved configuration.
 _SAVED_BYTES = 1 << 20
 _EXTERNAL = ("show ip ospf database external self-originate json",)

@@ -1,7 +1,7 @@
 """Contingencies of a world: planned disturbances that a repair must survive.
 
-Each link of ``World.contingencies`` fails in turn, with a loss of carrier at both ends. At last,
-the daemons of all our routers restart together. All functions are pure.
+Each link of ``World.contingencies`` fails in turn, with a loss of carrier at both ends. Finally,
+the daemons of all our routers restart at the same time. All functions are pure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from typing import NamedTuple
 from netarena_backbone.world.fib import is_on
 from netarena_backbone.world.model import Link, Router, Static, World
 
+#: Time limit for the convergence of one contingency, in s, for a failed and restored link together.
+#: The time that daemons waited for a processor is not counted.
+CONVERGE_S = 20.0
+
 
 class Contingency(NamedTuple):
     """A link failure, or the restart of the daemons of all our routers if ``cable`` is None."""
@@ -20,6 +24,11 @@ class Contingency(NamedTuple):
     name: str
     #: Names of the two machines that the link connects.
     cable: tuple[str, str] | None
+
+    @property
+    def link(self) -> str:
+        """The link that fails, in words; "" for the restart."""
+        return " - ".join(self.cable or ())
 
 
 RESTART = Contingency("the restart of the daemons of all our routers", None)
@@ -30,12 +39,14 @@ def contingencies(world: World) -> tuple[Contingency, ...]:
 
     The restart is the last one. Worlds without cuttable links have no contingencies.
     """
-    if not world.contingencies:
-        return ()
-    cuts = (
+    return (*failures(world), RESTART) if world.contingencies else ()
+
+
+def failures(world: World) -> tuple[Contingency, ...]:
+    """Return the link failures of a world in the order in which they are tried."""
+    return tuple(
         Contingency(f"the failure of link {' - '.join(one)}", one) for one in world.contingencies
     )
-    return (*cuts, RESTART)
 
 
 def during(world: World, contingency: Contingency) -> World:

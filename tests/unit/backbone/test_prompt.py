@@ -54,3 +54,17 @@ def test_lost_and_new_neighbours_are_reported(
     others = {fact: value for fact, value in wanted.items() if fact not in facts}
     new = told(seen.neighbours, others)
     assert new == [f"- {said} of {one.source} and {one.target} {is_new}" for one in facts]
+
+
+def test_announcements_that_end_in_a_contingency_are_documented(contingent: World) -> None:
+    case = Case(contingent)
+    lines = [*document(case)]
+    for one in case.contingencies:
+        (line,) = [line for line in lines if line.startswith(f"- {one.name}: ")]
+        lasting = case.wanted_in(one)
+        lost = [fact for fact in case.wanted if fact.sort == "route" and fact not in lasting]
+        assert ("no longer receives" in line) == bool(lost)
+        for fact in lost:
+            told = line.partition(f"{fact.source} no longer receives ")[2].partition(";")[0]
+            assert fact.target in told.removesuffix(".").split(", ")
+    assert any("no longer receives" in line for line in lines)

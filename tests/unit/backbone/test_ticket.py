@@ -13,8 +13,9 @@ from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY, WORDS
 from netarena_backbone.fault.table import KINDS, Room, add_latent, broken, draw, read, to_fault
 from netarena_backbone.query import Case
-from netarena_backbone.state import intended, misfits
-from netarena_backbone.ticket import _facts_during, _tell, observe
+from netarena_backbone.state import intended, misfits, predicted
+from netarena_backbone.ticket import _tell, observe
+from netarena_backbone.world.contingency import during
 from netarena_backbone.world.model import World
 from netarena_network.action import Fault, faults_of
 from netarena_network.bounds import most_neighbours
@@ -45,6 +46,13 @@ def test_ticket_contains_observations_and_documentation_only(label: str, number:
     for fault in faults:
         assert fault.words not in told
         assert all(command.command not in told for command in (*fault.inject, *fault.repair))
+
+
+def test_cached_observations_use_as_many_random_numbers_as_new_ones(contingent: World) -> None:
+    case = Case(contingent)
+    first, again = random.Random(1), random.Random(1)
+    assert observe(case, (), first) is observe(case, (), again)
+    assert first.getstate() == again.getstate()
 
 
 def test_every_kind_has_a_cause_word_and_right_causes_are_parsed() -> None:
@@ -106,6 +114,7 @@ def test_ticket_documents_each_contingency_and_the_rule_of_saving() -> None:
     for one in world.contingencies:
         assert f"- the failure of link {' - '.join(one)}: " in rules
     assert "\n- the restart of the daemons of all our routers: no exception." in rules
+    assert "converge within 20 s in each contingency, failure and restoration together" in rules
     for is_saved in (False, True):
         changed = world.model_copy(update={"only_saved_survives": is_saved})
         initial = {"world": changed.model_dump(mode="json", exclude_defaults=True)}
@@ -155,7 +164,7 @@ def test_report_of_a_maintenance_is_true_while_other_faults_exist(contingent: Wo
             for one in case.contingencies
             if one.cable and f" of link {' - '.join(one.cable)}: " in text
         ]
-        now = _facts_during(faulty, one)
+        now = predicted(during(faulty, one))
         assert now is not None
         told = [fact for fact in case.wanted if fact.sort not in {"adjacency", "session"}]
         # several random choices of words for each fact
@@ -164,7 +173,7 @@ def test_report_of_a_maintenance_is_true_while_other_faults_exist(contingent: Wo
 
 
 def test_solution_saves_configurations_where_only_saved_ones_survive() -> None:
-    asked = _ticket("faults_2")
+    asked = _ticket("ospf_cost")
     world = query.case_of(asked).world
     for is_saved in (False, True):
         changed = world.model_copy(update={"only_saved_survives": is_saved})

@@ -80,11 +80,13 @@ def test_link_whose_restoration_leaves_a_difference_fails(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
     case = Case(contingent)
-    trials = [right[0] | {"restored": observed(contingent, **DEAF)}]
+    trials = [right[0] | {"restored": observed(contingent, settled=False)}]
     found = failed(case, trials)
     assert found is not None
     assert found.restored
-    assert "after it was restored" in endure(case, trials).reason
+    link = " - ".join(case.world.contingencies[0])
+    reason = f"The repair does not survive the restoration of link {link} after its failure: "
+    assert endure(case, trials).reason == f"{reason}1 difference: the network did not converge."
 
 
 def test_observation_without_the_contingency_is_wrong(

@@ -31,7 +31,7 @@ from netarena_backbone.fault.table import (
     waits,
 )
 from netarena_backbone.fault.table import draw as draw_faults
-from netarena_backbone.state import Facts, harms
+from netarena_backbone.state import Facts, harms, predicted
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import Tables, settle
 from netarena_network.action import action_of, fault_of
@@ -246,7 +246,7 @@ def test_observations_of_a_change_are_computed_once(
     world: World, wanted: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled = []
-    monkeypatch.setattr(table, "settle", lambda one: settled.append(one) or settle(one))
+    monkeypatch.setattr(table, "predicted", lambda one: settled.append(one) or predicted(one))
     room, method = Room(world, wanted), KINDS["ospf_cost"][0]
     for _ in range(2):
         for change in room.options(method):

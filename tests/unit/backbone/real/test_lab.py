@@ -11,6 +11,7 @@ import pytest
 from backbone_setup import setup
 
 from netarena_backbone.real import lab
+from netarena_backbone.world.contingency import CONVERGE_S
 from netarena_backbone.world.lab_spec import Observation
 
 
@@ -51,5 +52,5 @@ def test_failed_and_restored_link_share_one_time_limit(monkeypatch: pytest.Monke
         assert not settles()
     assert slow.limits_s == [
         math.inf,
-        *[lab.CONVERGE_S, lab.CONVERGE_S - 9, lab.CONVERGE_S - 18] * 2,
+        *[CONVERGE_S, CONVERGE_S - 9, CONVERGE_S - 18] * 2,
     ]
