@@ -2,9 +2,13 @@
 
     python benchmarks/bench_blocking.py --tasks 200 --markdown FILE
 
-Each rule looks only at the requests, and names one of them: by its size, its numbers, its position
-or its similarity to the other requests of its rule. Chance is one divided by the number of
-requests. ``in its rule`` chooses only among the requests with the rule of the blocking one.
+Each rule names one request of a task. Most rules look only at the requests: sizes, numbers,
+positions, and elements in several requests. Some also read numbers of the elements from the data.
+No rule searches for a plan or checks whether a request can be satisfied.
+
+Each cell has two rates in percent, ``all, in its rule``. The first one is for a choice among all
+requests. The second one is for a choice among the requests with the rule of the blocking one. The
+row ``chance`` has one divided by the number of these requests.
 """
 
 from __future__ import annotations
@@ -13,26 +17,152 @@ import argparse
 import json
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 from netarena.report.markdown import replace_section
 from netarena_malt.base_network import released_base
 from netarena_malt.planning import catalogue
-from netarena_malt.planning.plan import Kind, Place
+from netarena_malt.planning.plan import Data, Kind, Place
 from netarena_malt.query import places_of
 
 Request = dict[str, Any]
 
 
+def elements(request: Request) -> list[str]:
+    return list(request.get("switches") or request.get("demands") or request.get("offers") or ())
+
+
+def places(request: Request) -> list[str]:
+    return list(request.get("depots") or request.get("racks") or request.get("spines") or ())
+
+
 def members(request: Request) -> int:
-    return len(request.get("switches") or request.get("demands") or request.get("offers") or ())
+    return len(elements(request))
 
 
 def listed(request: Request) -> int:
-    return len(request.get("depots") or request.get("racks") or request.get("spines") or ())
+    return len(places(request))
+
+
+class Asked:
+    """The requests of a task, and the numbers and groups of the elements in its data."""
+
+    def __init__(self, data: Data) -> None:
+        self.requests: Sequence[Request] = data["requests"]
+        self.blocks = len(set(data.get("spines", {}).values()))
+        self.in_requests = Counter(name for one in self.requests for name in elements(one))
+        self.listings = Counter(name for one in self.requests for name in places(one))
+        self.rules = Counter(one["rule"] for one in self.requests)
+        entries = data.get("demands") or data.get("offers") or data["switches"]
+        self.group = {
+            one["name"]: one.get("block") or one.get("from") or one.get("supplier")
+            for one in entries
+        }
+        #: Element -> each of its numbers, in standard deviations above the mean.
+        self.values: dict[str, dict[str, float]] = {one["name"]: {} for one in entries}
+        numbers_of = [self._numbers(one) for one in entries]
+        for key in numbers_of[0]:
+            values = [one[key] for one in numbers_of]
+            mean, deviation = fmean(values), pstdev(values) or 1.0
+            for entry, value in zip(entries, values, strict=True):
+                self.values[entry["name"]][key] = (value - mean) / deviation
+        self.ready = {one["name"]: one.get("ready", 0) for one in entries}
+        self.need = {
+            one["name"]: next(
+                (one[key] for key in ("minutes", "parts", "watts", "size", "price") if key in one),
+                0,
+            )
+            for one in entries
+        }
+
+    @staticmethod
+    def _numbers(entry: Request) -> dict[str, float]:
+        found = {key: float(value) for key, value in entry.items() if isinstance(value, int)}
+        for key in ("costs", "units"):
+            if isinstance(entry.get(key), dict):
+                found |= {f"mean of {key}": fmean(entry[key].values())}
+                found |= {f"least of {key}": float(min(entry[key].values()))}
+        return found
+
+    def mean(self, request: Request, key: str = "") -> float:
+        """Return the mean of one number, or of all, over a request's elements."""
+        values = [
+            value
+            for name in elements(request)
+            for which, value in self.values[name].items()
+            if key in {"", which}
+        ]
+        return fmean(values) if values else 0.0
+
+    def shared(self, request: Request) -> float:
+        """Return the share of a request's elements that are also in other requests."""
+        names = elements(request)
+        return fmean(self.in_requests[name] > 1 for name in names) if names else 0.0
+
+    def popularity(self, request: Request) -> float:
+        """Return in how many requests the places that a request lists are, on average."""
+        names = places(request)
+        return fmean(self.listings[name] for name in names) if names else 0.0
+
+    def unusual_places(self, request: Request) -> float:
+        """Return how much the popularity of listed places differs from the mean of the rule."""
+        same = [one for one in self.requests if one["rule"] == request["rule"]]
+        return abs(self.popularity(request) - fmean(map(self.popularity, same)))
+
+    def only_here(self, request: Request) -> float:
+        """Return the number of places that no other request of the rule lists, or all others do."""
+        others = [
+            set(places(one))
+            for one in self.requests
+            if one["rule"] == request["rule"] and one is not request
+        ]
+        here = set(places(request))
+        if not others or not here:
+            return 0.0
+        every, none = set.intersection(*others), here - set.union(*others)
+        return len(every - here) + len(none)
+
+    def arithmetic(self, request: Request) -> float:
+        """Return how nearly the numbers of a request contradict each other: above 1 they do."""
+        count = members(request)
+        if "gap" in request:
+            first, last = request["waves"]
+            return float((count - 1) * request["gap"] / max(1, last - first))
+        if request["rule"] == "spread":
+            return float(count / max(0.1, request["limit"] * self.blocks))
+        if request["rule"] == "at_least":
+            return float(request["limit"] / count)
+        return 0.0
+
+    def fullness(self, request: Request) -> float:
+        """Return the need of a request's elements for each place or wave that it lists."""
+        first, last = request.get("waves", (1, listed(request)))
+        return sum(self.need[name] for name in elements(request)) / max(1, last - first + 1)
+
+    def lateness(self, request: Request) -> float:
+        """Return how late in its window the switches of a request are ready, on average."""
+        if "waves" not in request:
+            return 0.0
+        first, last = request["waves"]
+        late = [max(0, self.ready[name] - first) for name in elements(request)]
+        return fmean(late) / (last - first + 1)
+
+    def same_group(self, request: Request) -> float:
+        """Return the largest share of elements with the same block, origin or supplier."""
+        groups = Counter(self.group[name] for name in elements(request))
+        return max(groups.values()) / groups.total() if groups else 0.0
+
+    def extreme(self, request: Request) -> float:
+        """Return the largest distance of an element's number from the mean, in deviations."""
+        return max(
+            (abs(value) for name in elements(request) for value in self.values[name].values()),
+            default=0.0,
+        )
 
 
 def numbers(request: Request) -> dict[str, float]:
@@ -58,59 +188,79 @@ def usual(request: Request, others: Sequence[Request]) -> float:
     return total
 
 
-#: Name -> score of a request among all requests; the request with the largest score is named.
-RULES: dict[str, Callable[[Request, Sequence[Request]], float]] = {
-    "largest": lambda one, _all: numbers(one)["members"],
-    "smallest": lambda one, _all: -numbers(one)["members"],
-    "longest": lambda one, _all: numbers(one)["characters"],
-    "shortest": lambda one, _all: -numbers(one)["characters"],
-    "most listed": lambda one, _all: numbers(one)["listed"],
-    "largest limit": lambda one, _all: one.get("limit", one.get("gap", -1.0)),
-    "smallest limit": lambda one, _all: -one.get("limit", one.get("gap", 1e9)),
-    "first": lambda one, _all: -float(one["id"][1:]),
-    "last": lambda one, _all: float(one["id"][1:]),
-    "most usual": lambda one, everyone: -usual(one, everyone),
-    "least usual": usual,
+#: Name -> score of a request of a task; the request with the largest score is named.
+RULES: dict[str, Callable[[Request, Asked], float]] = {
+    "largest": lambda one, _: numbers(one)["members"],
+    "smallest": lambda one, _: -numbers(one)["members"],
+    "longest": lambda one, _: numbers(one)["characters"],
+    "shortest": lambda one, _: -numbers(one)["characters"],
+    "most listed": lambda one, _: numbers(one)["listed"],
+    "largest limit": lambda one, _: one.get("limit", one.get("gap", -1.0)),
+    "smallest limit": lambda one, _: -one.get("limit", one.get("gap", 1e9)),
+    "first": lambda one, _: -float(one["id"][1:]),
+    "last": lambda one, _: float(one["id"][1:]),
+    "rarest rule": lambda one, asked: -asked.rules[one["rule"]],
+    "most usual": lambda one, asked: -usual(one, asked.requests),
+    "least usual": lambda one, asked: usual(one, asked.requests),
+    "arithmetic": lambda one, asked: asked.arithmetic(one),
+    "most shared": lambda one, asked: asked.shared(one),
+    "least shared": lambda one, asked: -asked.shared(one),
+    "rare places": lambda one, asked: -asked.popularity(one),
+    "unusual places": lambda one, asked: asked.unusual_places(one),
+    "places only here": lambda one, asked: asked.only_here(one),
+    "expensive": lambda one, asked: asked.mean(one),
+    "cheap": lambda one, asked: -asked.mean(one),
+    "extreme": lambda one, asked: asked.extreme(one),
+    "fullest": lambda one, asked: asked.fullness(one),
+    "latest": lambda one, asked: asked.lateness(one),
+    "same group": lambda one, asked: asked.same_group(one),
 }
 
 
-def share(score: Callable[..., float], asked: Sequence[Request], mark: str) -> float:
+def share(score: Callable[[Request], float], asked: Sequence[Request], mark: str) -> float:
     """Return the probability that a rule names the blocking request; ties are drawn."""
-    scores = {one["id"]: score(one, asked) for one in asked}
+    scores = {one["id"]: score(one) for one in asked}
     best = max(scores.values())
     named = [id_ for id_, value in scores.items() if value == best]
     return (mark in named) / len(named)
 
 
-def draw(kind: Kind, places: Sequence[Place], rng: random.Random) -> tuple[Sequence[Request], str]:
-    """Return the requests of an impossible task and the id of the blocking one.
+def draw(kind: Kind, where: Sequence[Place], rng: random.Random) -> tuple[dict[str, Any], str]:
+    """Return the data of an impossible task and the id of the blocking request.
 
     Unlike the generator, this function does not require a greedy plan, which takes most time.
     """
     rule, place = rng.choice(kind.rules), rng.randrange(1_000)
     while True:
-        found = kind.block(kind.draw(places, rng), rule, place, rng)
+        instance = kind.draw(where, rng)
+        found = kind.block(instance, rule, place, rng)
         if found is not None:
-            return found
+            return {**instance.data, "requests": found[0]}, found[1]
+
+
+def _score(score: Callable[[Request, Asked], float], asked: Asked, request: Request) -> float:
+    return score(request, asked)
 
 
 def measure(label: str, tasks: int, seed: int) -> tuple[str, list[str], float]:
     """Return the kind, the rates of all rules in percent, and the highest excess in deviations."""
-    kind, places = catalogue.kind_of(label), places_of(released_base())
+    kind, where = catalogue.kind_of(label), places_of(released_base())
     found: dict[str, list[float]] = {name: [] for name in RULES}
     inside: dict[str, list[float]] = {name: [] for name in RULES}
     chance: list[float] = []
     chance_inside: list[float] = []
     for number in range(tasks):
         rng = random.Random(f"blocking {label} {seed} {number}")
-        requests, mark = draw(kind, places, rng)
+        data, mark = draw(kind, where, rng)
+        requests, asked = data["requests"], Asked(data)
         (blocking,) = (one for one in requests if one["id"] == mark)
         same = [one for one in requests if one["rule"] == blocking["rule"]]
         chance.append(1 / len(requests))
         chance_inside.append(1 / len(same))
         for name, score in RULES.items():
-            found[name].append(share(score, requests, mark))
-            inside[name].append(share(score, same, mark))
+            scored = partial(_score, score, asked)
+            found[name].append(share(scored, requests, mark))
+            inside[name].append(share(scored, same, mark))
     cells = [f"{100 * fmean(chance):.0f}, {100 * fmean(chance_inside):.0f}"]
     worst = -9.0
     for name in RULES:
@@ -124,17 +274,21 @@ def measure(label: str, tasks: int, seed: int) -> tuple[str, list[str], float]:
     return kind.name, cells, worst
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--tasks", type=int, default=200, help="impossible tasks of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default="", help="names of kinds, separated by commas")
     parser.add_argument("--markdown", type=Path, help="page whose section is replaced")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
+    known = [kind.name for kind in catalogue.KINDS.values()]
+    chosen = args.kinds.split(",") if args.kinds else known
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"--kinds: unknown kind {unknown[0]!r}; use {', '.join(known)}")
     head = ["rule"]
     columns = [["chance", *RULES]]
     for label, kind in catalogue.KINDS.items():
-        if args.kinds and kind.name not in args.kinds.split(","):
+        if kind.name not in chosen:
             continue
         name, cells, worst = measure(label, args.tasks, args.seed)
         print(f"{name}: highest excess {worst:.1f} standard errors", flush=True)

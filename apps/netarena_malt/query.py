@@ -75,8 +75,8 @@ VERSION = "4"
 #: Version of the generator for texts from the grammar, whose wording may change separately.
 WORDED_VERSION = "8"
 #: Versions of the generator for configs with planning tasks: canonical, and from the grammar.
-PLANNING_VERSION = "10"
-WORDED_PLANNING_VERSION = "11"
+PLANNING_VERSION = "12"
+WORDED_PLANNING_VERSION = "13"
 #: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
     {

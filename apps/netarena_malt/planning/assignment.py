@@ -19,6 +19,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from netarena_malt.planning.plan import PlanError, Verdict, Violation
@@ -326,9 +327,11 @@ def fill(
     model: Model,
     rank: Callable[[Sequence[int]], Any],
     prefer: Callable[[Filling, Sequence[int], int], Any],
+    fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> list[int] | None:
     """Place each unit in the best bin that has room for it; return None if a unit fits in no bin.
 
+    Items of ``fixed`` are in these bins from the start, and must be units of one item.
     Units of requests come first, in the order of ``_FIRST``, then the others by ``rank``; the best
     bin has the smallest value of ``prefer``.
     """
@@ -346,14 +349,18 @@ def fill(
         if not turns:
             return len(_FIRST), rank(unit)
         when, number, step = min(turns)
-        if _FIRST[when] in {"apart", "order"}:
+        if _FIRST[when] == "apart":
+            return when, number, min(choices[unit], default=0), step
+        if _FIRST[when] == "order":
             return when, number, step
         if _FIRST[when] == "at_least":
             # the largest units come last, because some units may be outside
             return when, len(choices[unit]), _size(model, unit), rank(unit)
         return when, len(choices[unit]), -_size(model, unit), rank(unit)
 
-    for unit in sorted(units, key=key):
+    for item, bin_ in fixed.items():
+        filling.put((item,), bin_)
+    for unit in sorted((unit for unit in units if unit[0] not in fixed), key=key):
         open_ = [bin_ for bin_ in sorted(choices[unit]) if filling.fits(unit, bin_)]
         if not open_:
             return None

@@ -58,23 +58,12 @@ def carried(places: Sequence[Place]) -> list[str]:
     return [label for label, kind in KINDS.items() if kind.fits(places)]
 
 
-def draw(
-    label: str,
-    places: Sequence[Place],
-    rng: random.Random,
-    *,
-    varied: bool,
-    impossible: bool | None = None,
-) -> Task:
-    """Draw a task. Raises ValueError if the network has no tasks of this label.
-
-    ``impossible`` sets whether the task has no plan; by default this is drawn, too.
-    """
+def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: bool) -> Task:
+    """Draw a task. Raises ValueError if the network has no tasks of this label."""
     kind = kind_of(label)
     if not kind.fits(places):
         raise ValueError(f"the network has too few elements for {label}")
-    drawn = not rng.randrange(_IMPOSSIBLE)
-    impossible = drawn if impossible is None else impossible
+    impossible = not rng.randrange(_IMPOSSIBLE)
     rule, place = rng.choice(kind.rules), rng.randrange(1_000)
     for _ in range(_TRIES):
         instance = kind.draw(places, rng)

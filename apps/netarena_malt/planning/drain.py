@@ -2,7 +2,8 @@
 
 The planted waves use up nearly all technician minutes. For the fewest waves, the bound is the total
 of the minutes divided by the minutes of a wave, rounded up. For weighted urgency, the bound is the
-cost of the best schedule that may split switches, in order of weight per minute.
+cost of the best schedule that may split switches, in order of weight per minute. Both bounds ignore
+the first waves for which switches are ready.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -37,11 +38,13 @@ _WORDS = ("switch", "wave")
 _REQUESTS = {"only": 5, "apart": 5, "order": 5, "at_least": 5}
 _RULES = tuple(_REQUESTS)
 #: Minutes and benches of the switches that a request keeps in a window, in percent of the window's.
-_FULL_PCT = 68
+_FULL_PCT = 95
 #: Number of samples of switches for a request.
 _DRAWS = 6
 #: Maximum number of samples to find the switches of a blocking request.
-_SAMPLES = 2_000
+_SAMPLES = 6_000
+#: Number of samples without a plan that ``apart`` and ``order`` choose from, by their lateness.
+_NEAREST = 60
 
 #: Minutes and benches of a switch.
 _Needs: TypeAlias = tuple[int, int]
@@ -61,7 +64,11 @@ def _model(data: Data) -> Model:
         requests.append(told)
     weights = [entry["weight"] for entry in switches] if urgent else []
 
-    def cost(item: int, bin_: int) -> int:
+    ready = [int(entry["ready"]) for entry in switches]
+
+    def cost(item: int, bin_: int) -> int | None:
+        if bin_ + 1 < ready[item]:
+            return None
         return weights[item] * (bin_ + 1) if urgent else 0
 
     return Model(
@@ -100,12 +107,31 @@ def _greedy(data: Data) -> Plan | None:
         benches = sum(switches[item]["benches"] for item in unit)
         return -max(minutes * _BENCHES, benches * _MINUTES), unit
 
-    return _rows(data, fill(_model(data), rank, lambda _filling, _unit, bin_: bin_))
+    return _rows(data, _fill(data, rank))
 
 
 def _first_fit(data: Data) -> Plan | None:
     """Place the switches in the order of the list, in the earliest wave that has room."""
-    return _rows(data, fill(_model(data), tuple, lambda _filling, _unit, bin_: bin_))
+    return _rows(data, _fill(data, tuple))
+
+
+def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
+    """Place switches by ``rank`` in the earliest wave, after those that must be in few waves.
+
+    The switches of ``only`` and ``at_least`` nearly fill their waves, so that all plans for each of
+    these requests are tried.
+    """
+    number = {entry["name"]: place for place, entry in enumerate(data["switches"])}
+    fixed: dict[int, int] = {}
+    for request in data["requests"]:
+        if request["rule"] in {"only", "at_least"}:
+            entries = [data["switches"][number[name]] for name in request["switches"]]
+            spare = len(entries) - request.get("limit", len(entries))
+            found = _packs(entries, spare, *request["waves"])
+            if found is None:
+                return None
+            fixed |= {number[name]: wave - 1 for name, wave in found.items()}
+    return fill(_model(data), rank, lambda _filling, _unit, bin_: bin_, fixed)
 
 
 # Drawing.
@@ -137,6 +163,7 @@ def _draw(
                 "block": place.block,
                 "minutes": need,
                 "benches": bench,
+                "ready": rng.randrange(1, number + 1),
             }
             if urgent:
                 # the weight per minute falls from wave to wave, with noise
@@ -153,7 +180,9 @@ def _draw(
         "most_of_block": 1,
         "switches": switches,
     }
-    data["requests"] = numbered(_requests(waves, _needs(data), rng), rng)
+    names = [[place.name for place in members] for members in waves]
+    windows = _windows(count, _REQUESTS["only"] + _REQUESTS["at_least"], rng)
+    data["requests"] = numbered(_requests(names, windows, data, rng), rng)
     plan = [[entry["name"], planted[entry["name"]]] for entry in switches]
     bound = _urgency_bound(data) if urgent else -(-_total(data) // _MINUTES)
     return Instance(data, plan, bound)
@@ -191,13 +220,18 @@ def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> 
 
 
 def _requests(
-    waves: Sequence[Sequence[Place]], needs: Mapping[str, _Needs], rng: random.Random
+    waves: Sequence[Sequence[str]],
+    windows: Sequence[tuple[int, int]],
+    data: Data,
+    rng: random.Random,
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted waves satisfy, each with some slack.
+    """Return requests that the planted waves of switches satisfy, each with some slack.
 
-    No switch is in two requests.
+    ``windows`` has the first and last wave of each ``only``, then of each ``at_least``. No switch
+    is in two requests.
     """
-    free = [[place.name for place in wave] for wave in waves]
+    free = [list(wave) for wave in waves]
+    needs, ready = _needs(data), _ready(data)
     found: list[dict[str, Any]] = []
 
     def take(names: Sequence[str]) -> list[str]:
@@ -205,7 +239,6 @@ def _requests(
             wave[:] = [name for name in wave if name not in names]
         return list(names)
 
-    windows = _windows(len(waves), _REQUESTS["only"] + _REQUESTS["at_least"], rng)
     for number, (first, last) in enumerate(windows):
         inside = [name for wave in free[first - 1 : last] for name in wave]
         names = take(_filling(inside, needs, last - first + 1, rng))
@@ -216,19 +249,19 @@ def _requests(
     for request in found[_REQUESTS["only"] :]:
         first, last = request["waves"]
         rest = [name for wave in (*free[: first - 1], *free[last:]) for name in wave]
-        request["switches"] += take(rng.sample(rest, rng.randrange(1, 3)))
+        request["switches"] += take([rng.choice(rest)])
     for request in found:
         request["switches"].sort()
     for rule in ("apart", "order"):
         for _ in range(_REQUESTS[rule]):
-            found.append(_spaced(rule, free, rng))
+            found.append(_spaced(rule, free, ready, rng))
             take(found[-1]["switches"])
     return found
 
 
 def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int]]:
     """Return windows of waves, numbered from 1, that do not overlap, in a random order."""
-    lengths = [rng.randrange(3, 5) for _ in range(number)]
+    lengths = [rng.randrange(2, 4) for _ in range(number)]
     while sum(lengths) > count:
         lengths[lengths.index(max(lengths))] -= 1
     cuts = sorted(rng.randrange(count - sum(lengths) + 1) for _ in range(number))
@@ -242,8 +275,9 @@ def _filling(
 ) -> list[str]:
     """Return random names that need most of what ``waves`` waves have, but not all.
 
-    The longest of several samples is used, so that other switches of this number do not fit.
+    The sample that needs most is used, so that other switches of this number often do not fit.
     """
+    weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
     for _ in range(_DRAWS):
         chosen: list[str] = []
@@ -252,12 +286,17 @@ def _filling(
             if all(need <= rest for need, rest in zip(needs[name], left, strict=True)):
                 left = [rest - need for need, rest in zip(needs[name], left, strict=True)]
                 chosen.append(name)
-        best = max(best, chosen, key=len)
+        best = max(best, chosen, key=lambda names: sum(map(weight.__getitem__, names)))
     return best
 
 
-def _spaced(rule: str, free: Sequence[Sequence[str]], rng: random.Random) -> dict[str, Any]:
-    """Return a request for switches in waves that are at least ``gap`` apart."""
+def _spaced(
+    rule: str, free: Sequence[Sequence[str]], ready: Mapping[str, int], rng: random.Random
+) -> dict[str, Any]:
+    """Return a request for switches in waves that are at least ``gap`` apart.
+
+    The switches are ready late, so that the request has little slack.
+    """
     count = len(free)
     filled = [wave for wave in range(count) if free[wave]]
     gap, spots = 0, list[int]()
@@ -266,22 +305,28 @@ def _spaced(rule: str, free: Sequence[Sequence[str]], rng: random.Random) -> dic
         gap = rng.randrange(count // (3 * members), count * 2 // (3 * members))
         spots = [rng.choice(filled)]
         while len(spots) < members:
-            least = spots[-1] + gap + rng.randrange(2 + gap // 2)
-            later = next((wave for wave in filled if wave >= least), None)
-            if later is None:
+            least = spots[-1] + gap + rng.randrange(2)
+            later = [wave for wave in filled if wave >= least][: 5 if rule == "apart" else 3]
+            if not later:
                 spots = []
                 break
-            spots.append(later)
-    names = [rng.choice(free[spot]) for spot in spots]
+            spots.append(max(later, key=lambda wave: max(map(ready.__getitem__, free[wave]))))
+    names = [max(free[spot], key=lambda name: (ready[name], name)) for spot in spots]
     if rule == "apart":
         names.sort()
-    first = max(0, spots[0] - rng.randrange(2 + gap // 2))
-    last = min(count - 1, spots[-1] + rng.randrange(2 + gap // 2))
+    # the largest gap, so that there is little slack
+    gap = min(after - before for before, after in itertools.pairwise(spots))
+    first = max(0, spots[0] - rng.randrange(3))
+    last = min(count - 1, spots[-1] + 2 + rng.randrange(3))
     return {"rule": rule, "switches": names, "waves": [first + 1, last + 1], "gap": gap}
 
 
 def _needs(data: Data) -> dict[str, _Needs]:
     return {entry["name"]: (entry["minutes"], entry["benches"]) for entry in data["switches"]}
+
+
+def _ready(data: Data) -> dict[str, int]:
+    return {entry["name"]: entry["ready"] for entry in data["switches"]}
 
 
 def _total(data: Data) -> int:
@@ -306,60 +351,132 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that the limits of waves make impossible.
+    """Return requests of which one cannot be satisfied with the data of its switches.
 
-    The number of its switches and the size of its window stay; its switches are replaced with
-    others, which do not fit into these waves. For ``apart`` and ``order``, the gap is slightly
-    larger, the window is slightly smaller, or both.
+    The blocking request has the number of switches, the window's length, the gap and the limit of a
+    request of the instance. Its switches are drawn first, so that it can have any of them. The
+    other requests are then drawn from the remaining switches, so that no switch is in two requests.
     """
     data = instance.data
     same = [request for request in data["requests"] if request["rule"] == rule]
     old = same[place % len(same)]
+    waves: list[list[str]] = [[] for _ in range(max(wave for _, wave in instance.plan))]
+    for name, wave in instance.plan:
+        waves[wave - 1].append(name)
+    spaced = rule in {"apart", "order"}
+    found = (_unspaceable if spaced else _unpackable)(data, old, rng)
+    if found is None:
+        return None
+    blocking = {key: value for key, value in old.items() if key != "id"} | found
+    free = [[name for name in wave if name not in blocking["switches"]] for wave in waves]
+    windows: list[tuple[int, int]] = [
+        tuple(request["waves"])
+        for kept in ("only", "at_least")
+        for request in data["requests"]
+        if request["rule"] == kept
+    ]
+    others = numbered(_requests(free, windows, data, rng), rng)
+    if not spaced:
+        # windows of ``only`` and ``at_least`` never overlap
+        asked = [request["waves"] for request in others if request["rule"] == rule]
+        place = asked.index(old["waves"])
+    return replaced(others, rule, place, blocking)
+
+
+def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
+    """Return switches that cannot keep the gap in the window of ``old``.
+
+    Their number is that of ``old``, and they are ready nearly as late.
+    """
+    ready, number = _ready(data), len(old["switches"])
     first, last = old["waves"]
-    members = len(old["switches"])
-    blocking = {key: value for key, value in old.items() if key != "id"}
-    if rule in {"apart", "order"}:
-        most = (last - first) // (members - 1) + 1
-        more = rng.randrange((most - old["gap"]) // 2 + 1)
-        gap = old["gap"] + rng.choice((0, more))
-        # ``members`` switches with this gap need one wave more than the window has
-        length = min(last - first + 1, (members - 1) * gap)
-        first += rng.randrange(last - first + 2 - length)
-        blocking |= {"gap": gap, "waves": [first, first + length - 1]}
-    else:
-        inside = old.get("limit", members)
-        chosen = _unpackable(data, members, inside, last - first + 1, rng)
-        if chosen is None:
-            return None
-        blocking["switches"] = sorted(chosen)
-    return replaced(data["requests"], rule, place, blocking)
+    usual = _lateness([ready[name] for name in old["switches"]], first)
+    # no switch is too late for the window
+    usable = [name for name, wave in ready.items() if wave <= last]
+    late = [name for name in usable if ready[name] > first]
+    samples: list[tuple[int, list[str]]] = []
+    for _ in range(_SAMPLES):
+        least = rng.sample(late, min(len(late), rng.randrange(number + 1)))
+        others = [name for name in rng.sample(usable, number) if name not in least]
+        chosen = rng.sample([*least, *others][:number], number)
+        if old["rule"] == "apart":
+            chosen.sort()
+        waves = [ready[name] for name in chosen]
+        if not _spaceable(waves, old["rule"], old["gap"], (first, last)):
+            samples.append((abs(_lateness(waves, first) - usual), chosen))
+            if len(samples) == _NEAREST:
+                break
+    return {"switches": min(samples)[1]} if samples else None
 
 
-def _unpackable(
-    data: Data, members: int, inside: int, waves: int, rng: random.Random
-) -> list[str] | None:
-    """Return ``members`` random switches of which no ``inside`` fit into ``waves`` waves."""
-    entries = sorted(
-        data["switches"],
-        key=lambda entry: (
-            -entry["minutes"] * _BENCHES - entry["benches"] * _MINUTES,
-            entry["name"],
-        ),
-    )
-    for number in range(_SAMPLES):
-        # small switches are left out only if there seem to be no such switches otherwise
-        most = len(entries) - len(entries) * number // (2 * _SAMPLES)
-        chosen = rng.sample(entries[:most], members)
-        if not _packs(chosen, members - inside, waves):
-            return [str(entry["name"]) for entry in chosen]
+def _lateness(ready: Sequence[int], first: int) -> int:
+    """Return the number of waves from the first one until all switches are ready, summed up."""
+    return sum(max(0, wave - first) for wave in ready)
+
+
+def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int]) -> bool:
+    """Return whether switches can keep the gap in a window.
+
+    The earliest waves are best. If the order is free, it is best to take the switches in the order
+    in which they are ready.
+    """
+    wave = window[0] - gap
+    for one in sorted(ready) if rule == "apart" else ready:
+        wave = max(wave + gap, one)
+    return wave <= window[1]
+
+
+def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
+    """Return switches of which too many do not fit into the waves of ``old``.
+
+    They are drawn like those of ``old``, but from random switches instead of those of its waves.
+    They need at most 4 % more than those of ``old``, and no more of them are late or of one block.
+    """
+    first, last = old["waves"]
+    inside = old.get("limit", len(old["switches"]))
+    spare = len(old["switches"]) - inside
+    entries = {entry["name"]: entry for entry in data["switches"]}
+    needs, names = _needs(data), list(entries)
+    before = [entries[name] for name in old["switches"]]
+    number = round(len(names) * (last - first + 1) * 6 / 5 / data["waves"])
+    for _ in range(_SAMPLES):
+        some = rng.sample(names, number + spare)
+        listed = _filling(some[spare:], needs, last - first + 1, rng)
+        if len(listed) != inside:
+            continue
+        chosen = [entries[name] for name in (*some[:spare], *listed)]
+        if (
+            all(
+                100 * sum(entry[key] for entry in chosen)
+                <= 104 * sum(entry[key] for entry in before)
+                for key in ("minutes", "benches")
+            )
+            and sum(entry["ready"] > last for entry in chosen)
+            == sum(entry["ready"] > last for entry in before)
+            and _of_one_block(chosen) <= _of_one_block(before)
+            and _packs(chosen, spare, first, last) is None
+        ):
+            return {"switches": sorted(str(entry["name"]) for entry in chosen)}
     return None
 
 
-def _packs(entries: Sequence[Mapping[str, Any]], spare: int, waves: int) -> bool:
-    """Return whether all switches except ``spare`` fit into the waves; all plans are tried."""
+def _of_one_block(entries: Sequence[Mapping[str, Any]]) -> int:
+    return max(Counter(entry["block"] for entry in entries).values())
+
+
+def _packs(
+    entries: Sequence[Mapping[str, Any]], spare: int, first: int, last: int
+) -> dict[str, int] | None:
+    """Return a wave for each of the switches, of which ``spare`` may be left out.
+
+    All plans are tried. Return None if there is no plan.
+    """
     order = sorted(entries, key=lambda entry: (-entry["minutes"], -entry["benches"]))
-    minutes, benches = [_MINUTES] * waves, [_BENCHES] * waves
-    blocks: list[set[str]] = [set() for _ in range(waves)]
+    count = last - first + 1
+    minutes, benches = [_MINUTES] * count, [_BENCHES] * count
+    blocks: list[set[str]] = [set() for _ in range(count)]
+    alike = all(entry["ready"] <= first or entry["ready"] > last for entry in entries)
+    found: dict[str, int] = {}
 
     def place(number: int, left: int) -> bool:
         if number == len(order):
@@ -367,8 +484,10 @@ def _packs(entries: Sequence[Mapping[str, Any]], spare: int, waves: int) -> bool
         entry = order[number]
         need, bench, block = entry["minutes"], entry["benches"], entry["block"]
         empty = False
-        for wave in range(waves):
-            if empty and not blocks[wave]:
+        for wave in range(count):
+            if entry["ready"] > first + wave:
+                continue
+            if alike and empty and not blocks[wave]:
                 continue  # all empty waves are alike
             empty = empty or not blocks[wave]
             if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
@@ -376,14 +495,16 @@ def _packs(entries: Sequence[Mapping[str, Any]], spare: int, waves: int) -> bool
             minutes[wave] -= need
             benches[wave] -= bench
             blocks[wave].add(block)
+            found[entry["name"]] = first + wave
             if place(number + 1, left):
                 return True
+            del found[entry["name"]]
             minutes[wave] += need
             benches[wave] += bench
             blocks[wave].remove(block)
         return left > 0 and place(number + 1, left - 1)
 
-    return place(0, spare)
+    return found if place(0, spare) else None
 
 
 def _describe(data: Data, rng: random.Random | None) -> str:
@@ -427,8 +548,8 @@ def _describe(data: Data, rng: random.Random | None) -> str:
             data=(
                 (
                     "switches: a list of objects with `name`, `block`, `minutes` (working time of "
-                    f"the upgrade){comma} `benches` (test benches that the upgrade occupies)"
-                    f"{weight}"
+                    "the upgrade), `benches` (test benches that the upgrade occupies)"
+                    f"{comma} `ready` (the first wave in which the switch can be upgraded){weight}"
                 ),
                 "waves: the number of waves",
                 "wave_minutes: the working time available in each wave, in minutes",
@@ -438,6 +559,7 @@ def _describe(data: Data, rng: random.Random | None) -> str:
             ),
             rules=(
                 "Each switch is in exactly one wave.",
+                "The number of a switch's wave is at least the switch's `ready`.",
                 (
                     f"The `minutes` of a wave's switches add up to at most {data['wave_minutes']} "
                     "(`wave_minutes`)."

@@ -10,6 +10,7 @@ number of links that each cut needs, which the planted paths nearly fill.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,8 +44,8 @@ _REACHED = 40
 _RULES = ("through", "spread", "together", "at_most")
 #: Number of requests of each rule.
 _COUNT = 7
-#: Smallest and largest number of demands of ``spread``.
-_SPREAD = (6, 36)
+#: Limits of ``spread``, as a range of whole numbers without its end.
+_SPREAD = (2, 10)
 
 
 class _Network:
@@ -66,6 +67,14 @@ class _Network:
         for number, link in enumerate(self.links):
             found.setdefault((link["block"], link["spine"]), []).append(number)
         return found
+
+    @cached_property
+    def reached(self) -> list[set[str]]:
+        """Return the blocks of the spine switches that each demand may use."""
+        return [
+            {self.spine_block[str(self.links[up]["spine"])] for up, _ in self.paths(demand)}
+            for demand in self.demands
+        ]
 
     def paths(self, demand: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         """Yield the pairs of links that a demand may use, ignoring requests."""
@@ -208,7 +217,8 @@ def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan
                 if spine not in agrees:
                     spines[number] = spine
                     agrees[spine] = spine in common.get(number, {spine}) and not any(
-                        _broken(network, one, spines) for one in told
+                        _broken(network, one, spines) or not _spreads(network, one, spines)
+                        for one in told
                     )
                     spines[number] = None
                 if not agrees[spine]:
@@ -243,6 +253,40 @@ def _common(network: _Network) -> dict[int, set[str]]:
             }
             found |= dict.fromkeys(numbers, usable)
     return found
+
+
+def _spreads(
+    network: _Network, request: Mapping[str, Any], spines: Sequence[str | None] = ()
+) -> bool:
+    """Return whether the demands of a ``spread`` request can keep its limit in each spine block.
+
+    Demands with a spine switch in ``spines`` stay there. Links are not limited. Other requests are
+    always kept.
+    """
+    if request["rule"] != "spread":
+        return True
+    reached = []
+    for name in request["demands"]:
+        number = network.demand_of[name]
+        spine = spines[number] if spines else None
+        reached.append(network.reached[number] if spine is None else {network.spine_block[spine]})
+    inside: dict[str, list[int]] = {}
+
+    def enter(place: int, tried: set[str]) -> bool:
+        """Put a demand into a block, and move other demands if the block is full."""
+        for block in sorted(reached[place] - tried):
+            tried.add(block)
+            here = inside.setdefault(block, [])
+            if len(here) < request["limit"]:
+                here.append(place)
+                return True
+            for other in list(here):
+                if enter(other, tried):
+                    here[here.index(other)] = place
+                    return True
+        return False
+
+    return all(enter(place, set()) for place in range(len(reached)))
 
 
 def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]) -> bool:
@@ -290,7 +334,10 @@ class _Draft:
 def _draw_links(
     places: Sequence[Place], objective: str, rng: random.Random
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the links between blocks and spine switches, and the block of each spine switch."""
+    """Return the links between blocks and spine switches, and the block of each spine switch.
+
+    Each block has no links to one of the spine blocks, so that limits of ``spread`` matter.
+    """
     spine_places = rng.sample([place for place in places if place.spine], _SPINES)
     spines = {place.name: place.block for place in spine_places}
     inside: dict[str, list[Place]] = {}
@@ -300,9 +347,12 @@ def _draw_links(
     large = sorted(block for block, found in inside.items() if len(found) >= _SWITCHES)
     blocks = sorted(rng.sample(large, _BLOCKS))
     each = _LINKS[objective]
-    names = sorted(spines)
+    spine_blocks = sorted(set(spines.values()))
+    first = rng.randrange(len(spine_blocks))
     links: list[dict[str, Any]] = []
-    for block in blocks:
+    for turn, block in enumerate(rng.sample(blocks, len(blocks)), start=first):
+        shut = spine_blocks[turn % len(spine_blocks)]
+        names = [name for name in sorted(spines) if spines[name] != shut]
         upper = sorted(inside[block], key=lambda place: (-place.stage, place.name))[:_SWITCHES]
         spine_of = (rng.sample(names, min(each, _REACHED)) * 2)[:each]
         links += [
@@ -458,13 +508,14 @@ def _requests(
                 "spines": wider({spine[name] for name in inside}),
             }
             found.append(request | ({"limit": most} if rule == "at_most" else {}))
-    count = len(set(blocks.values()))
+    network = _Network({**data, "requests": ()})
     for _ in range(_COUNT):
-        members = rng.randrange(*_SPREAD)
-        limit = -(-members // count) + rng.randrange(2)
+        shut, members, limit = _spread_size(blocks, rng)
+        away, others = _apart_from(network, free, shut)
         in_block: dict[str, int] = {}
         chosen = []
-        for name in free:
+        # as many demands without paths over the block ``shut`` as the other blocks may have
+        for name in (*away, *others):
             block = blocks[spine[name]]
             if len(chosen) < members and in_block.get(block, 0) < limit:
                 chosen.append(name)
@@ -473,60 +524,87 @@ def _requests(
     return found
 
 
+def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
+    """Return a spine block, and a number of demands that the others cannot have within a limit."""
+    names = sorted(set(blocks.values()))
+    limit = rng.randrange(*_SPREAD)
+    members = rng.randrange((len(names) - 1) * limit + 1, len(names) * limit + 1)
+    return rng.choice(names), members, limit
+
+
+def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[list[str], list[str]]:
+    """Return the demands that have no path over a spine block, and the others."""
+    reached = {name: network.reached[network.demand_of[name]] for name in names}
+    return (
+        [name for name in names if block not in reached[name]],
+        [name for name in names if block in reached[name]],
+    )
+
+
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that demands cannot keep with any paths.
+    """Return requests of which one cannot be satisfied with any paths.
 
-    The numbers of its demands and of its spine switches stay. For ``spread``, either the limit is
-    lower or the number of demands is larger.
+    The blocking request has the numbers of demands and spine switches and the limit of a request of
+    the instance. Its demands are drawn first, so that it can have any of them. The other requests
+    are then drawn from the remaining demands, so that no demand is in two requests.
     """
     data = instance.data
     network = _Network(data)
     same = [request for request in data["requests"] if request["rule"] == rule]
     old = same[place % len(same)]
-    members = len(old["demands"])
     reach = {
         demand["name"]: frozenset(network.links[up]["spine"] for up, _ in network.paths(demand))
         for demand in network.demands
     }
-    names = sorted(network.spine_block)
-    found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
     for _ in range(_TRIES):
-        if rule == "spread":
-            count = len(set(network.spine_block.values()))
-            least = -(-members // count)
-            more = 0
-            if rng.randrange(2):
-                found["limit"] = least - 1
-            else:
-                more = rng.randrange(old["limit"] * count + 1, (old["limit"] + 1) * count + 1)
-                found["limit"] = old["limit"]
-            found["demands"] = rng.sample(sorted(reach), max(members, more))
-            break
-        if rule == "together":
-            found["demands"] = rng.sample(sorted(reach), members)
-            if not frozenset.intersection(*map(reach.__getitem__, found["demands"])):
-                break
-            continue
+        found = _unsatisfiable(network, old, reach, rng)
+        if found is not None:
+            rest = [row for row in instance.plan if row[0] not in found["demands"]]
+            others = _requests(data, rest, rng)
+            return replaced(numbered(others, rng), rule, place, found)
+    return None
+
+
+def _unsatisfiable(
+    network: _Network,
+    old: Mapping[str, Any],
+    reach: Mapping[str, frozenset[str]],
+    rng: random.Random,
+) -> dict[str, Any] | None:
+    """Return a request of the size of ``old`` that no plan satisfies; None if the draw fails."""
+    found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
+    members, names = len(old["demands"]), sorted(reach)
+    if old["rule"] == "spread":
+        # one demand more than the other spine blocks may have has no path over a spine block
+        blocks = sorted(set(network.spine_block.values()))
+        away, others = _apart_from(network, names, rng.choice(blocks))
+        more = (len(blocks) - 1) * old["limit"] + 1
+        if more > min(len(away), members) or members - more > len(others):
+            return None
+        chosen = [*rng.sample(away, more), *rng.sample(others, members - more)]
+    elif old["rule"] == "together":
+        chosen = rng.sample(names, members)
+        if frozenset.intersection(*map(reach.__getitem__, chosen)):
+            return None
+    else:
         home = rng.choice(network.demands)["from"]
         local = [demand["name"] for demand in network.demands if demand["from"] == home]
         if len(local) < members:
-            continue
+            return None
         chosen = rng.sample(local, members)
         # these demands cannot use any of the listed spine switches
         far = chosen[: old.get("limit", 0) + 1]
         shut = frozenset.union(*map(reach.__getitem__, far))
-        others = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
-        listed = {rng.choice(spines) for spines in others if spines}
-        rest = [name for name in names if name not in listed and name not in shut]
+        open_ = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
+        listed = {rng.choice(spines) for spines in open_ if spines}
+        rest = [name for name in sorted(network.spine_block) if name not in listed | shut]
         missing = len(old["spines"]) - len(listed)
-        if 0 <= missing <= len(rest):
-            found |= {"demands": chosen, "spines": sorted(listed | set(rng.sample(rest, missing)))}
-            break
-    else:
-        return None
-    return replaced(data["requests"], rule, place, found | {"demands": sorted(found["demands"])})
+        if not 0 <= missing <= len(rest):
+            return None
+        found["spines"] = sorted(listed | set(rng.sample(rest, missing)))
+    return found | {"demands": sorted(chosen)}
 
 
 #: Maximum number of attempts to find a blocking request.
@@ -621,7 +699,10 @@ def _fits(places: Sequence[Place]) -> bool:
         if not place.spine:
             inside[place.block] = inside.get(place.block, 0) + 1
     large = sum(count >= _SWITCHES for count in inside.values())
-    return large >= _BLOCKS and sum(place.spine for place in places) >= _SPINES
+    spines = Counter(place.block for place in places if place.spine)
+    # without any one of the spine blocks, there are enough spine switches for a block's links
+    enough = max(spines.values(), default=0) <= _SPINES - _REACHED
+    return large >= _BLOCKS and spines.total() >= _SPINES and enough
 
 
 def _kind(name: str, draw: Callable[[Sequence[Place], random.Random], Instance]) -> Kind:

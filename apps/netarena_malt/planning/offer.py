@@ -32,9 +32,8 @@ _PLANTED = 90
 _TARGETS = 40
 _LEAST_NEED = 10
 _SUPPLIERS = 4
-#: Number of sets of offers of which any two are incompatible, and number of other such pairs.
+#: Number of sets of offers of which any two are incompatible.
 _RIVALS = 34
-_PAIRS = 20
 #: Number of sets of offers with a rebate, and number of planted sets.
 _REBATES = 45
 _PLANTED_REBATES = 15
@@ -270,10 +269,6 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
         first = pool.pop() if number % 4 else other.pop()
         members = sorted([first, *(other.pop() for _ in range(rng.randrange(3, 5)))])
         pairs |= {(one, two) for one, two in itertools.combinations(members, 2)} - together
-    while len(pairs) < _PAIRS + 6 * _RIVALS:
-        one, two = sorted(rng.sample(names, 2))
-        if not {one, two} <= in_plan and (one, two) not in together:
-            pairs.add((one, two))
     data: dict[str, Any] = {
         "needs": needs,
         "offers": offers,
@@ -349,14 +344,33 @@ def _block(
     old = same[place % len(same)]
     limit = old["limit"]
     if rule == "at_least":
-        listed = _conflicting(data, len(old["offers"]), limit, rng)
+        elsewhere = {
+            name for one in data["requests"] if one is not old for name in one.get("offers", ())
+        }
+        usual = len(elsewhere.intersection(old["offers"]))
+        samples = [_conflicting(data, len(old["offers"]), limit, rng) for _ in range(_SAMPLES)]
+        # nearly as many of its offers are in other requests
+        listed = min(
+            (one for one in samples if one is not None),
+            key=lambda one: abs(len(elsewhere.intersection(one)) - usual),
+            default=None,
+        )
         if listed is None:
             return None
         return replaced(
             data["requests"], rule, place, {"rule": rule, "offers": listed, "limit": limit}
         )
     found: list[tuple[float, dict[str, Any]]] = []
-    for target in rng.sample(sorted(about), len(about)):
+    # no two requests are about the same target
+    asked = [one for one in data["requests"] if one is not old]
+    shared = {one.get("target") for one in asked}
+    listed_offers = [one.get("offers") for one in asked]
+    free = [
+        target
+        for target, some in sorted(about.items())
+        if target not in shared and [offer["name"] for offer in some] not in listed_offers
+    ]
+    for target in rng.sample(free, len(free)):
         need = data["needs"][target]
         if rule == "at_most":
             most = _most_listed(about[target], target, need)
@@ -369,6 +383,8 @@ def _block(
         if most > 0 and target != old.get("target"):
             apart = abs(math.log(most / limit)) + abs(math.log(size))
             found.append((apart, {"rule": rule, **other}))
+    if not found:
+        return None
     return replaced(data["requests"], rule, place, min(found, key=lambda one: one[0])[1])
 
 
@@ -418,6 +434,8 @@ def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[
     return None
 
 
+#: Number of samples of offers from which a blocking request is chosen.
+_SAMPLES = 40
 #: Maximum number of attempts to find offers that conflict with each other.
 _TRIES = 100
 

@@ -59,7 +59,7 @@ class _Sizes:
 
 
 _DEPOT_REQUESTS = _Sizes(7, (16, 20), (4, 8), (6, 11), (26, 35), (26, 35))
-#: ``only`` lists no expensive rack, ``at_most`` lists all of them.
+#: ``only`` lists no expensive rack, ``at_most`` lists all of them, also in blocking requests.
 _RACK_REQUESTS = _Sizes(5, (8, 11), (3, 6), (5, 8), (6, 11), (8, 12))
 
 
@@ -324,52 +324,76 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that the bins of its switches cannot satisfy.
+    """Return requests of which one cannot be satisfied in the bins of its switches.
 
-    The numbers of its switches and of its bins stay, and so does its limit.
+    The blocking request has the numbers of switches and bins and the limit of a request of the
+    instance. Its switches are drawn first, so that it can have any of them. The other requests are
+    then drawn from the remaining switches, so that no switch is in two requests.
     """
     data = instance.data
-    word = "depots" if "depots" in data else "racks"
-    offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
-    names, bins = list(offered), [entry["name"] for entry in data[word]]
+    word, sizes = ("depots", _DEPOT_REQUESTS) if "depots" in data else ("racks", _RACK_REQUESTS)
+    planted = dict(instance.plan)
+    bins = [entry["name"] for entry in data[word]]
+    spare = [] if word == "depots" else sorted(set(bins) - set(planted.values()))
+    usual = [name for name in bins if name not in spare]
     same = [request for request in data["requests"] if request["rule"] == rule]
     old = same[place % len(same)]
-    members, listed = len(old["switches"]), len(old.get(word, ()))
     for _ in range(_TRIES):
-        start = rng.choice(names)
-        near = sorted(names, key=lambda name: (-len(offered[name] & offered[start]), rng.random()))
-        found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
-        if rule == "apart":
-            chosen = near[:members]
-            right = len(set.union(*map(offered.__getitem__, chosen))) < members
-        elif rule == "together":
-            chosen = rng.sample(names, members)
-            right = not set.intersection(*map(offered.__getitem__, chosen))
-        elif rule == "only":
-            away = [name for name in bins if name not in offered[start]]
-            inside = set(rng.sample(away, min(listed, len(away))))
-            some = [name for name in names if offered[name] & inside]
-            chosen = [start, *rng.sample(some, members - 1)]
-            found[word] = sorted(inside)
-            right = len(inside) == listed
-        else:
-            inside = set(offered[start])
-            for name in near:
-                if len(inside | offered[name]) <= min(listed, len(offered[start]) + 3):
-                    inside |= offered[name]
-            rest = [name for name in bins if name not in inside]
-            inside |= set(rng.sample(rest, max(0, listed - len(inside))))
-            caught = [name for name in names if offered[name] <= inside]
-            others = [name for name in names if offered[name] & inside and name not in caught]
-            more = old["limit"] + 1
-            right = len(caught) >= more and len(inside) == listed
-            chosen = rng.sample(caught, more) if right else []
-            chosen += rng.sample(others, members - len(chosen))
-            found[word] = sorted(inside)
-        if right:
-            found["switches"] = sorted(chosen)
-            return replaced(data["requests"], rule, place, found)
+        found = _unsatisfiable(data, old, usual, spare, rng)
+        if found is not None:
+            rest = {name: planted[name] for name in planted if name not in found["switches"]}
+            others = _requests(rest, word, rng, sizes, (usual, spare))
+            return replaced(numbered(others, rng), rule, place, found)
     return None
+
+
+def _unsatisfiable(
+    data: Data,
+    old: Mapping[str, Any],
+    usual: Sequence[str],
+    spare: Sequence[str],
+    rng: random.Random,
+) -> dict[str, Any] | None:
+    """Return a request of the size of ``old`` that no plan satisfies; None if the draw fails."""
+    word = "depots" if "depots" in data else "racks"
+    offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
+    names, rule = list(offered), old["rule"]
+    members, listed = len(old["switches"]), len(old.get(word, ()))
+    found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
+    start = rng.choice(names)
+    near = sorted(names, key=lambda name: (-len(offered[name] & offered[start]), rng.random()))
+    if rule == "apart":
+        chosen = near[:members]
+        if len(set.union(*map(offered.__getitem__, chosen))) >= members:
+            return None
+    elif rule == "together":
+        chosen = rng.sample(names, members)
+        if set.intersection(*map(offered.__getitem__, chosen)):
+            return None
+    elif rule == "only":
+        away = [name for name in usual if name not in offered[start]]
+        if len(away) < listed:
+            return None
+        inside = set(rng.sample(away, listed))
+        some = [name for name in names if offered[name] & inside]
+        chosen = [start, *rng.sample(some, members - 1)]
+        found[word] = sorted(inside)
+    else:
+        inside = offered[start] | set(spare)
+        for name in near:
+            if len(inside | offered[name]) <= min(listed, len(offered[start]) + 3):
+                inside |= offered[name]
+        rest = [name for name in usual if name not in inside]
+        inside |= set(rng.sample(rest, max(0, listed - len(inside))))
+        caught = [name for name in names if offered[name] <= inside]
+        others = [name for name in names if offered[name] & inside and name not in caught]
+        more = old["limit"] + 1
+        if len(caught) < more or len(inside) != listed:
+            return None
+        chosen = [*rng.sample(caught, more), *rng.sample(others, members - more)]
+        found[word] = sorted(inside)
+    found["switches"] = sorted(chosen)
+    return found
 
 
 #: Maximum number of attempts to find a blocking request.
