@@ -327,6 +327,10 @@ def main() -> None:
     parser.add_argument("--kinds", default="", help="names of kinds, separated by commas")
     parser.add_argument("--markdown", type=Path, help="page whose section is replaced")
     args = parser.parse_args()
+    known = [kind.name for kind in catalogue.KINDS.values()]
+    chosen = args.kinds.split(",") if args.kinds else known
+    if unknown := [name for name in chosen if name not in known]:
+        parser.error(f"--kinds: unknown kind {unknown[0]!r}; use {', '.join(known)}")
     head = (
         "kind",
         "tasks, with a plan",
@@ -339,9 +343,7 @@ def main() -> None:
         "HiGHS improves the reference by",
     )
     rows = [
-        measure(kind, label, args)
-        for label, kind in catalogue.KINDS.items()
-        if not args.kinds or kind.name in args.kinds.split(",")
+        measure(kind, label, args) for label, kind in catalogue.KINDS.items() if kind.name in chosen
     ]
     lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
     if args.markdown:
