@@ -80,6 +80,19 @@ class Asked:
             for one in entries
         }
 
+        #: Element -> places that it can use, or offers that are incompatible with it.
+        self.choices: dict[str, set[str]] = {
+            one["name"]: set(one.get("costs", ())) for one in entries
+        }
+        spines: dict[str, set[str]] = {}
+        for link in data.get("links", ()):
+            spines.setdefault(link["block"], set()).add(link["spine"])
+        for one in data.get("demands", ()):
+            self.choices[one["name"]] = spines[one["from"]] & spines[one["to"]]
+        for one, other in data.get("incompatible", ()):
+            self.choices[one].add(other)
+            self.choices[other].add(one)
+
     @staticmethod
     def _numbers(entry: Request) -> dict[str, float]:
         found = {key: float(value) for key, value in entry.items() if isinstance(value, int)}
@@ -157,6 +170,45 @@ class Asked:
         groups = Counter(self.group[name] for name in elements(request))
         return max(groups.values()) / groups.total() if groups else 0.0
 
+    def choice(self, request: Request) -> float:
+        """Return the mean share of the listed places among those that its elements can use."""
+        here = set(places(request))
+        shares = [
+            len(self.choices[name] & here) / len(self.choices[name])
+            for name in elements(request)
+            if self.choices[name]
+        ]
+        return fmean(shares) if shares and here else 0.0
+
+    def alike(self, request: Request) -> float:
+        """Return how much smaller the union of its elements' choices is than their sum."""
+        sets = [self.choices[name] for name in elements(request)]
+        total = sum(map(len, sets))
+        return 1 - len(set().union(*sets)) / total if total else 0.0
+
+    def incompatible(self, request: Request) -> float:
+        """Return the number of incompatible pairs among the listed offers."""
+        names = set(request.get("offers", ()))
+        return float(sum(len(self.choices[name] & names) for name in names))
+
+    def late_pair(self, request: Request) -> float:
+        """Return how late in its window the second last of the switches to be ready is."""
+        if "waves" not in request:
+            return 0.0
+        first, last = request["waves"]
+        return (sorted(self.ready[name] for name in elements(request))[-2] - first) / (last - first)
+
+    def late_first(self, request: Request) -> float:
+        """Return how late in its window the first listed switch is ready."""
+        if "waves" not in request:
+            return 0.0
+        first, last = request["waves"]
+        return (self.ready[elements(request)[0]] - first) / (last - first)
+
+    def benches(self, request: Request) -> float:
+        """Return the mean of benches of the listed switches, in deviations."""
+        return self.mean(request, "benches")
+
     def extreme(self, request: Request) -> float:
         """Return the largest distance of an element's number from the mean, in deviations."""
         return max(
@@ -214,6 +266,14 @@ RULES: dict[str, Callable[[Request, Asked], float]] = {
     "fullest": lambda one, asked: asked.fullness(one),
     "latest": lambda one, asked: asked.lateness(one),
     "same group": lambda one, asked: asked.same_group(one),
+    "fewest choices": lambda one, asked: -asked.choice(one),
+    "most choices": lambda one, asked: asked.choice(one),
+    "most alike": lambda one, asked: asked.alike(one),
+    "least alike": lambda one, asked: -asked.alike(one),
+    "incompatible": lambda one, asked: asked.incompatible(one),
+    "late pair": lambda one, asked: asked.late_pair(one),
+    "late first": lambda one, asked: asked.late_first(one),
+    "benches": lambda one, asked: asked.benches(one),
 }
 
 
