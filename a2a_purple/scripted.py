@@ -282,7 +282,7 @@ class Oracle(_Informed):
         application = self._brief.application
         replies = list(application.solve(turn.query))
         if self._brief.config.briefing is Briefing.TICKET:
-            replies.append(application.tickets.declare(application.tickets.causes(turn.query)))
+            replies.append(application.tickets.reference(turn.query))
         return replies[turn.number % len(replies)]
 
 

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from netarena.errors import FailureReason
 
@@ -39,6 +46,7 @@ __all__ = [
     "Outline",
     "Query",
     "Record",
+    "Refusal",
     "Reply",
     "Severity",
     "State",
@@ -147,10 +155,29 @@ class Localised(Record):
     cause: Fit
 
 
+class Refusal(Record):
+    """A requested change that cannot be made: its number in the request, starting at 1, and one of
+    the application's words for the reason."""
+
+    change: int
+    because: str
+
+
 class Claim(Record):
-    """An agent's declaration that the ticket is solved; causes are null if the agent named none."""
+    """An agent's declaration that the ticket is solved; causes are null if the agent named none.
+
+    A declaration without refused changes has no key ``refused`` in JSON.
+    """
 
     causes: tuple[Cause, ...] | None = None
+    refused: tuple[Refusal, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        if not self.refused:
+            found.pop("refused", None)
+        return found
 
 
 class Finding(Record):

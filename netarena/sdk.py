@@ -24,7 +24,7 @@ _NAMES = {
     # records: queries, moves, states, judgements, episodes
     "netarena.model": (
         "Action Cause Check Claim Cleaned Episode Execution Failure FailureKind Finding "
-        "JsonValue Judgement Move Outcome Outline Query Record Severity State Step"
+        "JsonValue Judgement Move Outcome Outline Query Record Refusal Severity State Step"
     ),
     # errors, by the side at fault
     "netarena.errors": "ConfigError EnvironmentFailed NetArenaError ReplyRefused one_line suggest",
@@ -34,7 +34,9 @@ _NAMES = {
         "CommandLimits Example MAX_LOGGED_CHARS MAX_OUTPUT_CHARS MAX_TICKET_OUTPUT_CHARS "
         "PromptParts clip read_examples read_text tell_harm tell_turns"
     ),
-    "netarena.task.ticket": "MAX_CAUSES MAX_SYMPTOMS Sights Tickets check_causes tell_ticket",
+    "netarena.task.ticket": (
+        "MAX_CAUSES MAX_SYMPTOMS NO_CHANGE Sights Tickets check_causes read_change tell_ticket"
+    ),
     "netarena.task.tool": "Parameter Tool Tools fence",
     # parsing of replies
     "netarena.task.reasoning": "Found ends_of is_kept read_answer",
@@ -99,8 +101,8 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         Cleaned as Cleaned, Episode as Episode, Execution as Execution, Failure as Failure,
         FailureKind as FailureKind, Finding as Finding, JsonValue as JsonValue,
         Judgement as Judgement, Move as Move, Outcome as Outcome, Outline as Outline,
-        Query as Query, Record as Record, Severity as Severity, State as State,
-        Step as Step,
+        Query as Query, Record as Record, Refusal as Refusal, Severity as Severity,
+        State as State, Step as Step,
     )
     from netarena.errors import (
         ConfigError as ConfigError, EnvironmentFailed as EnvironmentFailed,
@@ -116,8 +118,9 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         tell_harm as tell_harm, tell_turns as tell_turns,
     )
     from netarena.task.ticket import (
-        MAX_CAUSES as MAX_CAUSES, MAX_SYMPTOMS as MAX_SYMPTOMS, Sights as Sights,
-        Tickets as Tickets, check_causes as check_causes, tell_ticket as tell_ticket,
+        MAX_CAUSES as MAX_CAUSES, MAX_SYMPTOMS as MAX_SYMPTOMS, NO_CHANGE as NO_CHANGE,
+        Sights as Sights, Tickets as Tickets, check_causes as check_causes,
+        read_change as read_change, tell_ticket as tell_ticket,
     )
     from netarena.task.tool import (
         Parameter as Parameter, Tool as Tool, Tools as Tools, fence as fence,

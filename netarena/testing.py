@@ -33,12 +33,14 @@ from netarena.config import Briefing, Config, PromptStyle
 from netarena.errors import ReplyRefused
 from netarena.model import (
     AgentInfo,
+    Claim,
     Episode,
     Execution,
     Fit,
     Move,
     Outcome,
     Query,
+    Refusal,
     Reply,
     State,
 )
@@ -583,10 +585,46 @@ class ApplicationContract:
         for query in by_id.values():
             tickets = application.tickets
             causes = tickets.causes(query)
-            claim = tickets.declaration(application.parse(tickets.declare(causes)))
-            assert claim is not None, f"declaration reads nothing in {tickets.declare(causes)!r}"
+            refused, reply = tickets.refusals(query), tickets.reference(query)
+            claim = tickets.declaration(application.parse(reply))
+            assert claim is not None, f"declaration reads nothing in {reply!r}"
             assert set(claim.causes or ()) == set(causes), (
-                f"{tickets.declare(causes)!r} is read as {claim.causes}, not as {causes}"
+                f"{reply!r} is read as {claim.causes}, not as {causes}"
+            )
+            assert set(claim.refused) == set(refused), (
+                f"{reply!r} is read as {claim.refused}, not as {refused}"
+            )
+            requested = tickets.requested(query)
+            assert all(1 <= one.change <= requested for one in refused), (
+                f"{query.id} requests {requested} changes, but its refusals are {refused}"
+            )
+            assert not tickets.unsettled(query, claim), (
+                f"{query.id} is unsettled after its own reference: {reply!r}"
+            )
+
+    def test_only_the_right_refusals_solve_a_ticket(self) -> None:
+        application, by_id = self.load_ticket()
+        tickets = application.tickets
+        if not any(tickets.requested(query) for query in by_id.values()):
+            return  # no query requests changes
+        words = {one.because for query in by_id.values() for one in tickets.refusals(query)}
+        for query in by_id.values():
+            right = {*tickets.refusals(query)}
+            numbers = range(1, tickets.requested(query) + 1)
+            single = [Refusal(change=n, because=word) for n in numbers for word in sorted(words)]
+            every = [tuple(one for one in single if one.because == word) for word in sorted(words)]
+            for said in [(), *((one,) for one in single), *every]:
+                claim = Claim(refused=said)
+                assert bool(tickets.unsettled(query, claim)) is ({*said} != right), (
+                    f"refusing {said} in {query.id} counts, although {right} are right"
+                )
+            assert bool(tickets.unsettled(query, None)) is bool(right), (
+                f"{query.id} needs a declaration if and only if a change must be refused"
+            )
+        for episode in self.play(_solve_and_declare_causes, **self.ticketed()):
+            needed = bool(tickets.refusals(by_id[episode.query_id]))
+            assert episode.correct is not needed, (
+                f"{episode.query_id} ends as {episode.outcome} without refused changes"
             )
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
@@ -703,11 +741,22 @@ def _decline(*_: Any) -> str:
 
 
 def _solve_and_declare(application: Application, query: Query, turn: int) -> str:
+    replies = [*application.solve(query), application.tickets.reference(query)]
+    return replies[min(turn, len(replies) - 1)]
+
+
+def _solve_and_declare_causes(application: Application, query: Query, turn: int) -> str:
+    """Return the replies of a reference solution that refuses no change."""
+    tickets = application.tickets
     replies = [
-        *application.solve(query),
-        application.tickets.declare(application.tickets.causes(query)),
+        *(one for one in application.solve(query) if not _declares(application, one)),
+        tickets.declare(tickets.causes(query)),
     ]
     return replies[min(turn, len(replies) - 1)]
+
+
+def _declares(application: Application, reply: str) -> bool:
+    return application.tickets.declaration(application.parse(reply)) is not None
 
 
 def _assert_solved(episode: Episode) -> None:

@@ -1,4 +1,4 @@
-"""Words for the causes of backbone's faults."""
+"""Words for the causes of backbone's faults, and for its refused changes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ WORDS = {
     "service": "a host serves at a wrong address or port (example: port 5518 instead of 5514)",
     "name": "a name cannot be resolved correctly (example: it has a wrong address, or a host "
     "uses a wrong name server)",
+}
+#: Word for the reason why a requested change is refused -> its meaning in prompts
+REFUSALS = {
+    "no_redundancy": "the change would end documented traffic, because there is no other path",
+    "address_in_use": "an address of the change belongs to another interface or machine",
+    "own_prefix": "a prefix that the neighbour is to announce lies inside our own block",
+    "documented_service": "the change would block a service that is documented to work afterwards",
 }
 #: Kind of fault -> its word, unless the fault's method has another word
 _KINDS = {
@@ -63,5 +70,6 @@ GLOSSARY = Glossary(
         "bgp_maximum": ("policy",),
         "bgp_community": ("policy",),
     },
+    refusals=REFUSALS,
 )
-read_reply = partial(reply.read_reply, words=WORDS)
+read_reply = partial(reply.read_reply, words=WORDS, refusals=REFUSALS)

@@ -24,6 +24,7 @@ from netarena.sdk import (
     Parameter,
     Query,
     Reactive,
+    Refusal,
     State,
     Step,
     Tickets,
@@ -67,6 +68,9 @@ class NetworkTickets(Tickets):
     def declare(self, causes: Sequence[Cause]) -> str:
         return json.dumps(declaration.make_move(causes))
 
+    def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
+        return json.dumps(declaration.make_move(causes, refused))
+
     def causes(self, query: Query) -> Sequence[Cause]:
         return self.glossary.causes_of(action.faults_of(query))
 
@@ -107,7 +111,7 @@ class NetworkApplication(Reactive):
 
     role: ClassVar[str] = "route_operator"
     privileged: ClassVar[bool] = True
-    #: Words for causes in declarations.
+    #: Words for causes and for refused changes in declarations.
     glossary: ClassVar[Glossary]
     #: The type of the application's warm process. Networks are forked from this process.
     warm_type: ClassVar[Callable[[], Warm]]
@@ -150,7 +154,7 @@ class NetworkApplication(Reactive):
         return action.describe(action_)
 
     def parse(self, reply_: str) -> Move:
-        return reply.read_reply(reply_, self.glossary.words)
+        return reply.read_reply(reply_, self.glossary.words, self.glossary.refusals)
 
     @abstractmethod
     def scene(self, query: Query) -> Scene:

@@ -3,16 +3,39 @@
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
 The value of ``place`` is a machine, and the value of ``what`` is a word of an application's
-``Glossary``. Causes may be left out. A declaration as a move has the same form.
+``Glossary``. Causes may be left out. A declaration may also refuse requested changes, by their
+numbers in the request:
+
+    {"done": true, "refused": [{"change": 2, "because": "no_redundancy"}]}
+
+A declaration as a move has the same form.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netarena.sdk import Cause, Claim, Move, ReplyRefused, check_causes
+from netarena.sdk import (
+    NO_CHANGE,
+    Cause,
+    Claim,
+    JsonValue,
+    Move,
+    Refusal,
+    ReplyRefused,
+    check_causes,
+    read_change,
+)
 from netarena_network.action import Fault
+
+#: Maximum number of refused changes in one declaration.
+MAX_REFUSED = 20
+#: Keys of a refused change.
+REFUSAL_KEYS = frozenset({"change", "because"})
+_REFUSED_FORM = '{"done": true, "refused": [{"change": 2, "because": "<word>"}]}'
+_SPACE = re.compile(r"[\s-]+")
 
 
 def machines_of(fault: Fault) -> set[str]:
@@ -22,7 +45,7 @@ def machines_of(fault: Fault) -> set[str]:
 
 @dataclass(frozen=True)
 class Glossary:
-    """Words for the causes of an application's faults."""
+    """Words for the causes of an application's faults, and for its refused changes."""
 
     #: Word -> its description in prompts
     words: Mapping[str, str]
@@ -34,6 +57,9 @@ class Glossary:
     also: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Kind of fault -> further words that describe it
     also_of_kind: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Word for the reason of a refused change -> its description in prompts; empty if the
+    #: application requests no changes
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
     def word_of(self, fault: Fault) -> str:
         """Return the word for a fault."""
@@ -85,19 +111,70 @@ def _read_cause(place: object, what: object) -> Cause:
     return Cause(place.strip()[:100], what.strip())
 
 
-def make_move(causes: Iterable[Cause]) -> Move:
-    """Return the move that declares these causes."""
-    return {"done": True, "causes": [{"place": one.place, "what": one.what} for one in causes]}
+def read_refused(named: object, words: Collection[str]) -> list[Refusal]:
+    """Return the refused changes of a declaration, each once, in the order of the declaration.
+
+    ``named`` is the value of ``refused``; None or an empty list refuses nothing. ``words`` are the
+    allowed reasons, or empty if no changes are requested. Raises ReplyRefused.
+    """
+    if named is None or named == []:
+        return []
+    if not words:
+        raise ReplyRefused(f'{NO_CHANGE}: {{"done": true}}')
+    if not isinstance(named, list) or not all(
+        isinstance(one, dict) and one.keys() >= REFUSAL_KEYS for one in named
+    ):
+        raise _malformed("refused must be a list of objects with change and because")
+    if len(named) > MAX_REFUSED:
+        raise _malformed(f"refused has {len(named)} entries; at most {MAX_REFUSED} are allowed")
+    found: dict[int, Refusal] = {}
+    for one in named:
+        refusal = _read_refusal(one["change"], one["because"], words)
+        if found.setdefault(refusal.change, refusal) != refusal:
+            raise _malformed(f"change {refusal.change} is refused twice, with different words")
+    return [*found.values()]
+
+
+def _read_refusal(change: object, because: object, words: Collection[str]) -> Refusal:
+    number = read_change(change)
+    if number is None:
+        raise _malformed("change must be the number of a requested change")
+    if number < 1:
+        raise _malformed(f"{number} is not the number of a requested change; numbers start at 1")
+    listed = f"one of the words for refused changes: {', '.join(words)}"
+    if not isinstance(because, str):
+        raise _malformed(f"because must be {listed}")
+    word = _SPACE.sub("_", because.strip().lower())
+    if word not in words:
+        raise _malformed(f"{because.strip()[:40]!a} is not {listed}")
+    return Refusal(change=number, because=word)
+
+
+def _malformed(why: str) -> ReplyRefused:
+    return ReplyRefused(f"{why}; send {_REFUSED_FORM}")
+
+
+def make_move(causes: Iterable[Cause], refused: Iterable[Refusal] = ()) -> Move:
+    """Return the move that declares these causes and refused changes."""
+    move: dict[str, JsonValue] = {
+        "done": True,
+        "causes": [{"place": one.place, "what": one.what} for one in causes],
+    }
+    if numbers := [{"change": one.change, "because": one.because} for one in refused]:
+        move["refused"] = numbers
+    return move
 
 
 def claim_of(move: Move) -> Claim | None:
     """Return the declaration in a move, or None if the move is a command."""
     if not isinstance(move, dict) or move.get("done") is not True:
         return None
-    named = move.get("causes")
     causes = tuple(
-        Cause(str(one["place"]), str(one["what"]))
-        for one in (named if isinstance(named, list) else ())
-        if isinstance(one, dict)
+        Cause(str(one["place"]), str(one["what"])) for one in _objects(move.get("causes"))
     )
-    return Claim(causes=causes or None)
+    refused = tuple(map(Refusal.model_validate, _objects(move.get("refused"))))
+    return Claim(causes=causes or None, refused=refused)
+
+
+def _objects(named: JsonValue) -> list[dict[str, JsonValue]]:
+    return [one for one in named if isinstance(one, dict)] if isinstance(named, list) else []

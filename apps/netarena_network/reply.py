@@ -27,8 +27,17 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
-from netarena.sdk import Found, Move, ReplyRefused, command_line, is_kept, read_answer
-from netarena_network.declaration import make_move, read_causes
+from netarena.sdk import (
+    Cause,
+    Found,
+    Move,
+    ReplyRefused,
+    command_line,
+    is_kept,
+    read_answer,
+    read_change,
+)
+from netarena_network.declaration import make_move, read_causes, read_refused
 
 #: Maximum size of one command; Linux accepts no argument beyond 128 KiB.
 MAX_COMMAND_BYTES = 65_536
@@ -38,8 +47,10 @@ MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
 _KEYS = frozenset({"machine", "command"})
-#: Keys of a declaration, and keys of its causes.
-_DONE, _CAUSES = "done", "causes"
+#: Keys of a declaration, keys of its causes, and the key of a refused change whose value is a
+#: number.
+_DONE, _CAUSES, _REFUSED = "done", "causes", "refused"
+_CHANGE = "change"
 _CAUSE_KEYS = frozenset({"place", "what"})
 
 #: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes it. Strings
@@ -76,16 +87,19 @@ class _Said(NamedTuple):
     whole: bool = True
 
 
-def read_reply(reply: str, words: Collection[str]) -> Move:
+def read_reply(reply: str, words: Collection[str], refusals: Collection[str] = ()) -> Move:
     """Return the machine and the command of a reply, or its declaration.
 
-    ``words`` are the words that a declaration may use for causes. Raises ReplyRefused with a reason
-    for the agent.
+    ``words`` are the words that a declaration may use for causes, and ``refusals`` those that it
+    may use for refused changes; without ``refusals``, no change may be refused. Raises ReplyRefused
+    with a reason for the agent.
     """
-    return read_answer(reply, lambda start, end: _find(reply, start, end, words))
+    return read_answer(reply, lambda start, end: _find(reply, start, end, words, refusals))
 
 
-def _find(reply: str, start: int, end: int, words: Collection[str]) -> Found[Move]:
+def _find(
+    reply: str, start: int, end: int, words: Collection[str], refusals: Collection[str]
+) -> Found[Move]:
     start = max(start, end - MAX_READ_CHARS)
     text = reply[start:end]
     objects = list(_objects(text))
@@ -99,22 +113,22 @@ def _find(reply: str, start: int, end: int, words: Collection[str]) -> Found[Mov
         if said.values.keys() >= _KEYS:
             move = _move(**{key: said.values[key] for key in _KEYS})
         else:
-            move = _declaration(**said.values, words=words)
+            causes = _read_causes(said.values[_CAUSES], words)
+            move = make_move(causes, read_refused(said.values[_REFUSED], refusals))
     except ReplyRefused as refused:
         why = str(refused)
     return Found(move, start + said.start, start + said.end, said.whole, why)
 
 
-def _declaration(done: object, causes: object, words: Collection[str]) -> Move:
-    """Check and return a declaration; ``causes`` is a list of objects if it is valid."""
-    del done
+def _read_causes(causes: object, words: Collection[str]) -> list[Cause]:
+    """Return the causes of a declaration; ``causes`` is a list of objects if it is valid."""
     named = [] if causes is None else causes
     if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
         raise ReplyRefused(
             "causes must be a list of objects with place and what: "
             '{"done": true, "causes": [{"place": "<machine>", "what": "<word>"}]}'
         )
-    return make_move(read_causes(named, words))
+    return read_causes(named, words)
 
 
 def _move(machine: object, command: object) -> Move:
@@ -180,12 +194,12 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
 
 def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield declarations and objects with other keys in the order in which they end. A declaration
-    contains only ``done`` and its causes."""
+    contains only ``done``, its causes and its refused changes."""
     for one in found:
         # A tool call that must contain all keys has null for the keys of a command.
         bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
         if bare and str(one.get(_DONE)).lower() == "true":
-            yield {_DONE: True, _CAUSES: one.get(_CAUSES)}
+            yield {_DONE: True, _CAUSES: one.get(_CAUSES), _REFUSED: one.get(_REFUSED)}
         else:
             yield {key: value for key, value in one.items() if key != _DONE}
 
@@ -262,14 +276,19 @@ class _Walk:
         if keyed and wanted == "item":
             level.key, level.wants = content.strip().lower(), "colon"
         else:
-            self._put(content if token.lastgroup == "text" else _PLAIN.get(said.lower()))
+            self._put(content if token.lastgroup == "text" else self._plain(said))
         return True
+
+    def _plain(self, said: str) -> object:
+        """Return the value of a word without quotes, or None if its value is not used."""
+        number = read_change(said) if self._open[-1].key == _CHANGE else None
+        return _PLAIN.get(said.lower()) if number is None else number
 
     def _put(self, value: object) -> None:
         """Store a complete value.
 
-        Strings are stored unchanged. Of other values, only the truth value and the objects in lists
-        are used.
+        Strings are stored unchanged. Of other values, only the truth value, the number of a change
+        and the objects in lists are used.
         """
         level = self._open[-1]
         if level.values is not None:
@@ -285,7 +304,8 @@ class _Walk:
             self.found.append(level.values)
         if self._open:
             of_objects = level.size == len(level.objects)
-            inner = level.objects if of_objects else level.size
+            # An empty tuple stands for a list with other elements; it is no valid value.
+            inner = level.objects if of_objects else ()
             self._put(inner if level.values is None else level.values)
         return True
 

@@ -8,7 +8,8 @@ A valid query meets these conditions; the name of a violation is in parentheses:
   reading the task (``Application.unearned``; ``solved``).
 - The reference solution solves the query through the real parser, environment and judge
   (``unsolved``). Each order in ``Application.solutions`` is tried in a new world; several worlds
-  are open concurrently.
+  are open concurrently. In a ticket the solution may end with a declaration; if the ticket needs
+  one, ``Tickets.reference`` is added to a solution without a declaration.
 - No step of the reference solution is unsafe (``unsafe``).
 - If one repair must follow another repair, the opposite order is unsafe (``Application.hasty``;
   ``order``).
@@ -42,11 +43,12 @@ from typing import NamedTuple, TypeVar
 from netarena.aio import finish
 from netarena.config import Briefing, Config, with_seed_text
 from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
-from netarena.model import Judgement, Query, Record, State
+from netarena.model import Claim, Judgement, Move, Query, Record, State
 from netarena.run.assessment import MOST_QUERIES
 from netarena.task.application import Application, Environment
 from netarena.task.evidence import Evidence
 from netarena.task.prompt import render
+from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 
 #: Maximum number of worlds that each process has open at a time.
 CONCURRENCY = 2
@@ -734,6 +736,15 @@ async def _close(environment: Environment) -> _Flawed | None:
     return None
 
 
+class _Turn(NamedTuple):
+    """One turn of a solution: its number, starting at 1, and its judgement."""
+
+    number: int
+    judgement: Judgement
+    #: The declaration, after which no further turn follows.
+    claim: Claim | None
+
+
 @dataclass(frozen=True)
 class _Proof:
     """The trials in an opened world. They raise _Flawed at the first violated condition."""
@@ -768,11 +779,12 @@ class _Proof:
     async def solution(self, replies: Sequence[str]) -> None:
         """Try the solution ``replies``."""
         why = "it has no reply"
+        replies = self._declared(replies)
         limit = self.application.turns(self.config, self.query)
         if len(replies) > limit:
             detail = f"the solution takes {len(replies)} turns; the limit is {limit}"
             raise _Flawed(Reason.UNSOLVED, detail)
-        async for number, judgement in self._play(replies):
+        async for number, judgement, claim in self._play(replies):
             if not judgement.safe:
                 finding = judgement.findings[0]
                 raise _Flawed(
@@ -780,12 +792,33 @@ class _Proof:
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
             # only a ticket would not end here
-            ended = self.config.briefing is Briefing.FULL or number == len(replies)
+            ended = not self._is_ticket or claim is not None or number == len(replies)
             if judgement.correct and ended:
+                self._settle(claim)
                 await self._endure()
                 return
             why = judgement.reason
         raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+
+    @property
+    def _is_ticket(self) -> bool:
+        return self.config.briefing is Briefing.TICKET
+
+    def _declared(self, replies: Sequence[str]) -> Sequence[str]:
+        """Return a ticket's solution with the declaration without which it is not solved."""
+        tickets = self.application.tickets
+        if not self._is_ticket or not tickets.unsettled(self.query, None):
+            return replies
+        if replies:
+            with suppress(ReplyRefused):
+                if tickets.declaration(self.application.parse(replies[-1])) is not None:
+                    return replies
+        return [*replies, tickets.reference(self.query)]
+
+    def _settle(self, claim: Claim | None) -> None:
+        """Check the declaration of a ticket's solution."""
+        if self._is_ticket and (why := self.application.tickets.unsettled(self.query, claim)):
+            raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
 
     async def _endure(self) -> None:
         """Try the contingencies of the solved world."""
@@ -798,27 +831,40 @@ class _Proof:
 
     async def haste(self, replies: Sequence[str]) -> None:
         """Try ``replies`` in an order that must be unsafe."""
-        async for _, judgement in self._play(replies):
+        async for _, judgement, _ in self._play(replies):
             if not judgement.safe:
                 return
         raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe were safe")
 
-    async def _play(self, replies: Sequence[str]) -> AsyncIterator[tuple[int, Judgement]]:
-        """Execute the replies in order; yield the number of each turn and its judgement."""
+    async def _play(self, replies: Sequence[str]) -> AsyncIterator[_Turn]:
+        """Execute the replies in order up to the first declaration; yield each turn."""
         before = self.initial
         for number, reply in enumerate(replies, start=1):
             self.stage.turn = f"turn {number} of {len(replies)}, "
             self.stage.at = "it is carried out"
             try:
                 move = self.application.parse(reply)
+                claim = self._claim_of(move)
             except ReplyRefused as refusal:
                 raise _Flawed(Reason.REFUSED, f"turn {number}: {refusal}") from refusal
+            if claim is not None:
+                yield _Turn(number, as_declared(self._judge(before, before)), claim)
+                return
             execution = await self.environment.execute(move)
             if not execution.executed:
                 raise _Flawed(Reason.REFUSED, f"turn {number} was not executed: {execution.output}")
             after = await self._observe(self.looks)
-            yield number, self._judge(before, after)
+            yield _Turn(number, self._judge(before, after), None)
             before = after
+
+    def _claim_of(self, move: Move) -> Claim | None:
+        """Return the declaration in a move, if any. Raises ReplyRefused, as an episode would."""
+        claim = self.application.tickets.declaration(move)
+        if claim is not None:
+            if not self._is_ticket:
+                raise ReplyRefused(NOT_HERE)
+            check_refused(claim, self.application.tickets.requested(self.query))
+        return claim
 
     def _judge(self, before: State, after: State) -> Judgement:
         return self.application.judge(self.query, self.initial, before, after)

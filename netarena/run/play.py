@@ -48,7 +48,7 @@ from netarena.run.purse import Account
 from netarena.task.application import Application, Environment
 from netarena.task.failure import TOLD_CHARS
 from netarena.task.prompt import render
-from netarena.task.ticket import NOT_HERE, as_declared
+from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 
 #: A world that has waited longer for its agent is observed again before use, in s.
 STALE_AFTER_S = 1.0
@@ -205,18 +205,24 @@ class Play:
         #: Observations of the contingencies, and the judgement on them.
         self.trials: JsonValue = None
         self.endurance: Judgement | None = None
+        #: Why the declaration, or its absence, leaves the task unsolved although the final state is
+        #: correct; empty if it does not.
+        self.unsettled = ""
         #: Whether the reserved time ended before all contingencies were tried.
         self.trials_late = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
-        """Take the turns, then try the world's contingencies if the final state is correct.
+        """Take the turns. If the final state is correct, check what a ticket's declaration must
+        contain, then try the world's contingencies.
 
         Raises only cancellation and what ``answered`` raises.
         """
         await self._take_turns(agent, context, answered)
         counts = self.usable and (self.failure is None or self.out_of_time)
         if self.correct and counts and self.asked and not self.broken:
-            await self._endure()
+            self._settle()
+            if self.correct:
+                await self._endure()
 
     async def _take_turns(self, agent: Agent, context: str, answered: Answered) -> None:
         if self.ticket and not self.steps and not self._begin():
@@ -285,6 +291,17 @@ class Play:
     def _all_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
+    def _settle(self) -> None:
+        """Decide whether a ticket's declaration, or its absence, leaves the task unsolved."""
+        if not self.ticket:
+            return
+        tickets = self.application.tickets
+        try:
+            self.unsettled = scrub(tickets.unsettled(self.world.query, self.claim))
+        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            self.broken = as_ours(error)
+        self.correct = not self.unsettled and not self.broken
+
     async def _endure(self) -> None:
         """Try the contingencies of the world; the final state counts only if it withstands all."""
         environment, query = self.world.environment, self.world.query
@@ -343,8 +360,11 @@ class Play:
             move = await self.aside(self.application.parse, reply.text)
             turn.move = storable(move)
             turn.claim = self.application.tickets.declaration(turn.move)
+            if turn.claim is not None and self.ticket:
+                requested = self.application.tickets.requested(self.world.query)
+                check_refused(turn.claim, requested)
         except ReplyRefused as error:
-            turn.refused = scrub(str(error))
+            turn.move, turn.claim, turn.refused = None, None, scrub(str(error))
         except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
             turn.refused = f"The reply could not be read ({type(error).__name__})."
         turn.own_s += clock() - begin
@@ -506,7 +526,7 @@ class Play:
         """Return why the episode is not solved; ``reason`` is that of the last judgement."""
         if self.endurance is not None:
             return self.endurance.reason
-        return reason or (self.broken.detail if self.broken else "")
+        return reason or self.unsettled or (self.broken.detail if self.broken else "")
 
 
 def _metadata(reply: Reply) -> dict[str, JsonValue]:

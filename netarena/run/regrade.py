@@ -190,7 +190,10 @@ def _conclude(
     else:
         solved_at = next((number for number, each in known if each.correct), None)
     endurance = None
-    # the engine tries contingencies only if the final state is correct
+    unsettled = _unsettled(stored, query, episode) if solved_at is not None else ""
+    if unsettled:
+        solved_at = None
+    # the engine tries contingencies only if the final state is correct and the task is settled
     if solved_at is not None and stored.application.trials_s(query):
         if episode.trials is not None:
             endurance = stored.application.endure(query, episode.trials)
@@ -221,7 +224,7 @@ def _conclude(
             "correct": False,
             "safe": safe,
             "iterations": stored.application.turns(stored.config, query),
-            "detail": (known[-1][1].reason if known else "") or episode.detail,
+            "detail": (known[-1][1].reason if known else "") or unsettled or episode.detail,
         }
         if endurance is not None:
             changes["detail"] = endurance.reason
@@ -230,6 +233,14 @@ def _conclude(
     if episode.claimed is not None:
         changes["turns_healthy"] = _count_healthy(stored, query, episode, judgements)
     return episode.model_copy(update=changes)
+
+
+def _unsettled(stored: Stored, query: Query, episode: Episode) -> str:
+    """Return why a ticket's declaration, or its absence, leaves the task unsolved."""
+    if stored.config.briefing is not Briefing.TICKET:
+        return ""
+    claim = episode.steps[-1].claim if episode.steps else None
+    return stored.application.tickets.unsettled(query, claim)
 
 
 def _count_healthy(

@@ -48,7 +48,15 @@ from netarena.task.failure import WORLD_BROKEN
 from netarena.task.picture import Pictures
 from netarena.task.prompt import PromptParts
 from netarena.task.ticket import LEFTOVER, Tickets
-from netarena.task.tool import DONE, Tool, Tools, read_causes
+from netarena.task.tool import (
+    DONE,
+    DONE_OR_REFUSED,
+    REFUSED,
+    Tool,
+    Tools,
+    read_causes,
+    read_refused,
+)
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
@@ -510,7 +518,7 @@ class Application(ABC):
         failure = None
         if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
             try:
-                failure = _of_ticket(query, episode) or self.failure(query, episode)
+                failure = _of_ticket(self.tickets, query, episode) or self.failure(query, episode)
             except Exception:
                 log.exception("describing the failure of %s failed", query.id)
         judged = [step.judgement for step in episode.steps if step.judgement]
@@ -627,7 +635,7 @@ class Labelled(Application):
             )
 
 
-def _of_ticket(query: Query, episode: Episode) -> Failure | None:
+def _of_ticket(tickets: Tickets, query: Query, episode: Episode) -> Failure | None:
     """Return the failure if it is of a type that only tickets have, otherwise None."""
     if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
         return None
@@ -644,6 +652,10 @@ def _of_ticket(query: Query, episode: Episode) -> Failure | None:
     fragile = episode.endurance is not None and not episode.endurance.correct
     if episode.claim_right is False and not harmed and not fragile:
         return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
+    if not (episode.claimed or episode.correct or episode.reason or harmed or fragile):
+        last = next((step.judgement for step in reversed(episode.steps) if step.judgement), None)
+        if last is not None and last.correct and (why := tickets.unsettled(query, None)):
+            return Failure(kind=FailureKind.CONTROL_LOGIC, rule="undeclared", detail=why)
     return None
 
 
@@ -659,15 +671,21 @@ def indices_of(application: Application, config: Config) -> range:
 
 
 def tools_of(application: Application, config: Config) -> Sequence[Tool]:
-    """Return all kinds of actions under ``config``, including the declaration in a ticket."""
-    end = () if config.briefing is Briefing.FULL else (DONE,)
-    return (*application.tools.kinds(config), *end)
+    """Return all kinds of actions under ``config``, including the declaration in a ticket.
+
+    Only where changes may be requested, the declaration has a parameter for refused changes.
+    """
+    kinds = application.tools.kinds(config)
+    if config.briefing is Briefing.FULL:
+        return tuple(kinds)
+    return (*kinds, DONE_OR_REFUSED if application.tickets.refuses(config) else DONE)
 
 
 def reply_of(application: Application, tool: str, values: Mapping[str, str]) -> str:
     """Return the reply that is equivalent to a call of one of ``tools_of``."""
     if tool == DONE.name:
-        return application.tickets.declare(read_causes(values["causes"]))
+        causes, refused = read_causes(values["causes"]), read_refused(values.get(REFUSED, ""))
+        return application.tickets.declare_refused(causes, refused)
     return application.tools.reply(tool, values)
 
 

@@ -8,11 +8,13 @@ agent sees only the output of its commands, declares that it is done, and names 
 from __future__ import annotations
 
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from string import Template
 from typing import Generic, TypeVar
 
+from netarena.config import Config
 from netarena.errors import ReplyRefused
 from netarena.model import (
     Cause,
@@ -23,6 +25,7 @@ from netarena.model import (
     Localised,
     Move,
     Query,
+    Refusal,
     State,
     Step,
 )
@@ -39,12 +42,21 @@ MAX_SYMPTOMS = 3
 LEFTOVER = "leftover"
 #: Reason for refusing a declaration in an episode without a ticket.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
+#: Reason for refusing a declaration that refuses a change of a ticket without requested changes.
+NO_CHANGE = "no change is requested, so none can be refused: leave refused out"
+#: The number of a change: digits, also after the word or sign for a number. Tool calls of some
+#: models write 2 as 2.0.
+_CHANGE = re.compile(
+    r"\s*(?:change\b\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE
+)
 
 
 class Tickets:
     """Interface of an application's tickets (config with the briefing ``ticket``).
 
     An application with tickets overrides ``prompt``, ``declaration``, ``declare`` and ``causes``.
+    An application whose tickets request changes also overrides ``requested``, ``refusals``,
+    ``refuses`` and ``declare_refused``.
     """
 
     def prompt(
@@ -71,6 +83,56 @@ class Tickets:
         """Return the faults of ``query`` as a correct declaration names them."""
         del query
         return ()
+
+    def requested(self, query: Query) -> int:
+        """Return the number of changes that ``query`` requests; 0 if it requests none.
+
+        A declaration that refuses another change is refused, and the agent may send another reply.
+        """
+        del query
+        return 0
+
+    def refusals(self, query: Query) -> Sequence[Refusal]:
+        """Return the requested changes of ``query`` that cannot be made, as a correct declaration
+        refuses them."""
+        del query
+        return ()
+
+    def refuses(self, config: Config) -> bool:
+        """Return whether queries of ``config`` may request changes. If so, the tool with which
+        agents declare the end has a parameter for refused changes."""
+        del config
+        return False
+
+    def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
+        """Return the reply that declares the end with these causes and these refused changes."""
+        if refused:
+            raise NotImplementedError
+        return self.declare(causes)
+
+    def reference(self, query: Query) -> str:
+        """Return the reply that declares the end correctly."""
+        return self.declare_refused(self.causes(query), self.refusals(query))
+
+    def unsettled(self, query: Query, claim: Claim | None) -> str:
+        """Return why the task is not solved although the world is correct; empty if it is solved.
+
+        ``claim`` is the agent's declaration, or None without one. By default, the declaration must
+        refuse exactly the changes in ``refusals``, each with its word. The sentence names no
+        change.
+        """
+        wanted = {*self.refusals(query)}
+        said = {*(claim.refused if claim is not None else ())}
+        if said == wanted:
+            return ""
+        if claim is None:
+            return "A requested change must be refused, but the agent did not declare the end."
+        numbers, right = ({one.change for one in some} for some in (said, wanted))
+        if numbers - right:
+            return "The agent refused a requested change that can be made."
+        if right - numbers:
+            return "The agent did not refuse a requested change that cannot be made."
+        return "The agent refused the right change for a wrong reason."
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
         """Return the causes that an agent declared, with the names of places in ``query``."""
@@ -160,6 +222,27 @@ def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
                 f"{one.what[:40]!a} is not one of the words for causes: {', '.join(words)}"
             )
     return causes
+
+
+def read_change(value: object) -> int | None:
+    """Return the number of a change, such as ``2``, ``"2"``, ``"#2"`` or ``"change 2"``.
+
+    Return None for other values, and for numbers with more than 9 digits.
+    """
+    if type(value) is int:  # not a boolean
+        value = str(value) if abs(value) < 10**9 else None
+    match = _CHANGE.fullmatch(value) if isinstance(value, str) else None
+    return int(match[1]) if match else None
+
+
+def check_refused(claim: Claim, requested: int) -> None:
+    """Raise ReplyRefused if a declaration refuses a change that is not one of ``requested``."""
+    for one in claim.refused:
+        if not requested:
+            raise ReplyRefused(NO_CHANGE)
+        if not 1 <= one.change <= requested:
+            known = "only change 1" if requested == 1 else f"only changes 1 to {requested}"
+            raise ReplyRefused(f"change {one.change} cannot be refused: {known} were requested")
 
 
 def as_declared(judgement: Judgement) -> Judgement:

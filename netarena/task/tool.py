@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from netarena.config import Config
-from netarena.model import Cause, Record
+from netarena.model import Cause, Record, Refusal
+from netarena.task.ticket import read_change
 
 _BACKTICKS = re.compile("`{3,}")
 
@@ -78,10 +79,41 @@ DONE = Tool(
 )
 
 
+#: Name of the parameter for refused changes.
+REFUSED = "refused"
+#: The same tool where changes may be requested.
+DONE_OR_REFUSED = Tool(
+    name=DONE.name,
+    about=DONE.about,
+    parameters=(
+        *DONE.parameters,
+        Parameter(
+            name=REFUSED,
+            about="Which requested changes cannot be made: a line NUMBER: WORD for each, in the "
+            "task's words; empty where all can.",
+            lines=True,
+        ),
+    ),
+)
+
+
 def read_causes(text: str) -> list[Cause]:
     """Return the causes in a call of ``DONE``; lines without place and word are left out."""
     pairs = [line.rpartition(":") for line in text.splitlines()]
     return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
+
+
+def read_refused(text: str) -> list[Refusal]:
+    """Return the refused changes in a call of ``DONE_OR_REFUSED``.
+
+    A line without a number gets the number 0, which parsers refuse. If the line were left out, the
+    declaration would end the task without this change.
+    """
+    pairs = [line.partition(":") for line in text.splitlines() if line.strip()]
+    return [
+        Refusal(change=read_change(change) or 0, because=because.strip())
+        for change, _, because in pairs
+    ]
 
 
 def fence(text: str, tag: str = "") -> str:

@@ -108,7 +108,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
     entered."""
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
-        replies.append(application.tickets.declare(application.tickets.causes(query)))
+        replies.append(application.tickets.reference(query))
     turns = max(application.turns(config, query), len(replies))
     session = Session(application, config.model_copy(update={"max_iterations": turns}))
     pair, told, lost, done = pair_of(query), list[tuple[str, str]](), "not solved", False

@@ -194,7 +194,9 @@ def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] 
         return None
     names = [parameter.name for parameter in tool.parameters]
     if claim is not None:
-        return {names[0]: "\n".join(": ".join(one) for one in claim.causes or ())}
+        causes = "\n".join(": ".join(one) for one in claim.causes or ())
+        refused = "\n".join(f"{one.change}: {one.because}" for one in claim.refused)
+        return dict(zip(names, (causes, refused), strict=False))
     if isinstance(move, Mapping):
         return {name: str(move.get(name, "")) for name in names}
     return {names[0]: str(move)}
