@@ -160,8 +160,8 @@ def make_move(causes: Iterable[Cause], refused: Iterable[Refusal] = ()) -> Move:
         "done": True,
         "causes": [{"place": one.place, "what": one.what} for one in causes],
     }
-    if numbers := [{"change": one.change, "because": one.because} for one in refused]:
-        move["refused"] = numbers
+    if named := [*refused]:
+        move["refused"] = [{"change": one.change, "because": one.because} for one in named]
     return move
 
 

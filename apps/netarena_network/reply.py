@@ -63,6 +63,10 @@ _TOKEN = re.compile(
 )
 #: Words of JSON and Python that have a value here; the value of other words is ignored.
 _PLAIN = {"true": True, "false": False}
+#: Words of JSON and Python for no value.
+_NULL = frozenset({"null", "none"})
+#: A value that is not valid for any key, such as a list with elements that are not objects.
+_OTHER = ()
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
 #: A backslash, with the next character if the two are a JSON escape sequence.
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
@@ -280,9 +284,15 @@ class _Walk:
         return True
 
     def _plain(self, said: str) -> object:
-        """Return the value of a word without quotes, or None if its value is not used."""
-        number = read_change(said) if self._open[-1].key == _CHANGE else None
-        return _PLAIN.get(said.lower()) if number is None else number
+        """Return the value of a word without quotes, or None if its value is not used.
+
+        ``_OTHER`` stands for a value of ``refused`` that is not null.
+        """
+        key, word = self._open[-1].key, said.lower()
+        if key == _CHANGE and (number := read_change(said)) is not None:
+            return number
+        unused = _OTHER if key == _REFUSED and word not in _NULL else None
+        return _PLAIN.get(word, unused)
 
     def _put(self, value: object) -> None:
         """Store a complete value.
@@ -304,8 +314,7 @@ class _Walk:
             self.found.append(level.values)
         if self._open:
             of_objects = level.size == len(level.objects)
-            # An empty tuple stands for a list with other elements; it is no valid value.
-            inner = level.objects if of_objects else ()
+            inner = level.objects if of_objects else _OTHER
             self._put(inner if level.values is None else level.values)
         return True
 

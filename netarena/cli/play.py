@@ -174,12 +174,17 @@ class Person:
         """Return the tool that a line calls, and its values by parameter.
 
         The words of the line are the values in order. The last parameter gets the rest of the line.
+        If several parameters are texts of several lines, each of them is read up to its own end.
         """
         word, _, rest = text.strip().partition(" ")
         tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None
         if tool is None:
             tool, rest = next(iter(self._tools.values())), text.strip()
         names = [parameter.name for parameter in tool.parameters]
+        if sum(parameter.lines for parameter in tool.parameters) > 1:
+            firsts = dict.fromkeys(names, "") | {names[0]: rest}
+            values = {key: await self._until(first, f"{key}... ") for key, first in firsts.items()}
+            return tool.name, values
         words = rest.split(maxsplit=max(0, len(names) - 1))
         values = dict(zip(names, [*words, *[""] * len(names)], strict=False))
         if tool.parameters and tool.parameters[-1].lines:
@@ -187,9 +192,9 @@ class Person:
             values[names[-1]] = await self._until(text if len(names) == 1 else values[names[-1]])
         return tool.name, values
 
-    async def _until(self, first: str) -> str:
+    async def _until(self, first: str, mark: str = "... ") -> str:
         lines = [first]
-        while (line := await self._line("... ")) != END:
+        while (line := await self._line(mark)) != END:
             lines.append(line)
         return "\n".join(lines)
 
@@ -204,8 +209,11 @@ class Person:
 def _form(tool: Tool, *, first: bool) -> str:
     words = [] if first else [f"/{tool.name}"]
     words += [parameter.name.upper() for parameter in tool.parameters]
-    lines = tool.parameters and tool.parameters[-1].lines
-    return f"  {' '.join(words)}" + (f" (one or more lines, then only {END!r})" if lines else "")
+    lines = sum(parameter.lines for parameter in tool.parameters)
+    each = "each: " if lines > 1 else ""
+    return f"  {' '.join(words)}" + (
+        f" ({each}one or more lines, then only {END!r})" if lines else ""
+    )
 
 
 class Keyboard:

@@ -642,7 +642,8 @@ def _of_ticket(tickets: Tickets, query: Query, episode: Episode) -> Failure | No
     harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
     if episode.reason == WORLD_BROKEN and not harmed:
         return None
-    if not query.actions and (harmed or not episode.correct):
+    alarm = not query.actions and not tickets.requested(query)
+    if alarm and (harmed or not episode.correct):
         return Failure(
             kind=FailureKind.NEEDLESS_REPAIR,
             rule="needless_repair",

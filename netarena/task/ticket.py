@@ -46,9 +46,7 @@ NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all 
 NO_CHANGE = "no change is requested, so none can be refused: leave refused out"
 #: The number of a change: digits, also after the word or sign for a number. Tool calls of some
 #: models write 2 as 2.0.
-_CHANGE = re.compile(
-    r"\s*(?:change\b\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE
-)
+_CHANGE = re.compile(r"\s*(?:change\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE)
 
 
 class Tickets:

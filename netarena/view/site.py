@@ -460,6 +460,8 @@ class Scene(NamedTuple):
     short: str
     #: Description of the faults before the turn.
     reason_before: str
+    #: Whether a declaration in this episode was right.
+    claim_right: bool
 
     @property
     def news(self) -> bool:
@@ -474,7 +476,8 @@ def _scenes(story: Story) -> list[Scene]:
     reason = ""
     for turn in story.turns:
         state, short = _state_text(turn.step), _short(turn.step.move)
-        scene = Scene(turn, [], [], [], state, short, reason)
+        right = bool(story.episode.claim_right)
+        scene = Scene(turn, [], [], [], state, short, reason, right)
         if turn.step.judgement is not None:
             reason = turn.step.judgement.reason
         for picture in turn.pictures:
