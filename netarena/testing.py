@@ -614,9 +614,10 @@ class ApplicationContract:
             single = [Refusal(change=n, because=word) for n in numbers for word in sorted(words)]
             every = [tuple(one for one in single if one.because == word) for word in sorted(words)]
             for said in [(), *((one,) for one in single), *every]:
-                claim = Claim(refused=said)
-                assert bool(tickets.unsettled(query, claim)) is ({*said} != right), (
-                    f"refusing {said} in {query.id} counts, although {right} are right"
+                settled = not tickets.unsettled(query, Claim(refused=said))
+                assert settled is ({*said} == right), (
+                    f"tickets.unsettled {'accepts' if settled else 'rejects'} these refused "
+                    f"changes of {query.id}: {[*said]}; the right ones are {[*right]}"
                 )
             assert bool(tickets.unsettled(query, None)) is bool(right), (
                 f"{query.id} needs a declaration if and only if a change must be refused"

@@ -19,7 +19,8 @@ the finding's (``pair_broken`` …)  safety violation      a step had a finding;
 ``not_repaired``                   control logic error   none of these
 =================================  ====================  ==========================================
 
-Applications with one turn per query have their own rules.
+Applications with one turn per query have their own rules. Tickets have further rules, which come
+before these (``netarena.task.application``).
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class OrderTickets(ToyTickets):
     def refusals(self, query: Query) -> Sequence[Refusal]:
         if query.index % 2:
             return ()
-        return (Refusal(change=1 + query.index // 2 % self.requested(query), because="no_valve"),)
+        change = 1 + query.index // 2 % (len(query.actions) + 1)
+        return (Refusal(change=change, because="no_valve"),)
 
     def refuses(self, config: Config) -> bool:
         return True

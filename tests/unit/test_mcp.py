@@ -18,22 +18,25 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from orders import Orders
 
 from netarena.a2a.service import listen, serving
 from netarena.agent.tool_agent import Desk
 from netarena.cli import main
 from netarena.cli.mcp import MOST_SESSIONS, PATH, _assess, build_http, build_server
 from netarena.run.journal import JOURNAL_NAME, read_journal
-from netarena.task.application import load
+from netarena.task.application import Application, load
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-of-a-test"
 
 
 @asynccontextmanager
-async def examined(out: Path, **values: Any) -> AsyncIterator[Desk]:
-    """Yield the tool agent of a running assessment of the toy."""
-    toy = load("toy")
+async def examined(
+    out: Path, application: Application | None = None, **values: Any
+) -> AsyncIterator[Desk]:
+    """Yield the tool agent of a running assessment, of the toy by default."""
+    toy = application or load("toy")
     config = toy.config_type.parse({"seed": 7, "complexity_level": "level2", **values})
     desk = Desk(toy, config, "caller")
     async with toy:
@@ -91,6 +94,30 @@ async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
     episodes = read_journal(tmp_path / JOURNAL_NAME, slim=False).episodes.values()
     assert [len(episode.steps) for episode in episodes] == [2, 2]
     assert {episode.agent.name for episode in episodes} == {"caller"}
+
+
+@pytest.mark.anyio
+async def test_changes_are_refused_with_a_tool_call(tmp_path: Path) -> None:
+    orders = Orders()
+    keys = {"briefing": "ticket", "quiet": False, "max_iterations": 9, "num_queries": 2}
+    async with (
+        examined(tmp_path, orders, **keys) as desk,
+        Client(build_server(desk)) as client,
+    ):
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools["done"].input_schema["required"] == ["causes", "refused"]
+        told = await call(client, "done", causes="")
+        assert told == ("done: takes causes, refused, not causes", True)
+        # with index 0, change 1 of 3 cannot be made; with index 1, all changes can
+        for refused in ("1: no_valve", ""):
+            await call(client, "next_task")
+            for number in range(1, 9):
+                await call(client, "reply", text=f"open v{number}")
+            told = await call(client, "done", causes="", refused=refused)
+            assert told == ("The task has ended: call next_task.", False)
+        assert "no more tasks" in (await call(client, "next_task"))[0]
+    assert results(tmp_path)[-1]["avg_solved_safely"] == 1.0
+    assert results(tmp_path)[-1]["claims"] == {"right": 2, "false": 0, "none": 0}
 
 
 @pytest.mark.anyio

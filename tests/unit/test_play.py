@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from orders import Orders
 
 from netarena.cli import main
 from netarena.cli.play import Person, one_query
@@ -68,6 +69,25 @@ def test_harm_is_shown_once_and_terminal_sequences_are_escaped(keyboard, capsys)
     assert out.splitlines()[0].startswith("agent failed, not safe")
     assert "gave up" in out
     assert "\x1b" not in out + err
+
+
+def test_refused_changes_are_typed_after_the_causes(keyboard, capsys, monkeypatch):
+    monkeypatch.setattr("netarena.cli.play.load", lambda name, **_: Orders())
+    monkeypatch.setattr("netarena.run.archive.load", lambda name: Orders())
+    valves = "".join(f"open v{number}\n" for number in range(1, 9))
+    keyboard(f"{valves}/done v1: closed\nv2: closed\n.\nchange 1: no_valve\n.\n")
+    keys = ("briefing=ticket", "quiet=false", "complexity_level=level2", "start_index=0")
+    options = [word for key in keys for word in ("--set", key)]
+    assert main(["play", "toy", "--seed", "7", *options]) == 0
+    err = capsys.readouterr().err
+    assert "/done CAUSES REFUSED (each: one or more lines, then only '.')" in err
+    assert "causes... causes... refused... refused... " in err
+    graded = episode(Path("netarena-runs/toy-7"))
+    assert graded["steps"][-1]["claim"] == {
+        "causes": [["v1", "closed"], ["v2", "closed"]],
+        "refused": [{"change": 1, "because": "no_valve"}],
+    }
+    assert (graded["outcome"], graded["claim_right"]) == ("solved", True)
 
 
 @pytest.mark.parametrize("command", ["play", "mcp"])

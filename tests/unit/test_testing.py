@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 from netarena_toy import Toy, Waterworks
+from orders import Orders, OrderTickets
 
 import netarena.testing
 from netarena.model import Execution, Judgement
@@ -94,6 +95,33 @@ class ReadsEmptyFence(Toy):
         return "open v1" if reply == "``````" else super().parse(reply)
 
 
+class RefusesNothing(OrderTickets):
+    def declare_refused(self, causes, refused):
+        return self.declare(causes)
+
+
+class RefusesUnasked(OrderTickets):
+    def requested(self, query):
+        return 0
+
+
+class AnyRefusal(OrderTickets):
+    def unsettled(self, query, claim):
+        return "" if claim is not None and claim.refused else super().unsettled(query, claim)
+
+
+class NeedsNoDeclaration(OrderTickets):
+    def unsettled(self, query, claim):
+        return "" if claim is None else super().unsettled(query, claim)
+
+
+def with_tickets(kind):
+    class Changed(Orders):
+        tickets = kind()
+
+    return Changed
+
+
 async def change_and_deny(self, move):
     await Waterworks.execute(self, move)
     return Execution(output="", executed=False)
@@ -158,6 +186,10 @@ FLAWS = {
     "a demonstration without a look": (ShowsNoLook, "demonstration"),
     "progress that never is whole": (NeverWhole, "progress_is_whole"),
     "progress that knows the faults": (KnowsFaults, "progress_is_whole"),
+    "refused changes that are not written": (with_tickets(RefusesNothing), "as_it_was_made"),
+    "refused changes that are not requested": (with_tickets(RefusesUnasked), "as_it_was_made"),
+    "any refused change counts": (with_tickets(AnyRefusal), "right_refusals"),
+    "no declaration counts": (with_tickets(NeedsNoDeclaration), "right_refusals"),
     "observing changes the state": (with_world(observe=observe_and_change), "observing"),
     "a world that is healthy first and broken then": (
         with_world(open=break_afterwards),
@@ -196,6 +228,13 @@ def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
 
 @pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
 def test_contract_test_without_the_flaw_passes(word):
+    (test,) = named(Contract(), word)
+    test()
+
+
+@pytest.mark.parametrize("word", ["right_refusals", "as_it_was_made", "right_causes"])
+def test_contract_of_tickets_with_refused_changes_passes(word, monkeypatch):
+    monkeypatch.setattr(netarena.testing, "load", lambda name: Orders())
     (test,) = named(Contract(), word)
     test()
 

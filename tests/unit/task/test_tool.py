@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from orders import Orders
 
-from netarena.task.application import load
-from netarena.task.tool import fence, read_causes
+from netarena.task.application import load, reply_of, tools_of
+from netarena.task.tool import DONE, DONE_OR_REFUSED, fence, read_causes, read_refused
 
 #: arguments of an agent's tool call by application, and the resulting move
 CALLS = [
@@ -41,6 +42,42 @@ def test_application_without_specific_tools_takes_replies():
 def test_causes_are_parsed_line_by_line():
     text = "deploy/a: image\r\n  h1 :route \nnothing\n\nx:y:z"
     assert read_causes(text) == [("deploy/a", "image"), ("h1", "route"), ("x:y", "z")]
+
+
+def test_refused_changes_are_parsed_line_by_line():
+    text = "2: no_valve\r\n  change 3 : rust \n\n#4:no: way\nnothing\n: rust\ntrue: rust\n"
+    told = [(one.change, one.because) for one in read_refused(text)]
+    # a line without a number keeps its place, with a number that parsers refuse
+    assert told == [
+        (2, "no_valve"), (3, "rust"), (4, "no: way"), (0, ""), (0, "rust"), (0, "rust"),
+    ]  # fmt: skip
+    assert read_refused(" \n") == []
+
+
+@pytest.mark.parametrize("name", ["route", "k8s", "backbone", "toy"])
+def test_declaration_has_no_parameter_for_changes_that_are_not_requested(name):
+    application = load(name)
+    config = application.config_type.parse({"briefing": "ticket"})
+    assert tools_of(application, config)[-1] is DONE
+    assert [parameter.name for parameter in DONE.parameters] == ["causes"]
+    told = application.tickets.declare(())
+    assert reply_of(application, "done", {"causes": ""}) == told
+
+
+def test_declaration_has_a_parameter_for_requested_changes():
+    application = Orders()
+    full, ticket = (
+        application.config_type.parse({"briefing": briefing}) for briefing in ("full", "ticket")
+    )
+    assert [tool.name for tool in tools_of(application, full)] == ["reply"]
+    tool = tools_of(application, ticket)[-1]
+    assert tool is DONE_OR_REFUSED
+    assert (tool.name, [parameter.name for parameter in tool.parameters]) == (
+        "done", ["causes", "refused"],
+    )  # fmt: skip
+    values = {"causes": "v1: closed", "refused": "change 2: rust\n"}
+    assert reply_of(application, "done", values) == "done v1; 2: rust"
+    assert reply_of(application, "done", {"causes": "v1: closed"}) == "done v1"
 
 
 @pytest.mark.parametrize("text", ["", "a", "```", "x ````` y", "```\n````"])

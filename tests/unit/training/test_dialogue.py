@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orders import Orders
 
 from netarena.errors import ConfigError
 from netarena.task.application import load, reply_of
@@ -81,6 +82,22 @@ def test_demonstration_can_be_expressed_with_tool_calls(tmp_path, name, keys, to
     for call, reply in zip(calls, said, strict=True):
         again = reply_of(application, call["name"], call["arguments"])
         assert application.parse(again) == application.parse(reply)
+
+
+def test_refused_changes_can_be_expressed_with_tool_calls(tmp_path, monkeypatch):
+    monkeypatch.setattr("netarena.training.trl.load_for", lambda name, **_: Orders())
+    keys = {"briefing": "ticket", "quiet": False}
+    orders, path = Orders(), tmp_path / "set.jsonl"
+    for query in orders.generate(orders.config_type.parse({"num_queries": 1, **keys}), 7):
+        replies = [*orders.solve(query), orders.tickets.reference(query)]
+        write(path, [(f"prompt {number}", reply) for number, reply in enumerate(replies)])
+    rows = make_dialogues("toy", path, keys)
+    (*_, tool) = json.loads(rows[0]["tools"])
+    assert tool["function"]["parameters"]["required"] == ["causes", "refused"]
+    ends = [row["messages"][-3]["tool_calls"][0]["function"]["arguments"] for row in rows]
+    assert [end["refused"] for end in ends] == ["1: no_valve", "", "2: no_valve"]
+    made = make_environment("toy", keys)
+    assert "refused: Which requested changes cannot be made" in made.done.__doc__
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from netarena.errors import ConfigError
+from netarena.model import Claim, Refusal
 from netarena.view.app import make_app
 from netarena.view.index import Library
 from netarena.view.site import Site
@@ -243,6 +244,23 @@ def test_declaration_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     page = Site(library, live=True).page(library.entries[0].path, {}).content.decode()
     for words in ("declared wrongly", "what was wrong: v3 (rust).", "0.0 % of them", "false claim"):
         assert words in page, words
+
+
+@pytest.mark.parametrize(("right", "word"), [(True, "rightly"), (False, "wrongly")])
+def test_refused_changes_and_the_verdict_on_them_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool, word: str
+) -> None:
+    monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
+    asked = gallery.query(0)
+    refused = (Refusal(change=2, because="<rust>"), Refusal(change=4, because="no_valve"))
+    # the world is correct, so only the refused changes decide
+    last = gallery.step([True, True, True], claim=Claim(refused=refused))
+    told = gallery.declared(asked, steps=(last,), claim_right=right)
+    library = Library([gallery.write_run(tmp_path / "run", [asked], [told])])
+    library.catch_up()
+    page = Site(library, live=True).page(library.entries[0].path, {}).content.decode()
+    assert "all is right. Refused changes: 2 (&lt;rust&gt;), 4 (no_valve).</p>" in page
+    assert f">declared {word}</span>" in page
 
 
 def test_episodes_of_an_application_without_pictures_are_shown(
