@@ -227,7 +227,7 @@ def read_change(value: object) -> int | None:
 
     Return None for other values, and for numbers with more than 9 digits.
     """
-    if type(value) is int:  # not a boolean
+    if isinstance(value, int):  # the text of a boolean is no number
         value = str(value) if abs(value) < 10**9 else None
     match = _CHANGE.fullmatch(value) if isinstance(value, str) else None
     return int(match[1]) if match else None

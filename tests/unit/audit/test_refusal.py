@@ -107,8 +107,17 @@ def test_solution_ends_with_its_declaration() -> None:
     assert all("is closed" in flaw.detail for flaw in found.flaws)
 
 
+def test_replies_after_the_right_declaration_are_not_sent() -> None:
+    class Chatty(Declared):
+        def solutions(self, query: Query) -> Iterable[Sequence[str]]:
+            return [[*self.solve(query), "close v1"]]
+
+    assert not run(Chatty()).flaws
+
+
 def test_declaration_uses_up_one_turn_of_the_solution() -> None:
-    assert not run(Orders(), max_iterations=3).flaws
+    for application in (Orders(), Declared()):
+        assert not run(application, max_iterations=3).flaws
     found = run(Orders(), max_iterations=2)
     assert {flaw.detail for flaw in found.flaws} == {"the solution takes 3 turns; the limit is 2"}
     assert len(found.flaws) == 2

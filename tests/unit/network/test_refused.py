@@ -108,6 +108,11 @@ def test_command_is_run_instead_of_a_declaration(reply: str) -> None:
     assert read_reply(reply) == COMMAND
 
 
+def test_number_in_place_of_a_command_is_treated_as_null() -> None:
+    reply = '{"machine": 0, "command": 1, "done": true, "causes": 2}'
+    assert read_reply(reply) == {"done": True, "causes": []}
+
+
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
