@@ -198,6 +198,11 @@ class Finding(Record):
 
 #: Key of ``Judgement.detail`` with the quality of an answer, a number, if an application has one.
 _QUALITY = "quality"
+#: Key of ``Judgement.detail`` with the mean loss of probed pairs in a step, in s, if an application
+#: measures the loss.
+_LOST = "lost_s"
+#: Keys of ``Judgement.detail`` that outlines use.
+_OUTLINED = (_QUALITY, _LOST)
 
 
 class Judgement(Record):
@@ -475,6 +480,18 @@ class Episode(Record):
         told = last.detail.get(_QUALITY) if last and isinstance(last.detail, dict) else None
         return float(told) if isinstance(told, int | float) else None
 
+    @property
+    def lost_s(self) -> float | None:
+        """Return the mean loss in s over pairs and judged steps: ``lost_s`` in the detail of their
+        judgements.
+
+        It is null if the application measures no loss, or nothing was judged.
+        """
+        details = [step.judgement.detail for step in self.steps if step.judgement]
+        told = [detail.get(_LOST) for detail in details if isinstance(detail, dict)]
+        known = [one for one in told if isinstance(one, int | float)]
+        return math.fsum(known) / len(known) if known else None
+
     def outline(self, query: Query | None = None) -> Outline:
         """Return the episode's outline for summaries. With ``query``, the outline identifies equal
         queries."""
@@ -506,6 +523,7 @@ class Episode(Record):
             turns_healthy=self.turns_healthy,
             content=query.content if query is not None else "",
             quality=self.quality,
+            lost_s=self.lost_s,
         )
 
     def slim(self) -> Episode:
@@ -516,7 +534,9 @@ class Episode(Record):
                 update=gone
                 | {
                     "judgement": step.judgement
-                    and step.judgement.model_copy(update={"detail": _slim_detail(step.judgement)})
+                    and step.judgement.model_copy(
+                        update={"detail": outlined(step.judgement.detail)}
+                    )
                 }
             )
             for step in self.steps
@@ -525,10 +545,10 @@ class Episode(Record):
         return self.model_copy(update={"steps": steps, **states})
 
 
-def _slim_detail(judgement: Judgement) -> JsonValue:
-    """Return only the part of a judgement's detail that summaries use."""
-    detail = judgement.detail
-    return {_QUALITY: detail[_QUALITY]} if isinstance(detail, dict) and _QUALITY in detail else None
+def outlined(detail: JsonValue) -> JsonValue:
+    """Return only the part of a judgement's detail that outlines use."""
+    known = detail if isinstance(detail, dict) else {}
+    return {key: known[key] for key in _OUTLINED if key in known} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -568,6 +588,8 @@ class Outline:
     content: str = ""
     #: Quality of the answer, if the application measures one.
     quality: float | None = None
+    #: Mean loss in s over probed pairs and judged steps, if the application measures it.
+    lost_s: float | None = None
 
     @property
     def same(self) -> str:

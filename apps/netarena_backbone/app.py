@@ -21,6 +21,7 @@ from netarena.sdk import (
     JsonValue,
     Judgement,
     Kept,
+    Outline,
     Picture,
     Pictures,
     PromptParts,
@@ -243,10 +244,29 @@ class Backbone(NetworkApplication):
         return trial.endure(case_of(query), trials)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
-        """Return the keys of the result record; ``contingency`` is null if none failed."""
+        """Return the keys of the result record.
+
+        ``contingency`` is null if none failed. ``loss`` exists only if the loss of pairs was
+        measured; it does not affect the verdict.
+        """
         told = super().record(query, episode)
         if episode.endurance is not None:
             told["contingency"] = episode.endurance.detail
+        if episode.lost_s is not None:
+            told["loss"] = {
+                "mean_s": round(episode.lost_s, 3),
+                "steps": [
+                    [{"pair": pair, "seconds": lost_s} for pair, lost_s in step]
+                    for step in state.losses(case_of(query).world, episode)
+                ],
+            }
+        return told
+
+    def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
+        """Return the turns, and the mean seconds of loss of an episode that measured them."""
+        told = super().measures(episode, config)
+        if episode is not None and episode.lost_s is not None:
+            told["loss_s"] = episode.lost_s
         return told
 
     def tell_state(self, query: Query, state: State) -> str:

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from netarena.sdk import Episode, Finding, JsonValue, Judgement, State
@@ -460,6 +461,7 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
                 "num_harmed": len(harmed),
                 "num_moved": len(others),
                 "num_healed": len(healed),
+                **({"lost_s": fmean(seen.lost_s)} if seen.lost_s else {}),
             },
         ),
     )
@@ -485,6 +487,20 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
             return [f"{machine}: it is set otherwise than before" for machine in last.touched]
         return [*dict.fromkeys(told[number] for number in last.leftover)]
     return []
+
+
+def losses(world: World, episode: Episode) -> list[list[tuple[str, float]]]:
+    """Return, for each step with an observed loss, the pairs that lost anything and the seconds.
+
+    A pair is ``source -> target``. A step without loss has an empty list.
+    """
+    names = [f"{source} -> {target}" for source, target in world.probed]
+    seen = [read(step.state) for step in episode.steps if step.executed and step.state is not None]
+    return [
+        [(name, lost_s) for name, lost_s in zip(names, one.lost_s, strict=True) if lost_s]
+        for one in seen
+        if one.lost_s
+    ]
 
 
 def read(state: State) -> Observation:

@@ -39,6 +39,7 @@ from netarena.model import (
     Query,
     Record,
     Usage,
+    outlined,
     storable,
 )
 from netarena.report.entrant import terms_of_run
@@ -68,16 +69,10 @@ R = TypeVar("R", bound=Record)
 # times as fast as parsing them
 
 
-def _only_quality(detail: Any) -> Any:
-    """Return the part of a judgement's detail that an outline uses."""
-    known = isinstance(detail, dict) and "quality" in detail
-    return {"quality": detail["quality"]} if known else None
-
-
 class _Judgement(BaseModel):
     correct: bool
     findings: tuple[Finding, ...] = ()
-    detail: Annotated[Any, BeforeValidator(_only_quality)] = None
+    detail: Annotated[Any, BeforeValidator(outlined)] = None
 
 
 class _Reply(BaseModel):

@@ -143,10 +143,12 @@ def test_page_of_results_lists_each_key_of_records_and_summary(name, keys, tmp_p
     tokens = {"agent_input_tokens", "agent_output_tokens", "agent_cost_usd"}
     tickets = {"claimed", "claim_right", "localised", "turns_healthy", "claims", "leftover"}
     tickets |= {"contingency"}
-    assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets
+    probed = {"loss"}  # only in backbones with probed pairs
+    assert keys_of(own) | keys_of(shared) <= told | some | tokens | tickets | probed
     # ``replaced`` appears only in resumed assessments under a secret seed, ``warnings`` only for an
     # unknown role, ``avg_quality`` only for planning tasks
     measures = {"avg_latency_s", "avg_iterations", "avg_quality", "narrowed"} | tickets
+    measures |= {"avg_loss_s"}
     measures |= {"replaced", "warnings"}
     assert last.keys() <= keys_of(summary)
     assert keys_of(summary) <= last.keys() | tokens | measures

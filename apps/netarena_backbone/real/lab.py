@@ -24,6 +24,7 @@ from netarena.sdk import Confined, EnvironmentFailed, Room, entered, family, mou
 from netarena_backbone.real import frr, leftover, serve, way
 from netarena_backbone.real.build import EMULATORS, configure
 from netarena_backbone.real.convergence import Settling
+from netarena_backbone.real.probe import Probes
 from netarena_backbone.real.setting import Settings, routes
 from netarena_backbone.real.wire import Wires
 from netarena_backbone.world.contingency import CONVERGE_S
@@ -102,6 +103,8 @@ class Lab(Worker):
         self._first: dict[str, str] = {}
         #: Settings that the setup's edits change, determined at the first observation.
         self._traces: list[leftover.Trace] = []
+        #: Probes of the loss during changes, if the setup has pairs.
+        self._probes: Probes | None = None
 
     @property
     def _names(self) -> Sequence[str]:
@@ -371,6 +374,9 @@ class Lab(Worker):
         )
         self._stack.callback(self._servers.close)
         self._servers.update()
+        if self._setup.probed:
+            self._probes = Probes(self._setup.probed, self._setup.endpoints, self._spaces)
+            self._stack.callback(self._probes.close)
 
     # -------------------------------------------------------------------------------- commands
 
@@ -381,6 +387,8 @@ class Lab(Worker):
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
         self._let_meet()
         self._converge_s = math.inf
+        if self._probes is not None:
+            self._probes.begin(machine)
         before = self._settings.of(machine)
         # The state before the agent's first command.
         self._first.setdefault(machine, before.digest)
@@ -420,6 +428,13 @@ class Lab(Worker):
         super()._keep_calm()
         self._note(self._watch())
 
+    def _judged(self) -> int:
+        return 0 if self._probes is None else self._probes.sent()
+
+    def _end_probes(self) -> None:
+        if self._probes is not None:
+            self._probes.end()
+
     def _watch(self) -> str:
         self._wires.follow()
         self._servers.serve()
@@ -448,6 +463,7 @@ class Lab(Worker):
 
     def cut(self, cable: list[str]) -> None:
         """Unplug the cable between two machines; see ``Wires.cut``."""
+        self._end_probes()
         self._let_meet()
         self._wires.follow()
         self._wires.cut(*cable)
@@ -464,6 +480,7 @@ class Lab(Worker):
         They load the saved configuration (``write memory``) or, by default, the running one. The
         routers send no packets until all daemons have read their configurations.
         """
+        self._end_probes()
         self._let_meet()
         names = [name for name in self._daemons if self._recipes[name].login]
         told = self._terminals.ask(dict.fromkeys(((name, "ospfd") for name in names), _EXTERNAL))
@@ -506,10 +523,13 @@ class Lab(Worker):
         )
         self._converge_s -= self._settling.took_s
         self._changed = False
+        self._end_probes()
         size = len(self._setup.endpoints)
         # The time that the daemons need to converge is not padded.
         with padded(backbone_s(size * (size - 1))):
             found = self._look(settled=settled)
+        if self._probes is not None:
+            found = found.model_copy(update={"lost_s": self._probes.take()})
         return {"state": found.model_dump(mode="json"), "waited_s": 0.0}
 
     def _look(self, *, settled: bool) -> Observation:

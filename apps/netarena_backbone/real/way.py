@@ -7,32 +7,33 @@ on any interface. The order of the machines follows from the TTL, which forwardi
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import secrets
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from netarena.sdk import entered
+from netarena_backbone.real.packet import (
+    ECHO_REQUEST,
+    HEADER,
+    ICMP,
+    OUTGOING,
+    PROTOCOL,
+    STAMP,
+    attach,
+    identifiers,
+    request,
+)
 
 _ETH_P_IP = 0x0800
-_ICMP, _ECHO_REQUEST = 1, 8
-_HEADER = struct.Struct("!BBHHH")
-_TTL, _PROTOCOL = 8, 9  # of an IPv4 header
-_MARK_BYTES = 16
+_TTL = 8  # of an IPv4 header
 #: Step between the microseconds of two pings' marks; a prime.
 _PACE_US = 618_029
-#: Payload as ``ping`` sends it, 56 bytes in all.
-_FILLING = bytes(range(0x10, 0x10 + 56 - _MARK_BYTES))
 _MOST_S = 5.0
-_OUTGOING = 4
-_SO_ATTACH_FILTER = 26
 #: A mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
 #: network share one second of the last 24 hours, so that its taps receive only these pings.
-_STAMP, _DAY_S, _SECOND_US = struct.Struct("=QQ"), 86_400, 1_000_000
+_DAY_S, _SECOND_US = 86_400, 1_000_000
 
 
 class Taps:
@@ -43,7 +44,7 @@ class Taps:
 
     def __init__(self, spaces: Mapping[str, int]) -> None:
         self._second = int(time.time()) - int.from_bytes(os.urandom(4)) % _DAY_S
-        common = _STAMP.pack(self._second, 0)[:4]
+        common = STAMP.pack(self._second, 0)[:4]
         self._sockets = {name: _tap(space, common) for name, space in spaces.items()}
         self._names = {one.fileno(): name for name, one in self._sockets.items()}
         self._poll = select.poll()
@@ -68,13 +69,13 @@ class Taps:
         """
         first = int.from_bytes(os.urandom(4))
         marks = [
-            _STAMP.pack(self._second, (first + place * _PACE_US) % _SECOND_US)
+            STAMP.pack(self._second, (first + place * _PACE_US) % _SECOND_US)
             for place in range(len(pairs))
         ]
-        names = _identifiers(len(pairs))
+        names = identifiers(len(pairs))
         for mark, name, (source, target) in zip(marks, names, pairs, strict=True):
             with contextlib.suppress(OSError):  # no route
-                sockets[source].sendto(_request(mark, name), (endpoints[target][1], 0))
+                sockets[source].sendto(request(mark, name), (endpoints[target][1], 0))
         seen = self._collect(marks, wait)
         return tuple(
             _told(seen[mark], {endpoints[source][0], endpoints[target][0]})
@@ -116,45 +117,27 @@ def _tap(space: int, common: bytes) -> socket.socket:
             socket.htons(_ETH_P_IP),
         )
     lines = (
-        (0x30, 0, 0, _PROTOCOL),  # ldb [9]
-        (0x15, 0, 6, _ICMP),  # jeq
+        (0x30, 0, 0, PROTOCOL),  # ldb [9]
+        (0x15, 0, 6, ICMP),  # jeq
         (0xB1, 0, 0, 0),  # ldxb 4*([0]&0xf)
         (0x50, 0, 0, 0),  # ldb [x + 0]
-        (0x15, 0, 3, _ECHO_REQUEST),  # jeq
-        (0x40, 0, 0, _HEADER.size),  # ld [x + 8]
+        (0x15, 0, 3, ECHO_REQUEST),  # jeq
+        (0x40, 0, 0, HEADER.size),  # ld [x + 8]
         (0x15, 0, 1, int.from_bytes(common)),  # jeq
         (0x06, 0, 0, 0xFFFF),  # accept
         (0x06, 0, 0, 0),  # drop
     )
-    code = b"".join(struct.pack("HBBI", *line) for line in lines)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxQ", len(lines), ctypes.addressof(buffer))
-    one.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    attach(one, lines)
     return one
-
-
-def _identifiers(number: int) -> list[int]:
-    """Return ``number`` different ICMP identifiers.
-
-    They are random, so that no connection tracker knows them and no filter can match them.
-    """
-    return secrets.SystemRandom().sample(range(1 << 16), number)
-
-
-def _request(mark: bytes, identifier: int) -> bytes:
-    body = mark + _FILLING
-    words = struct.unpack(f"!{len(body) // 2}H", body)
-    total = (_ECHO_REQUEST << 8) + identifier + 1 + sum(words)
-    return _HEADER.pack(_ECHO_REQUEST, 0, -total % 0xFFFF, identifier, 1) + body
 
 
 def _drain(tap: socket.socket, name: str, seen: dict[bytes, list[tuple[int, str]]]) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             packet, about = tap.recvfrom(2048)
-            if about[2] == _OUTGOING or len(packet) < 20:
+            if about[2] == OUTGOING or len(packet) < 20:
                 continue
-            start = (packet[0] & 15) * 4 + _HEADER.size
-            mark = packet[start : start + _MARK_BYTES]
+            start = (packet[0] & 15) * 4 + HEADER.size
+            mark = packet[start : start + STAMP.size]
             if mark in seen:
                 seen[mark].append((packet[_TTL], name))

@@ -7,7 +7,9 @@ from the world without a lab.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from netarena.sdk import Record
 
@@ -85,7 +87,8 @@ class Setup(Record):
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
     link between them. ``edits`` are the parts of faults that the recipes already contain, one per
-    machine of each fault.
+    machine of each fault. ``probed`` are pairs of endpoint indices, source first, whose seconds of
+    loss are measured from each command until convergence.
     """
 
     cables: tuple[Cable, ...]
@@ -96,6 +99,7 @@ class Setup(Record):
     ears: tuple[str, ...] = ()
     cuttable: tuple[tuple[str, str], ...] = ()
     edits: tuple[Edit, ...] = ()
+    probed: tuple[tuple[int, int], ...] = ()
     #: Size of an IP packet that each path must carry, in bytes.
     full_bytes: int = 1500
 
@@ -126,6 +130,8 @@ class Observation(Record):
     ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
     ``touched`` are machines whose settings differ from those before an agent's first command there.
     ``leftover`` are indices of the setup's ``edits`` of which some setting still exists.
+    ``lost_s`` are the seconds of loss of each pair of ``probed`` since the last observation (see
+    ``real/probe.py``), or since the opening. It is empty without pairs, and JSON then omits it.
     """
 
     small: tuple[str, ...]
@@ -138,3 +144,11 @@ class Observation(Record):
     settled: bool = True
     touched: tuple[str, ...] = ()
     leftover: tuple[int, ...] = ()
+    lost_s: tuple[float, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        if not found.get("lost_s"):
+            found.pop("lost_s", None)
+        return found

@@ -326,6 +326,8 @@ class World(Record):
     contingencies: tuple[tuple[str, str], ...] = ()
     #: True if routers restart with their saved configuration, which the judge does not update.
     only_saved_survives: bool = False
+    #: Pairs of endpoints, source first, whose seconds of loss are measured during changes.
+    probed: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def machines(self) -> dict[str, Router | Host]:

@@ -45,6 +45,7 @@ def render(world: World) -> Setup:
         ways=tuple((numbers[one], numbers[other]) for one, other in world.ways),
         ears=tuple(router.name for router in world.outside),
         cuttable=world.contingencies,
+        probed=tuple((numbers[one], numbers[other]) for one, other in world.probed),
         full_bytes=world.packet_bytes,
     )
 

@@ -13,6 +13,7 @@ import os
 import select
 import struct
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,9 +26,9 @@ _IPV4 = 2
 #: Numbers of an entry's attributes (linux/netfilter/nfnetlink_conntrack.h): original direction, id,
 #: zone.
 _ORIGINAL, _ID, _ZONE = 1, 12, 18
-#: Numbers of a direction's attributes: the protocol, and within it the protocol number and the
-#: ports.
-_PROTOCOL, _NUMBER, _PORTS = 2, 1, (2, 3)
+#: Numbers of a direction's attributes: the protocol, and within it the protocol number, the
+#: ports, and the identifier of a ping.
+_PROTOCOL, _NUMBER, _PORTS, _IDENTIFIER = 2, 1, (2, 3), 4
 _NESTED = 0x8000
 _ICMP, _TCP, _UDP = 1, 6, 17
 _BGP = (179).to_bytes(2, "big")
@@ -75,10 +76,13 @@ class Connections:
         for descriptor, _ in self._poll.poll(0):
             self._trackers[descriptor].hear()
 
-    def forget(self) -> None:
-        """Delete the entries created since ``watch``, except entries of daemons."""
+    def forget(self, identifiers: AbstractSet[int] | None = None) -> None:
+        """Delete the entries created since ``watch``, except entries of daemons.
+
+        With ``identifiers``, only entries of pings with one of these identifiers are deleted.
+        """
         for one in self._trackers.values():
-            one.forget()
+            one.forget(identifiers)
 
 
 class _Tracker:
@@ -117,12 +121,13 @@ class _Tracker:
         except OSError:  # ENOBUFS
             self._heard_all = False
 
-    def forget(self) -> None:
+    def forget(self, identifiers: AbstractSet[int] | None) -> None:
         if len(self._files) < 2:
             return
         self.hear()
         self.events.leave(_NEW_ENTRIES)
-        if not self._heard_all:
+        # a command may have disabled events meanwhile
+        if not self._heard_all or self._read(1) <= 0:
             new = (one for one in self._listed() if one.number not in self._before)
             self._new |= {one.number: one for one in new}
         found = [
@@ -134,7 +139,7 @@ class _Tracker:
                 + attribute(_ID, one.number),
             )
             for one in self._new.values()
-            if _is_of_judge(one)
+            if (_is_of_judge(one) if identifiers is None else _identifier(one) in identifiers)
         ]
         self._netfilter.send(found)  # some entries may have expired by now
         self._new = {}
@@ -160,3 +165,11 @@ def _is_of_judge(entry: _Entry) -> bool:
     if number in {_TCP, _UDP}:
         return all(protocol.get(one) != _BGP for one in _PORTS)
     return number == _ICMP
+
+
+def _identifier(entry: _Entry) -> int | None:
+    """Return the identifier of an entry's ping, or None if the entry is not a ping."""
+    protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
+    if protocol.get(_NUMBER, b"\0")[0] != _ICMP or _IDENTIFIER not in protocol:
+        return None
+    return int.from_bytes(protocol[_IDENTIFIER], "big")

@@ -155,7 +155,7 @@ class Worker:
         """Run an agent's command in the sandbox; raises KeyError for an unknown machine."""
         space = self._spaces[machine]
         machines = len(self._names)
-        guard = self._guards[machine] = Guard(space, machines)
+        guard = self._guards[machine] = Guard(space, machines, self._judged)
         with contextlib.ExitStack() as stack:
             network = None
             if self._alone:
@@ -189,6 +189,11 @@ class Worker:
     def _watch(self) -> str:
         """Return a further reason to kill the running command, or ""; for subclasses."""
         return ""
+
+    def _judged(self) -> int:
+        """Return the number of the judge's packets that the command's machine has sent since the
+        command began; for subclasses."""
+        return 0
 
     def _room(self, machine: str, network: Path | None) -> Room:
         """Return the files that are added to a machine for commands."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netarena.model import Cause, JsonValue
+from netarena.analysis.stats import summarise
+from netarena.model import AgentInfo, Cause, Episode, JsonValue, Outcome, Query, Step
 from netarena.task.application import configured, load
 from netarena_backbone.app import Backbone
 from netarena_backbone.fault.table import KINDS, broken, to_fault
@@ -77,3 +78,86 @@ def test_reserved_time_includes_25_s_for_each_contingency(contingent: World) -> 
     initial = {"world": contingent.model_dump(mode="json", exclude_defaults=True)}
     ticket = full.model_copy(update={"initial": initial})
     assert APP.trials_s(ticket) == 40.0 + 25.0 * len(case_of(ticket).contingencies) > 40.0
+
+
+def lossy(world: World, *lost_s: tuple[float, ...]) -> tuple[Query, Episode]:
+    """Return a query with two probed pairs, and an episode with one command per loss."""
+    one, other, another = [name for name, _ in world.endpoints][:3]
+    world = world.model_copy(update={"probed": ((one, other), (another, one))})
+    initial = {"world": world.model_dump(mode="json", exclude_defaults=True)}
+    query = next(APP.generate(APP.config_type.parse(KEYS), 3))
+    query = query.model_copy(update={"initial": initial, "actions": ()})
+
+    def state(lost: tuple[float, ...]) -> JsonValue:
+        dumped: JsonValue = (
+            expected(world).model_copy(update={"lost_s": lost}).model_dump(mode="json")
+        )
+        return dumped
+
+    move: JsonValue = {"machine": one, "command": "true"}
+    before = state((0.0, 0.0))
+    steps = tuple(
+        Step(
+            prompt="",
+            move=move,
+            executed=True,
+            state=state(lost),
+            judgement=APP.judge(query, before, before, state(lost)),
+        )
+        for lost in lost_s
+    )
+    refused = Step(prompt="", refused="no JSON")
+    return query, Episode(
+        query_id=query.id,
+        index=query.index,
+        label=query.label,
+        level=query.level,
+        role="route_operator",
+        agent=AgentInfo(name="someone"),
+        prompt_type="react",
+        outcome=Outcome.SOLVED,
+        correct=True,
+        safe=True,
+        iterations=len(steps),
+        initial_state=before,
+        steps=(refused, *steps),
+    )
+
+
+def test_record_and_summary_tell_the_loss_without_changing_the_verdict(world: World) -> None:
+    query, episode = lossy(world, (0.0, 0.0), (1.05, 0.15))
+    one, other, _ = [name for name, _ in world.endpoints][:3]
+    another = case_of(query).world.probed[1][0]
+    assert APP.record(query, episode)["loss"] == {
+        "mean_s": 0.3,
+        "steps": [
+            [],
+            [
+                {"pair": f"{one} -> {other}", "seconds": 1.05},
+                {"pair": f"{another} -> {one}", "seconds": 0.15},
+            ],
+        ],
+    }
+    # the journal and the index of a run's episodes keep the mean
+    for whole in (episode, episode.slim(), Episode.model_validate_json(episode.model_dump_json())):
+        assert whole.outline().lost_s == pytest.approx(0.3)
+    assert all(step.judgement is None or step.judgement.correct for step in episode.steps)
+    _, lossless = lossy(world, (0.0, 0.0))
+    _, plain = lossy(world, ())
+    outlines = [one.outline() for one in (episode, lossless, plain)]
+    config = APP.config_type.parse(KEYS)
+    told = summarise(APP, config, 7, outlines)
+    assert told["avg_loss_s"] == pytest.approx(0.15)
+    assert told["avg_solved_safely"] == 1.0
+    assert "avg_loss_s" not in summarise(APP, config, 7, outlines[2:])
+
+
+def test_states_and_records_without_probed_pairs_have_no_loss(world: World) -> None:
+    query, episode = lossy(world, ())
+    assert "loss" not in APP.record(query, episode)
+    (_, step) = episode.steps
+    assert isinstance(step.state, dict)
+    assert "lost_s" not in step.state
+    assert step.judgement is not None
+    assert isinstance(step.judgement.detail, dict)
+    assert "lost_s" not in step.judgement.detail

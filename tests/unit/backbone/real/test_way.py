@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from netarena_backbone.real import way
+from netarena_backbone.real.packet import identifiers, request
 
 
 def test_path_lists_routers_in_order_of_ttl_without_repetition() -> None:
@@ -14,7 +15,7 @@ def test_path_lists_routers_in_order_of_ttl_without_repetition() -> None:
 
 
 def test_path_probe_is_an_echo_request_with_a_valid_checksum() -> None:
-    packet = way._request(bytes(range(16)), 0xFEDC)
+    packet = request(bytes(range(16)), 0xFEDC)
     assert packet[4:6] == b"\xfe\xdc"
     assert len(packet) == 64
     words = struct.unpack("!32H", packet)
@@ -26,4 +27,4 @@ def test_path_probe_is_an_echo_request_with_a_valid_checksum() -> None:
 
 def test_path_probes_have_distinct_identifiers() -> None:
     # with independent random values of 16 bits, duplicates would be almost certain
-    assert len(set(way._identifiers(4000))) == 4000
+    assert len(set(identifiers(4000))) == 4000

@@ -20,6 +20,14 @@ def test_every_machine_has_a_lab_spec_and_foreign_machines_no_login(world: World
     assert all(ask.source != ask.server for ask in setup.asks)
 
 
+def test_probed_pairs_are_indices_of_endpoints(world: World) -> None:
+    assert render(world).probed == ()
+    names = [name for name, _ in world.endpoints]
+    probed = ((names[2], names[0]), (names[1], names[-1]))
+    setup = render(world.model_copy(update={"probed": probed}))
+    assert setup.probed == ((2, 0), (1, len(names) - 1))
+
+
 def test_frr_configuration_contains_the_settings_of_its_router(world: World) -> None:
     for router in world.routers:
         lines = frr_conf(router).splitlines()
