@@ -370,7 +370,7 @@ def _leak(world: World) -> Iterator[Change]:
         if kinds.get(peer.description, "customer") == "customer":
             continue
         for list_name in ("PEER-ROUTES", "UPSTREAM-ROUTES"):
-            seq = 10 + max(entry.seq for entry in found.entries)
+            seq = 10 + max((entry.seq for entry in found.entries), default=0)
             new = MapEntry(seq=seq, community_list=list_name)
             yield simple(
                 router.name,

@@ -43,6 +43,10 @@ class Change:
         return frozenset((self.machine, *self.others))
 
 
+class MissingSettingError(ValueError):
+    """A change replaces settings that a world does not have."""
+
+
 class Method(NamedTuple):
     """A named rule that yields all changes that are possible in a fault-free world."""
 
@@ -101,10 +105,14 @@ def on_port(name: str, port: str, **update: Any) -> Edit:
 
 
 def on_ospf_port(name: str, port: str, **update: Any) -> Edit:
-    """Return an edit that replaces OSPF settings of a port."""
+    """Return an edit that replaces OSPF settings of a port.
+
+    The edit raises MissingSettingError if OSPF does not run on the port.
+    """
 
     def change(one: Port) -> Port:
-        assert one.ospf is not None
+        if one.ospf is None:
+            raise MissingSettingError(f"{one.name} of {name} has no OSPF settings")
         return one.model_copy(update={"ospf": one.ospf.model_copy(update=update)})
 
     return lambda world: world.edit(name, lambda router: _with_port(router, port, change))

@@ -2,6 +2,7 @@
 
 A fault is an edit of a world. Its injection turns the fault-free world into the edited world, and
 its repair does the reverse. Injection and repair have one command line per machine that differs.
+The commands of a requested change turn the world that is documented today into its target.
 """
 
 from __future__ import annotations
@@ -92,7 +93,15 @@ class _Block(NamedTuple):
 def _frr(old: Router | Host, new: Router | Host) -> Iterator[str]:
     if isinstance(old, Host) or isinstance(new, Host):
         return
-    lines = [*_edit(_parse(frr_conf(old)), _parse(frr_conf(new)))]
+    # Removing a neighbour removes all of its lines, in address families too.
+    kept = {peer.address for peer in new.bgp.peers}
+    gone = [peer.address for peer in old.bgp.peers if peer.address not in kept]
+    lines = [f"no neighbor {address}" for address in gone]
+    if gone:
+        lines.insert(0, f"router bgp {old.bgp.asn}")
+        peers = tuple(peer for peer in old.bgp.peers if peer.address in kept)
+        old = old.model_copy(update={"bgp": old.bgp.model_copy(update={"peers": peers})})
+    lines += _edit(_parse(frr_conf(old)), _parse(frr_conf(new)))
     if lines:
         yield vtysh(
             *(one for one in lines if one[0] != "!"), *(one for one in lines if one[0] == "!")
@@ -179,6 +188,9 @@ def _afterwards(line: str) -> Iterator[str]:
 def _kernel(old: Router | Host, new: Router | Host) -> Iterator[str]:
     yield from _routes(old, new)
     for one, port in zip(old.ports, new.ports, strict=True):
+        if one.address != port.address:
+            yield f"ip addr add {port.address} dev {port.name}"
+            yield f"ip addr del {one.address} dev {port.name}"
         if one.mtu != port.mtu:
             yield f"ip link set {port.name} mtu {port.mtu}"
     settings, former = dict(new.sysctls), dict(old.sysctls)

@@ -314,7 +314,8 @@ def _summary(*, everywhere: bool) -> Method:
                     for border in world.routers
                     if {BACKBONE_AREA, area} <= {p.ospf.area for p in border.ports if p.ospf}
                 ]
-                for chosen in [borders] if everywhere else [[border] for border in borders]:
+                groups = [borders] if everywhere else [[border] for border in borders]
+                for chosen in filter(None, groups):
                     names = " and ".join(border.name for border in chosen)
                     verbs = ("summarises", "does") if len(chosen) == 1 else ("summarise", "do")
                     parts = tuple(

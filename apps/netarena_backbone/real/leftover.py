@@ -1,6 +1,7 @@
-"""Finds the remains of faults with which a network was built.
+"""Finds the remains of faults with which a network was built, and requested changes not yet made.
 
 Each part of a fault is given as a machine's recipes without and with that part (``lab_spec.Edit``).
+A part of a requested change is given as the recipes with and without the change.
 Texts of FRR and of services are compared directly. Kernel settings are applied in scratch
 namespaces by the code that builds networks, and read back, because only the kernel determines how
 settings are listed.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +21,25 @@ from netarena_backbone.real.build import build_netns, configure
 from netarena_backbone.real.frr import Terminals
 from netarena_backbone.real.setting import FRR, Setting, Settings
 from netarena_backbone.world.lab_spec import Cable, Edit, End, Recipe, Setup
-from netarena_network.real.netlink import Netlink
+from netarena_network.real.netlink import GETROUTE, Netlink
 from netarena_network.real.reading import unfold
 
 #: Name of the scratch machine that has the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
+#: Lines of FRR that a requested change need not set: they have no effect on what is requested, or
+#: FRR never lists them because they are the default values.
+_FREE = re.compile(
+    r" / neighbor \S+ (?:description .*|timers connect \d+)$"
+    r"| / ip ospf (?:hello-interval 10|dead-interval 40|retransmit-interval 5|network broadcast)$"
+)
+#: Lines of the kernel's routes, which follow from addresses in requested changes.
+_ROUTES = f"{GETROUTE} "
+#: An OSPF area in the form of an address. FRR lists the form that was entered.
+_AREA = re.compile(r"\barea (\d+)\.(\d+)\.(\d+)\.(\d+)\b")
+#: An interface's address: its name, its prefix length and the address itself (IFA_LOCAL). The other
+#: attributes depend on the program that sets the address.
+_ADDRESS = re.compile(r"^(address \S+ \d+) .*(\(2, b(['\"]).*?\3\)).*$")
 
 
 class Trace(NamedTuple):
@@ -33,18 +48,25 @@ class Trace(NamedTuple):
     machine: str
     new: frozenset[str]
     gone: frozenset[str]
+    strict: bool = False
 
     def is_left(self, now: Setting) -> bool:
         """Return whether some part still exists in ``now``.
 
         A part that replaces a setting exists as long as the new setting exists. A part that only
-        removes settings exists as long as any of them is missing.
+        removes settings exists as long as any of them is missing. A ``strict`` part exists as long
+        as any of its new settings exists, or any of the removed settings is missing.
         """
+        if self.strict:
+            lines = {*map(_plain, now.lines)}
+            return not (self.new.isdisjoint(lines) and self.gone <= lines)
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
         """Return the part of this trace that ``now`` shows; FRR does not list default values."""
-        return Trace(self.machine, self.new & now.lines, self.gone - now.lines)
+        if self.strict:  # ``_FREE`` has the default values
+            return self
+        return self._replace(new=self.new & now.lines, gone=self.gone - now.lines)
 
 
 def traces(edits: Sequence[Edit], cables: Sequence[Cable]) -> list[Trace]:
@@ -62,8 +84,28 @@ def traces(edits: Sequence[Edit], cables: Sequence[Cable]) -> list[Trace]:
             before |= pair[0]
             after |= pair[1]
         new, gone = frozenset(after - before), frozenset(before - after)
-        found.append(Trace(edit.after.machine, new, gone))
+        if edit.strict:
+            new, gone = _required(new), _required(gone)
+        found.append(Trace(edit.after.machine, new, gone, edit.strict))
     return found
+
+
+def _required(lines: frozenset[str]) -> frozenset[str]:
+    return frozenset(
+        _plain(line) for line in lines if not _FREE.search(line) and not line.startswith(_ROUTES)
+    )
+
+
+def _plain(line: str) -> str:
+    """Return a line in the form that all ways to enter its setting have in common."""
+    return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, line))
+
+
+def _with_number(area: re.Match[str]) -> str:
+    number = 0
+    for part in area.groups():
+        number = number * 256 + int(part)
+    return f"area {number}"
 
 
 def _texts(recipe: Recipe) -> Iterator[str]:

@@ -73,10 +73,16 @@ class Ask(Record):
 
 
 class Edit(Record):
-    """One machine before and after one fault; the lab reports any remaining difference."""
+    """One machine before and after one fault; the lab reports any remaining difference.
+
+    For a requested change, ``before`` has the change, and ``after`` lacks it. For a change that
+    must be refused, ``after`` has it. Such edits are ``strict``: an edit is left unless the machine
+    has all settings of ``before`` that ``after`` lacks, and none that only ``after`` has.
+    """
 
     before: Recipe
     after: Recipe
+    strict: bool = False
 
 
 class Setup(Record):
@@ -87,8 +93,10 @@ class Setup(Record):
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
     link between them. ``edits`` are the parts of faults that the recipes already contain, one per
-    machine of each fault. ``probed`` are pairs of endpoint indices, source first, whose seconds of
-    loss are measured from each command until convergence.
+    machine of each fault, and the parts of requested changes that the recipes do not yet contain,
+    and those of changes that must be refused.
+    ``probed`` are pairs of endpoint indices, source first, whose seconds of loss are measured from
+    each command until convergence.
     """
 
     cables: tuple[Cable, ...]

@@ -154,3 +154,35 @@ def test_new_peer_is_configured_with_its_remote_as_first(world: World) -> None:
     )
     ((_, line),) = orders(world, edited)
     assert line.index("remote-as") < line.index("description") < line.index("password")
+
+
+def test_neighbour_is_removed_with_all_its_lines_at_once(world: World) -> None:
+    router = next(one for one in world.routers if len(one.bgp.peers) > 1)
+    gone, changed, *others = router.bgp.peers
+    peers = (changed.model_copy(update={"weight": 7}), *others)
+    edited = world.edit(
+        router.name,
+        lambda one: one.model_copy(update={"bgp": one.bgp.model_copy(update={"peers": peers})}),
+    )
+    ((_, line),) = orders(world, edited)
+    assert line.startswith(
+        vtysh(f"router bgp {router.bgp.asn}", f"no neighbor {gone.address}").removesuffix("'")
+    )
+    assert line.count(f"neighbor {gone.address}'") == line.count(gone.address) == 1
+    assert f"neighbor {changed.address} weight 7" in line
+
+
+def test_address_is_added_before_the_old_one_is_removed(world: World) -> None:
+    router, port = world.routers[0], world.routers[0].ports[0]
+    edited = world.edit(
+        router.name,
+        lambda one: one.model_copy(
+            update={
+                "ports": (port.model_copy(update={"address": "192.0.2.0/31"}), *one.ports[1:]),
+            }
+        ),
+    )
+    ((_, line),) = orders(world, edited)
+    assert line.endswith(
+        f"ip addr add 192.0.2.0/31 dev {port.name}; ip addr del {port.address} dev {port.name}"
+    )

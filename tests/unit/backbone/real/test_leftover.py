@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netarena_backbone.real.leftover import traces
+from netarena_backbone.real.leftover import Trace, traces
 from netarena_backbone.real.setting import FRR, Setting
 from netarena_backbone.world.lab_spec import Edit, Recipe
 from netarena_network.real.reading import unfold
@@ -43,6 +43,67 @@ def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
     (found,) = traces([Edit(before=recipes[0], after=recipes[1])], ())
     assert found.machine == "r"
     assert found.is_left(Setting("", frozenset(unfold(FRR, texts[2])))) is left
+
+
+_NEIGHBOUR = (
+    "router bgp 1\n neighbor a remote-as 2\n neighbor a description x\n"
+    " neighbor a password p\n neighbor a timers connect 1\n"
+)
+_AREA, _DOTTED = (f"interface a\n ip ospf area {area}\n" for area in ("266", "0.0.1.10"))
+_HELLO = "interface a\n ip ospf hello-interval 10\n"
+
+
+@pytest.mark.parametrize(
+    ("goal", "start", "now", "left"),
+    [
+        # a replaced line: left until the requested line exists, without the old one
+        (_COST, _WRONG, _WRONG, True),
+        (_COST, _WRONG, _OTHER, True),
+        (_COST, _WRONG, _COST + _WRONG, True),
+        (_COST, _WRONG, _COST, False),
+        (_COST, _WRONG, _COST + _KEY, False),
+        # two added lines, of which one is missing
+        (_COST + _KEY, "", _COST, True),
+        (_COST + _KEY, "", _COST + _KEY, False),
+        # two removed lines, of which one still exists
+        ("", _COST + _KEY, _KEY, True),
+        ("", _COST + _KEY, "", False),
+        # descriptions and delays of connecting are free
+        (_NEIGHBOUR, "router bgp 1\n", "router bgp 1\n neighbor a remote-as 2\n", True),
+        (
+            _NEIGHBOUR,
+            "router bgp 1\n",
+            "router bgp 1\n neighbor a remote-as 2\n neighbor a password p\n",
+            False,
+        ),
+        ("router bgp 1\n", _NEIGHBOUR, "router bgp 1\n neighbor a description x\n", False),
+        # an area is the same in both of its forms
+        (_AREA, "", _DOTTED, False),
+        (_DOTTED, "", _AREA, False),
+        ("", _AREA, _DOTTED, True),
+        # FRR does not list default values
+        (_HELLO, "interface a\n", "interface a\n", False),
+    ],
+)
+def test_strict_edit_is_left_until_all_of_its_settings_are_made(
+    goal: str, start: str, now: str, *, left: bool
+) -> None:
+    recipes = [Recipe(machine="r", frr=text) for text in (goal, start)]
+    (found,) = traces([Edit(before=recipes[0], after=recipes[1], strict=True)], ())
+    first, then = (Setting("", frozenset(unfold(FRR, text))) for text in (start, now))
+    assert found.shown_in(first).is_left(then) is left
+
+
+def test_attributes_that_only_some_programs_set_do_not_count_in_strict_edits() -> None:
+    plain = "address a 31 [(1, b'x'), (2, b'x')]"
+    other = "address a 31 [(1, b'x'), (2, b'x'), (4, b'y'), (8, b'z')]"
+    strict = Trace("r", frozenset(), frozenset({"address a 31 (2, b'x')"}), strict=True)
+    assert not strict.is_left(Setting("", frozenset({plain})))
+    assert not strict.is_left(Setting("", frozenset({other})))
+    assert strict.is_left(Setting("", frozenset({other.replace("(2, b'x')", "(2, b'y')")})))
+    assert strict.is_left(Setting("", frozenset({other.replace("31", "30")})))
+    lenient = strict._replace(gone=frozenset({plain}), strict=False)
+    assert lenient.is_left(Setting("", frozenset({other})))
 
 
 def test_lines_never_shown_in_the_configuration_are_not_part_of_a_trace() -> None:

@@ -1,0 +1,1 @@
+"""Change requests: planned changes on a live backbone; every step is judged."""

@@ -1,0 +1,110 @@
+"""Construction of requested changes, which edit one or several machines.
+
+A requested change has the type of a fault's change: its ``words`` are the request itself, in the
+imperative and without a full stop, and each machine that it edits is one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+from netarena_backbone.fault.change import Change, Edit, both
+from netarena_backbone.world.model import Port, World
+
+_Option = TypeVar("_Option")
+
+
+class Piece(NamedTuple):
+    """An edit of one setting of a machine; ``holds`` names the setting, as in ``fault.change``."""
+
+    machine: str
+    edit: Edit
+    holds: str
+
+
+class End(NamedTuple):
+    """A router of ours and its port to another router of ours."""
+
+    router: str
+    port: Port
+
+
+def requested(key: str, words: str, pieces: Iterable[Piece]) -> Change:
+    """Return a requested change. Pieces of one machine become one part.
+
+    Raises ValueError without pieces.
+    """
+    by_machine: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_machine.setdefault(piece.machine, []).append(piece)
+    if not by_machine:
+        raise ValueError(f"{key}: a requested change needs at least one edit")
+    parts = tuple(both(*(piece.edit for piece in own)) for own in by_machine.values())
+    first, *others = by_machine
+    return Change(
+        key=key,
+        machine=first,
+        words=words,
+        edit=both(*parts),
+        holds=frozenset(
+            f"{piece.machine} {piece.holds}" for own in by_machine.values() for piece in own
+        ),
+        parts=parts,
+        others=tuple(others),
+    )
+
+
+def links(world: World) -> Iterator[tuple[End, End]]:
+    """Yield both ends of each link between our routers."""
+    for link in world.inner_links():
+        one, other = (
+            End(name, world.router(name).port(port)) for name, port in (link.one, link.other)
+        )
+        yield one, other
+
+
+def running_links(world: World) -> Iterator[tuple[End, End]]:
+    """Yield both ends of each link between our routers on which OSPF runs."""
+    for ends in links(world):
+        if all(end.port.ospf is not None and not end.port.ospf.passive for end in ends):
+            yield ends
+
+
+def name_of(ends: tuple[End, End]) -> str:
+    """Return the name of a link in requests and keys."""
+    return " - ".join(end.router for end in ends)
+
+
+def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
+    """Return an option that is not excluded; the same key always gives the same option.
+
+    Raises ValueError if all options are excluded.
+    """
+    others = [one for one in options if one not in but]
+    if not others:
+        raise ValueError(f"{key}: no option is left")
+    return others[crc32(key.encode()) % len(others)]
+
+
+def fresh(key: str, make: Callable[[int], str], *but: str) -> str:
+    """Return a value, made of a number, that is not excluded; equal arguments give the same value.
+
+    >>> fresh("a", "key{}".format) == fresh("a", "key{}".format)
+    True
+    """
+    return next(
+        value for turn in count() if (value := make(crc32(f"{key} {turn}".encode()))) not in but
+    )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as an English list.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
