@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, cast
 
@@ -12,6 +12,7 @@ from netarena.sdk import (
     Baselines,
     Briefing,
     Catalogue,
+    Cause,
     Check,
     CommandLimits,
     Config,
@@ -26,18 +27,30 @@ from netarena.sdk import (
     Pictures,
     PromptParts,
     Query,
+    Refusal,
     Repair,
     State,
     Step,
     Tickets,
     size_of_world,
 )
-from netarena_backbone import diagnosis, picture, prompt, query, solution, state, ticket, trial
+from netarena_backbone import (
+    change_request,
+    diagnosis,
+    picture,
+    prompt,
+    query,
+    solution,
+    state,
+    ticket,
+    trial,
+)
 from netarena_backbone.agent import attack_frr, guess, heuristic
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY
 from netarena_backbone.environment import BackboneEnvironment, resolve
 from netarena_backbone.fault import table
+from netarena_backbone.planned.plan import is_requested
 from netarena_backbone.query import case_of
 from netarena_backbone.real import client, frr
 from netarena_backbone.world.form import shapes
@@ -68,6 +81,12 @@ _MISMATCHES = frozenset(
 )
 
 
+def _faults(query: Query) -> tuple[Fault, ...]:
+    """Return the faults of a query, without requested changes."""
+    plan = case_of(query).plan
+    return faults_of(query) if plan is None else plan.faults
+
+
 class _Baselines(NetworkBaselines):
     def random_reply(self, query: Query, rng: random.Random) -> str:
         return guess.distract(case_of(query).world, rng)
@@ -92,7 +111,27 @@ class _Tickets(NetworkTickets):
         self, query: Query, state: State, steps: Sequence[Step], rng: random.Random
     ) -> PromptParts:
         del state
-        return ticket.ticket_parts(case_of(query), faults_of(query), steps, _TOLD_LIMITS, rng)
+        case = case_of(query)
+        if case.plan is not None:
+            return change_request.change_parts(case, case.plan, steps, _TOLD_LIMITS)
+        return ticket.ticket_parts(case, faults_of(query), steps, _TOLD_LIMITS, rng)
+
+    def causes(self, query: Query) -> Sequence[Cause]:
+        """Return the causes of the faults; requested changes have none."""
+        return self.glossary.causes_of(_faults(query))
+
+    def requested(self, query: Query) -> int:
+        plan = case_of(query).plan
+        return 0 if plan is None else len(plan.requests)
+
+    def refusals(self, query: Query) -> Sequence[Refusal]:
+        plan = case_of(query).plan
+        refused = {} if plan is None else plan.refused
+        return [Refusal(change=number, because=word) for number, word in refused.items()]
+
+    def refuses(self, config: Config) -> bool:
+        labels = cast("BackboneConfig", config).error_types or ()
+        return any(label in query.CHANGES for label in labels)
 
     def find(self, query: Query, asked: str) -> str | None:
         return resolve(case_of(query).world, asked)
@@ -117,7 +156,14 @@ class _Tickets(NetworkTickets):
         return find
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return the faults that still exist at the end, including faults that no test detects."""
+        """Return the faults that still exist at the end, including faults that no test detects.
+
+        In a change request, also requested settings that are missing, and refused changes that were
+        made.
+        """
+        plan = case_of(query).plan
+        if plan is not None:
+            return state.left(plan.told, episode)
         return state.leftover(faults_of(query), episode)
 
 
@@ -158,6 +204,31 @@ class Backbone(NetworkApplication):
     def look(self, query: Query) -> str:
         return solution.look(query)
 
+    def every_solution(self, query: Query) -> Iterator[Sequence[str]]:
+        """Yield the safe orders; for a change request, up to two safe orders of its parts."""
+        plan = case_of(query).plan
+        if plan is None:
+            yield from super().every_solution(query)
+            return
+        for order in plan.stages.safe_orders():
+            yield [one.reply for one in solution.changes(query, order)]
+
+    def hasty(self, query: Query) -> Iterator[Sequence[str]]:
+        """Yield orders that do harm; for a change request, the order of its text and of names."""
+        plan = case_of(query).plan
+        if plan is None:
+            yield from super().hasty(query)
+            return
+        for order in plan.stages.harmful_orders():
+            yield [one.reply for one in solution.changes(query, order)]
+
+    def demonstrate(self, query: Query) -> Sequence[str]:
+        plan = case_of(query).plan
+        if plan is None:
+            return super().demonstrate(query)
+        order = next(plan.stages.safe_orders())
+        return [text for one in solution.changes(query, order) for text in one]
+
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
         return solution.repairs(query)
 
@@ -166,6 +237,9 @@ class Backbone(NetworkApplication):
 
     def doubts(self, query: Query) -> Sequence[str]:
         """Recompute a generated query's properties and return the problems found."""
+        plan = case_of(query).plan
+        if plan is not None:
+            return plan.doubts()
         return table.doubts(case_of(query).world, faults_of(query))
 
     def drawer(self, config: Config) -> Drawer:
@@ -182,7 +256,8 @@ class Backbone(NetworkApplication):
         return len(case_of(query).wanted)
 
     def fair_turns(self, query: Query) -> int:
-        return size_of_world(query, "routers") + 8
+        number = sum(map(is_requested, faults_of(query)))
+        return size_of_world(query, "routers") + (4 * number + 6 if number else 8)
 
     def typical_s(self, config: Config) -> float:
         """Return a rough duration in s on a busy machine, which includes convergence."""
@@ -198,7 +273,8 @@ class Backbone(NetworkApplication):
     def scene(self, query: Query) -> Scene:
         """Return the parts of a query's world that its evidence needs.
 
-        Evidence is compared between machines of the same role. Only machines with a login count.
+        Evidence is compared between machines of the same role. Only machines with a login count. In
+        a change request, machines to be changed count as faulty: no trace may point to them.
         """
         world, faults = case_of(query).world, faults_of(query)
         foreign = {one.router for one in world.outsiders}
@@ -211,10 +287,15 @@ class Backbone(NetworkApplication):
             router.name: "border router" if router.name in border else "router"
             for router in world.routers
         }
-        faulty = table.broken(world, [table.read(world, fault) for fault in faults])
+        plan = case_of(query).plan
+        if plan is None:
+            faulty = table.broken(world, [table.read(world, fault) for fault in faults])
+            edited = {command.machine for fault in faults for command in fault.inject}
+        else:
+            faulty, edited = plan.present, {part.machine for part in plan.stages.parts}
         return Scene(
             roles=roles | {host.name: "host" for host in world.hosts if host.zone not in foreign},
-            faulty=frozenset(command.machine for fault in faults for command in fault.inject),
+            faulty=frozenset(edited),
             forms={name: shapes(machine) for name, machine in faulty.machines.items()},
         )
 
@@ -222,6 +303,8 @@ class Backbone(NetworkApplication):
         """Judge a step by the states before and after the step; earlier damage does not count."""
         del initial
         case, alarm, faults = case_of(query), not query.actions, faults_of(query)
+        if case.plan is not None:
+            return state.judge(case.world, case.wanted, before, after, planned=case.plan.judged)
         owners = [
             place
             for place, fault in enumerate(faults)

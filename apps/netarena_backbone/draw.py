@@ -355,6 +355,18 @@ def _carries(world: World) -> list[object]:
     ]
 
 
+def is_documentable(world: World, seen: Observation) -> bool:
+    """Return whether the documentation can state what was observed in a world.
+
+    It lists zones, not hosts, and says nothing about pairs that only small packets can use.
+    """
+    return (
+        seen.small == seen.full
+        and _reach_alike(world, seen.small)
+        and _serve_alike(world, seen.services)
+    )
+
+
 def _reach_alike(world: World, rows: Iterable[str]) -> bool:
     """Return whether all hosts of a zone reach, and are reached by, the same endpoints."""
     zone_of = {host.name: host.zone for host in world.hosts}

@@ -48,14 +48,11 @@ class BackboneEnvironment(Networked):
         """
         try:
             self._case: Case = case_of(self._query)
-            world = self._case.world
-            faults = faults_of(self._query)
-            stages = [world]
-            for fault in faults:
-                stages.append(read(world, fault).edit(stages[-1]))
-            setup = render(stages[-1])
+            await asyncio.to_thread(self._case.prepare)  # other episodes go on meanwhile
+            present, parts = self._start()
+            setup = render(present)
             if self._traced:
-                setup = setup.model_copy(update={"edits": tuple(edits(stages, faults))})
+                setup = setup.model_copy(update={"edits": tuple(parts)})
         except (
             KeyError,
             ValueError,
@@ -66,8 +63,27 @@ class BackboneEnvironment(Networked):
             ) from None
         self._net = await self._warm.begin_backbone(setup, self._emulator)
         await self._net.build()
-        parts = ", ".join(f"{fault.kind} ({fault.method})" for fault in faults)
-        return await self._observe_until(stages[-1], parts or "no fault")
+        faults = ", ".join(f"{fault.kind} ({fault.method})" for fault in self._faults)
+        return await self._observe_until(present, faults or "no fault")
+
+    @property
+    def _faults(self) -> Sequence[Fault]:
+        """The faults of the network at the start."""
+        plan = self._case.plan
+        return faults_of(self._query) if plan is None else plan.faults
+
+    def _start(self) -> tuple[World, Iterator[Edit]]:
+        """Return the world with which the network is built, and its edits, which a ticket traces.
+
+        The edits are computed when they are read.
+        """
+        plan = self._case.plan
+        if plan is not None:
+            return plan.present, plan.edits()
+        stages = [self._case.world]
+        for fault in self._faults:
+            stages.append(read(stages[0], fault).edit(stages[-1]))
+        return stages[-1], edits(stages, self._faults)
 
     async def _observe_until(self, computed: World, parts: str) -> State:
         """Return the settled state as soon as it equals the computed state.
@@ -121,8 +137,8 @@ class BackboneEnvironment(Networked):
         state that differs is observed again, until two successive states are equal or
         ``_CONFIRM_S`` have passed.
         """
-        world = self._case.world
-        lasting = world if restored else during(world, contingency)
+        goal = self._case.goal
+        lasting = goal if restored else during(goal, contingency)
 
         def known() -> set[Neighbour]:
             self._case.wanted_in(contingency)  # cached for the judgement

@@ -35,15 +35,53 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 
     The last step also has the pictures of the contingency that the repair does not survive.
     """
-    state = [episode.initial_state, *(step.state for step in episode.steps)][number]
+    states = [episode.initial_state, *(step.state for step in episode.steps)]
+    state, is_last = states[number], number == len(episode.steps)
     pictures: tuple[Picture, ...] = ()
     if state is not None:
-        pictures = _draw(case.world, case.wanted, facts_of(case.world, read(state)))
-    is_last = number == len(episode.steps)
+        now = facts_of(case.world, read(state))
+        pictures = _draw(case.world, _documented(case, now, is_last=is_last), now)
+        before = [one for one in states[:number] if one is not None]
+        if case.plan is not None and before:
+            pictures += (_moved(case, facts_of(case.world, read(before[-1])), now),)
     if is_last and episode.trials is not None and (found := failed(case, episode.trials)):
-        world = case.world if found.restored else during(case.world, found.contingency)
+        world = case.goal if found.restored else during(case.goal, found.contingency)
         pictures += _draw(world, found.wanted, found.now, f" ({found.name})")
     return pictures
+
+
+def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
+    """Return the facts with which a state is compared.
+
+    During a change request, a fact may be as documented today or as documented afterwards.
+    """
+    if case.plan is None or is_last:
+        return case.wanted
+    today, found = case.of_today.wanted, dict(case.wanted)
+    for fact in dict.fromkeys((*today, *case.wanted)):
+        if now.get(fact) == today.get(fact):
+            found.pop(fact, None)
+            if fact in today:
+                found[fact] = today[fact]
+    return found
+
+
+def _moved(case: Case, before: Facts, now: Facts) -> Difference:
+    """Return the documented paths that a step of a change request has changed."""
+    return Difference(
+        title="Paths before and after this step",
+        titles=("before", "after"),
+        changes=tuple(
+            Change(
+                element=str(fact),
+                before=before.get(fact),
+                after=now.get(fact),
+                right=now.get(fact) in {value, case.of_today.wanted.get(fact)},
+            )
+            for fact, value in case.wanted.items()
+            if fact.sort == "way" and before.get(fact) != now.get(fact)
+        ),
+    )
 
 
 def _draw(world: World, wanted: Facts, now: Facts, when: str = "") -> tuple[Picture, ...]:

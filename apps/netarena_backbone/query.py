@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from netarena.sdk import (
@@ -23,11 +24,13 @@ from netarena.sdk import (
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.fault import table
+from netarena_backbone.planned import request
+from netarena_backbone.planned.plan import Plan, actions_of, is_requested
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.contingency import Contingency, contingencies, during
 from netarena_backbone.world.intent import Backup, backups
 from netarena_backbone.world.model import World
-from netarena_network.action import Fault, action_of
+from netarena_network.action import Fault, action_of, faults_of
 
 #: Must be increased with every change after which a seed generates a different query.
 VERSION = "6"
@@ -43,22 +46,46 @@ _LATENT = 2 / 3
 _PAIRS, _TRIPLES = 15, 15
 #: Kinds that are possible in few worlds, and therefore occur only in labels with one kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
-CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE)
+#: Label -> number of requested changes.
+CHANGES: Mapping[str, int] = MappingProxyType(
+    {f"change_{number}": number for number in range(1, 5)}
+)
+CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE, CHANGES)
 
 
 class Case:
-    """The fault-free world of a query, with values derived from it."""
+    """The documented world of a query, with values derived from it.
 
-    def __init__(self, world: World) -> None:
+    In a query with a change request, ``plan`` has the request, and ``world`` is as documented
+    today. Everything that is ``wanted`` is then documented for the time after the changes.
+    """
+
+    def __init__(self, world: World, plan: Plan | None = None) -> None:
         self.world = world
+        self.plan = plan
+        #: The world that the agent has to reach.
+        self.goal = world if plan is None else plan.target
         self._wanted_in: dict[Contingency, Facts] = {}
         #: The observations of each ticket about this world (``ticket.observe``).
         self.observed: dict[object, tuple[str, ...]] = {}
 
     @cached_property
     def wanted(self) -> Facts:
-        """The facts of the fault-free world."""
-        return intended(self.world)
+        """The facts of the world that the agent has to reach."""
+        return intended(self.goal)
+
+    @cached_property
+    def of_today(self) -> Case:
+        """The documentation of today, without contingencies, in a query with a change request."""
+        return Case(self.world.model_copy(update={"contingencies": ()}))
+
+    def prepare(self) -> None:
+        """Compute what prompts and judgements of a change request need; takes about a second."""
+        if self.plan is not None:
+            _ = self.plan.judged, self.wanted, self.backups
+            _ = self.of_today.wanted, self.of_today.backups
+            for contingency in self.contingencies:
+                self.wanted_in(contingency)
 
     @cached_property
     def contingencies(self) -> tuple[Contingency, ...]:
@@ -70,16 +97,18 @@ class Case:
         if contingency.cable is None:
             return self.wanted
         if contingency not in self._wanted_in:
-            self._wanted_in[contingency] = intended(during(self.world, contingency))
+            self._wanted_in[contingency] = intended(during(self.goal, contingency))
         return self._wanted_in[contingency]
 
     @cached_property
     def backups(self) -> Mapping[tuple[str, str], Backup]:
         """The intended paths while a link is down."""
-        return backups(self.world)
+        return backups(self.goal)
 
 
+#: Cases by initial state, without change requests; and cases by query.
 _CASES: Kept[Case] = Kept(32)
+_OF_QUERIES: Kept[Case] = Kept(32)
 
 
 def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
@@ -89,6 +118,12 @@ def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
     Raises ConfigError for an unknown kind.
     """
     if config.error_types is not None:
+        for label in config.error_types:
+            if label in CHANGES and config.briefing is not Briefing.TICKET:
+                raise ConfigError(
+                    "config.error_types",
+                    f"{label}, a change request, is available only with briefing=ticket",
+                )
         return CATALOGUE.choose(config.error_types, config.complexity_level)
     chosen = [*((kind,) for kind in table.KINDS), *_combinations()]
     return {
@@ -118,12 +153,33 @@ def drawer(config: BackboneConfig) -> Drawer:
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
+        if label in CHANGES:
+            return _draw_changes(config, label, rng)
         world, faults = _draw_fitting(config, label, rng)
         initial: JsonValue = {"world": world.model_dump(mode="json", exclude_defaults=True)}
         level = CATALOGUE.level(kinds_of(label))
         return Drawn(level, _text(world), initial, tuple(map(action_of, faults)))
 
     return draw_one
+
+
+def _draw_changes(config: BackboneConfig, label: str, rng: random.Random) -> Drawn:
+    try:
+        draft = request.draw(rng, CHANGES[label], config.routers)
+    except RuntimeError:
+        size = "" if config.routers is None else f" of {config.routers} routers"
+        raise ConfigError(
+            "config.error_types",
+            f"found no {label} request in {request.WORLDS} drawn backbones{size}; use another seed "
+            "or another value of routers",
+        ) from None
+    initial: JsonValue = {"world": draft.world.model_dump(mode="json", exclude_defaults=True)}
+    text = (
+        f"Carry out the change request for the backbone of AS {draft.world.asn} without harm to "
+        "documented traffic."
+    )
+    actions = tuple(map(action_of, actions_of(draft)))
+    return Drawn(CATALOGUE.level(kinds_of(label)), text, initial, actions)
 
 
 def _draw_fitting(
@@ -196,8 +252,18 @@ def _text(world: World) -> str:
 
 
 def case_of(query: Query) -> Case:
-    """Return the fault-free world of ``query``, with its cached values."""
-    return _CASES.get(
-        query.initial,
-        lambda: Case(World.model_validate(cast("dict[str, Any]", query.initial)["world"])),
-    )
+    """Return the documented world of ``query``, with its cached values.
+
+    Raises KeyError or ValueError if the query is not one of backbone.
+    """
+
+    def make() -> Case:
+        return Case(World.model_validate(cast("dict[str, Any]", query.initial)["world"]))
+
+    def make_planned() -> Case:
+        case, actions = _CASES.get(query.initial, make), faults_of(query)
+        if not any(map(is_requested, actions)):
+            return case
+        return Case(case.world, Plan(case.world, actions))
+
+    return _OF_QUERIES.get(query, make_planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from netarena.sdk import Query, Repair
 from netarena_backbone.query import case_of
@@ -23,20 +24,38 @@ def look(query: Query) -> str:
 def repairs(query: Query) -> list[list[Repair]]:
     """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
-    Each repair begins with an inspection of its machine. It saves the configuration if only a saved
-    one survives a restart.
+    Requested changes count as faults here. Each repair begins with an inspection of its machine. It
+    saves the configuration if only a saved one survives a restart.
     """
     saves = case_of(query).world.only_saved_survives
     return [
-        [
-            Repair(
-                _look(query, one.machine),
-                f"{fault.words}.\n{json.dumps((_saved(one) if saves else one).model_dump())}",
-            )
-            for one in fault.repair
-        ]
+        [_repair(query, fault.words, one, saves=saves) for one in fault.repair]
         for fault in faults_of(query)
     ]
+
+
+def changes(query: Query, order: Sequence[int]) -> list[Repair]:
+    """Return the turns that make the parts of a change request in this order.
+
+    Raises ValueError if the query has no change request.
+    """
+    case = case_of(query)
+    if case.plan is None:
+        raise ValueError("this query has no change request")
+    return [
+        _repair(
+            query,
+            step.words,
+            Command(machine=step.machine, command=step.command),
+            saves=case.world.only_saved_survives,
+        )
+        for step in case.plan.commands(order)
+    ]
+
+
+def _repair(query: Query, words: str, one: Command, *, saves: bool) -> Repair:
+    command = _saved(one) if saves else one
+    return Repair(_look(query, one.machine), f"{words}.\n{json.dumps(command.model_dump())}")
 
 
 def _saved(command: Command) -> Command:

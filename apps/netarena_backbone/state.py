@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from ipaddress import IPv4Address, IPv4Network
 from statistics import fmean
@@ -83,13 +83,14 @@ def intended(world: World) -> Facts:
     return facts_of(world, expected(world))
 
 
-def predicted(world: World, *, anyhow: bool = False) -> Facts | None:
+def predicted(world: World, *, tested: World | None = None, anyhow: bool = False) -> Facts | None:
     """Return the facts of a world, or None if they depend on a tie.
 
-    With ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
+    The facts are those of the tests of ``tested``, by default of the world itself. With ``anyhow``,
+    conflicting BGP policies count as a tie too (see ``settle``).
     """
     tables = settle(world, anyhow=anyhow)
-    return None if tables.doubtful else facts_of(world, expected(world, tables))
+    return None if tables.doubtful else facts_of(tested or world, expected(world, tables))
 
 
 def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
@@ -409,6 +410,40 @@ _SAID = {
 }
 
 
+def harms_of_both(
+    world: World,
+    documented: tuple[Facts, Facts],
+    before: Facts,
+    after: Facts,
+    interrupted: Collection[Fact] = (),
+) -> list[tuple[str, Fact]]:
+    """Return the harm of a step of a planned change.
+
+    A step does harm only if it does the same harm according to today's documentation and according
+    to that of the target. Sessions and adjacencies that are ``interrupted`` may be lost.
+    """
+    old, new = (harms(world, wanted, before, after) for wanted in documented)
+    return [
+        (rule, fact)
+        for rule, fact in old
+        if (rule, fact) in new and not (rule == "neighbour_lost" and fact in interrupted)
+    ]
+
+
+class Planned(NamedTuple):
+    """The judgement of a change request, in addition to the facts that it must reach.
+
+    ``today`` are the facts that are documented today. ``interrupted`` are the sessions and
+    adjacencies that a requested change takes down while it is made. ``settings`` are indices that
+    ``Observation.leftover`` must not contain at the end, and ``told`` has a line for each index.
+    """
+
+    today: Facts
+    interrupted: Collection[Fact]
+    settings: Collection[int]
+    told: Sequence[str]
+
+
 def judge(  # noqa: PLR0913 -- the parts of a verdict
     world: World,
     wanted: Facts,
@@ -416,6 +451,7 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
     after: State,
     *,
     false_alarm: bool = False,
+    planned: Planned | None = None,
     repaired: Callable[[Sequence[int], Held], Facts | None] = lambda _, __: None,
 ) -> Judgement:
     """Judge one step by the settled states before and after it.
@@ -424,17 +460,26 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
     running. In a false alarm, all settings must also be as at the start. ``repaired`` is as in
     ``harms``; its first argument are the parts of faults that exist after the step, as indices
     (``Observation.leftover``).
+
+    With ``planned``, each requested setting must exist too, and harm counts according to both
+    documentations.
     """
     seen, then = read(after), read(before)
     old, new = facts_of(world, then), facts_of(world, seen)
     wrong, was_wrong = misfits(wanted, new), set(misfits(wanted, old))
-    harmed = harms(world, wanted, old, new, partial(repaired, seen.leftover))
+    if planned is None:
+        harmed = harms(world, wanted, old, new, partial(repaired, seen.leftover))
+        unset = []
+    else:
+        both = planned.today, wanted
+        harmed = harms_of_both(world, both, old, new, planned.interrupted)
+        unset = [planned.told[part] for part in seen.leftover if part in planned.settings]
     others = [fact for fact in moved(wanted, old, new) if fact not in {one for _, one in harmed}]
     healed = [fact for fact in sorted(was_wrong) if fact not in {*wrong}]
     needless = seen.touched if false_alarm else ()
     ended = [daemon for daemon in seen.down if daemon not in then.down]
     return Judgement(
-        correct=not (wrong or seen.down or needless) and seen.settled,
+        correct=not (wrong or seen.down or needless or unset) and seen.settled,
         findings=(
             *_name(harmed),
             *(
@@ -450,7 +495,8 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
         ),
         reason=f"{len(wrong)} tested results differ from the documentation; first: {wrong[0]}."
         if wrong
-        else "".join(f"Nothing was wrong, but {name} is changed." for name in needless[:1]),
+        else "".join(f"Not as requested: {one}." for one in unset[:1])
+        or "".join(f"Nothing was wrong, but {name} is changed." for name in needless[:1]),
         detail=cast(
             "JsonValue",
             {
@@ -480,13 +526,25 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 
     In a false alarm, return the machines whose settings have changed.
     """
+    if not faults:
+        last = _last(episode)
+        touched = () if last is None else last.touched
+        return [f"{machine}: it is set otherwise than before" for machine in touched]
     told = [f"{one.machine}: {fault.words}" for fault in faults for one in fault.inject]
+    return left(told, episode)
+
+
+def left(told: Sequence[str], episode: Episode) -> list[str]:
+    """Return the lines of the edits that are left at the end (``Observation.leftover``)."""
+    last = _last(episode)
+    return [] if last is None else [*dict.fromkeys(told[number] for number in last.leftover)]
+
+
+def _last(episode: Episode) -> Observation | None:
+    """Return the last settled state of an episode, or None if there is none."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
-    for last in [read(state) for state in states if state is not None][-1:]:
-        if not faults:
-            return [f"{machine}: it is set otherwise than before" for machine in last.touched]
-        return [*dict.fromkeys(told[number] for number in last.leftover)]
-    return []
+    found = [state for state in states if state is not None]
+    return read(found[-1]) if found else None
 
 
 def losses(world: World, episode: Episode) -> list[list[tuple[str, float]]]:

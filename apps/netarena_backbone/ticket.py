@@ -99,8 +99,8 @@ def ticket_parts(
         num_others=len(world.outsiders),
         **tell_bounds(len(world.machines)),
         documentation="\n".join(document(case)),
-        lasting=_tell_lasting(world),
-        saving=_tell_saving(world),
+        lasting=tell_lasting(world),
+        saving=tell_saving(world),
         **asdict(limits),
     )
     return PromptParts(
@@ -112,13 +112,13 @@ def ticket_parts(
     )
 
 
-def _tell_lasting(world: World) -> str:
-    """Return the rule that a repair must also hold in the contingencies."""
+def tell_lasting(world: World, result: str = "repair") -> str:
+    """Return the rule that the ``result`` of a task must also hold in the contingencies."""
     if not world.contingencies:
         return ""
     links = ", ".join(" - ".join(one) for one in world.contingencies)
     return (
-        "The repair must last. If everything is as documented when the task has ended, each "
+        f"The {result} must last. If everything is as documented when the task has ended, each "
         f"contingency is tried: the links {links} fail and are restored one after the other. "
         "Finally, the daemons of all your routers restart at the same time. The network must "
         f"converge within {CONVERGE_S:g} s in each contingency, failure and restoration together. "
@@ -128,13 +128,13 @@ def _tell_lasting(world: World) -> str:
     )
 
 
-def _tell_saving(world: World) -> str:
-    """Return the rule about saving configurations."""
+def tell_saving(world: World, results: str = "repairs") -> str:
+    """Return the rule about saving configurations; ``results`` names what must be saved."""
     if world.only_saved_survives:
         return (
             "The restart loads the saved configuration of each router: only what was saved with "
-            "vtysh -c 'write memory' survives it, and other repairs in FRR do not count. Settings "
-            "of the kernel and files are not affected. Saving is always allowed."
+            f"vtysh -c 'write memory' survives it, and other {results} in FRR do not count. "
+            "Settings of the kernel and files are not affected. Saving is always allowed."
         )
     if world.contingencies:
         return (

@@ -77,6 +77,7 @@ def _compare(
     wanted = case.wanted if restored else case.wanted_in(contingency)
     now = facts_of(case.world, seen)
     other = (
+        *([] if case.plan is None else map("not as requested: {}".format, case.plan.unset(seen))),
         *(f"{daemon} has ended" for daemon in seen.down),
         *(["the network did not converge"] if not seen.settled else []),
     )

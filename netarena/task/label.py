@@ -8,7 +8,7 @@ with a label ``faults_0`` to ``faults_5`` have this number of faults of any kind
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -92,12 +92,15 @@ class Catalogue:
     #: Groups of kinds with similar masks: faults of these kinds break or open similar sets of
     #: tested elements, for example all pairs of a host.
     alike: Sequence[Sequence[str]] = ()
+    #: Further labels, each with its number of actions of random kinds; only for tickets.
+    counted: Mapping[str, int] = field(default_factory=dict)
 
     def level(self, kinds: Sequence[str]) -> str:
         """Return the level in the paper's table or, for kinds that are not in the table, the number
         of kinds."""
-        if len(kinds) == 1 and kinds[0] in COUNTED:
-            return f"level{min(max(COUNTED[kinds[0]], 1), MAX_PARTS)}"
+        number = {**COUNTED, **self.counted}.get(kinds[0]) if len(kinds) == 1 else None
+        if number is not None:
+            return f"level{min(max(number, 1), MAX_PARTS)}"
         number = 3 if frozenset(kinds) in self.hard else len(kinds)
         return f"level{number}"
 
@@ -118,13 +121,13 @@ class Catalogue:
     def _kinds(self, label: str) -> list[tuple[str, ...]]:
         if label == EXTENDED:
             return [(kind,) for kind in self.extended]
-        if label in COUNTED:
+        if label in COUNTED or label in self.counted:
             return [(label,)]
         known = (*self.paper, *self.extended)
         for kind in (kinds := kinds_of(label)):
             if kind not in known:
                 raise ConfigError(
                     "config.error_types",
-                    not_one_of(kind, (*known, EXTENDED, *COUNTED)),
+                    not_one_of(kind, (*known, EXTENDED, *COUNTED, *self.counted)),
                 )
         return [kinds]

@@ -7,28 +7,33 @@ commit also raises the generator's version.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from backbone_requests import digests, load_digests, prompts_of
 
 from netarena.config import PromptStyle
 from netarena.model import Query, State
 from netarena.task.application import Application, configured, load
 from netarena.task.prompt import render
-from netarena_backbone.fault.table import broken, read
+from netarena_backbone.fault.table import KINDS, broken, read, to_fault
 from netarena_backbone.query import case_of
 from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
 from netarena_k8s.cluster import Sight
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.query import faults_of
 from netarena_k8s.query import world_of as shop_of
 from netarena_k8s.state import make_state
 from netarena_k8s.world.model import reach
-from netarena_network.action import fault_of
+from netarena_network.action import action_of, fault_of
 from netarena_route.query import world_of as network_of
 
 SEED = 20261125
+DRAWN = Path(__file__).with_name("backbone") / "drawn.json"
 #: configs that use every generator and every text of a prompt; for malt, one config of each version
 CONFIGS: dict[str, list[dict[str, Any]]] = {
     "malt": [{}],
@@ -109,3 +114,32 @@ def test_queries_and_prompts_match_the_stored_digests(
     lines = [query.model_dump_json() + repr(list(application.solve(query))) for query in drawn]
     texts = [told(application, query, style) for query in drawn[:60] for style in PromptStyle]
     assert (digest(lines), digest(texts)) == (queries, prompts)
+
+
+def test_prompts_of_backbone_tickets_match_the_stored_digest() -> None:
+    """The ticket is about a stored world, so that nothing is drawn."""
+    stored = json.loads(DRAWN.read_text(encoding="utf-8"))["contingent"]
+    world = World.model_validate(stored)
+    faults = [
+        to_fault(world, kind, KINDS[kind][0], next(KINDS[kind][0].changes(world)))
+        for kind in ("ospf_cost", "bgp_filter")
+    ]
+    query = Query(
+        id="ticket",
+        application="route",
+        version="6",
+        seed=SEED,
+        index=0,
+        label="faults_2",
+        level="level2",
+        text="",
+        initial={"world": stored},
+        actions=tuple(map(action_of, faults)),
+    )
+    assert digest(prompts_of(query)) == "e46614540cc4f789"
+
+
+@pytest.mark.slow
+def test_change_requests_match_the_stored_digests() -> None:
+    """tests/unit/backbone_requests.py, run as a program, stores the digests."""
+    assert digests() == load_digests()

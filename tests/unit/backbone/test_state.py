@@ -14,14 +14,18 @@ from netarena_backbone.draw import draw
 from netarena_backbone.fault.table import KINDS as KINDS_OF_FAULTS
 from netarena_backbone.fault.table import Room, broken
 from netarena_backbone.state import (
+    FAILS,
     STANDS,
+    WORKS,
     Fact,
     Facts,
     Held,
+    Planned,
     _Step,
     facts_of,
     first,
     harms,
+    harms_of_both,
     intended,
     judge,
     leftover,
@@ -453,3 +457,119 @@ def test_lost_or_new_neighbour_is_found(world: World, wanted: Facts) -> None:
     new = judge(world, without, fewer, _state(world))
     assert [(one.rule, one.element) for one in new.findings] == [("neighbour_made", str(session))]
     assert not new.correct
+
+
+# changes from one documentation to another
+
+
+def _some(wanted: Facts, sort: str, value: str) -> Fact:
+    return next(fact for fact, had in wanted.items() if (fact.sort, had) == (sort, value))
+
+
+@pytest.mark.parametrize(("sort", "noun"), [("ping", "pair"), ("service", "service")])
+@pytest.mark.parametrize("today", [WORKS, FAILS])
+@pytest.mark.parametrize("target", [WORKS, FAILS])
+def test_traffic_may_end_or_begin_if_either_documentation_says_so(
+    world: World, wanted: Facts, sort: str, noun: str, today: str, target: str
+) -> None:
+    fact = _some(wanted, sort, WORKS)
+    up, down = {**wanted, fact: WORKS}, {**wanted, fact: FAILS}
+    both = {**wanted, fact: today}, {**wanted, fact: target}
+    ended = [] if FAILS in {today, target} else [(f"{noun}_broken", fact)]
+    begun = [] if WORKS in {today, target} else [(f"{noun}_opened", fact)]
+    assert harms_of_both(world, both, up, down) == ended
+    assert harms_of_both(world, both, down, up) == begun
+    # the order of the two documentations does not matter, and damage is blamed once
+    assert harms_of_both(world, both[::-1], up, down) == ended
+    assert harms_of_both(world, both, down, down) == []
+
+
+def test_only_neighbours_that_both_documentations_have_must_stay(
+    world: World, wanted: Facts
+) -> None:
+    for sort in ("session", "adjacency"):
+        fact = _some(wanted, sort, STANDS)
+        less = {one: value for one, value in wanted.items() if one != fact}
+        lost = [("neighbour_lost", fact)]
+        assert harms_of_both(world, (wanted, wanted), wanted, less) == lost
+        for both in ((wanted, less), (less, wanted)):
+            assert harms_of_both(world, both, wanted, less) == []
+            assert harms_of_both(world, both, less, wanted) == []
+        assert harms_of_both(world, (less, less), wanted, less) == []
+        # adjacencies that nobody documents are not judged
+        made = [("neighbour_made", fact)] if sort == "session" else []
+        assert harms_of_both(world, (less, less), less, wanted) == made
+
+
+def test_interrupted_neighbour_may_be_down_only_while_traffic_works(
+    world: World, wanted: Facts
+) -> None:
+    session, other = [fact for fact in wanted if fact.sort == "session"][:2]
+    ping = _some(wanted, "ping", WORKS)
+    less = {one: value for one, value in wanted.items() if one != session}
+    both = wanted, wanted
+    assert harms_of_both(world, both, wanted, less, {session}) == []
+    assert harms_of_both(world, both, wanted, less, {other}) == [("neighbour_lost", session)]
+    assert harms_of_both(world, both, wanted, {**less, ping: FAILS}, {session}) == [
+        ("pair_broken", ping)
+    ]
+
+
+def test_announcement_is_forbidden_only_if_both_documentations_forbid_it(
+    world: World, wanted: Facts
+) -> None:
+    customer = next(one for one in world.outsiders if one.kind == "customer")
+    sender = _sender(world, customer.router)
+    new = Fact("route", customer.router, f"203.0.113.0/24 from {sender}")
+    more = {**wanted, new: f"path {world.asn}"}
+    assert harms_of_both(world, (wanted, wanted), wanted, more) == [("route_leaked", new)]
+    for both in ((wanted, more), (more, wanted)):
+        assert harms_of_both(world, both, wanted, more) == []
+        assert harms_of_both(world, both, more, wanted) == []
+    assert harms_of_both(world, (more, more), more, wanted) == [("route_lost", new)]
+
+
+def test_planned_change_is_correct_only_with_all_requested_settings(
+    world: World, wanted: Facts
+) -> None:
+    told = ("r1: a fault", "r1: the first change", "r2: the first change")
+    planned = Planned(wanted, (), range(1, 3), told)
+
+    def judged(*leftover: int) -> Judgement:
+        state = _state(world, leftover=leftover)
+        return judge(world, wanted, state, state, planned=planned)
+
+    assert judged().correct
+    assert judged(0).correct  # the remains of a fault count only by their effect
+    for left in ((2,), (0, 2), (1, 2)):
+        judgement = judged(*left)
+        assert judgement.safe
+        assert not judgement.correct
+        assert judgement.reason == f"Not as requested: {told[left[-1] if left[0] != 1 else 1]}."
+    # wrong facts are reported first
+    down = _state(world, leftover=(1,), neighbours=())
+    assert "tested results differ" in judge(world, wanted, down, down, planned=planned).reason
+
+
+def test_planned_change_is_judged_by_both_documentations(world: World, wanted: Facts) -> None:
+    one, other = next(
+        pair for pair in world.ways if wanted[Fact("ping", pair[0], pair[1])] == WORKS
+    )
+    seen = expected(world)
+    cut = _state(
+        world,
+        small=_cut(world, seen.small, one, other),
+        full=_cut(world, seen.full, one, other),
+        ways=tuple(() if way == (one, other) else had
+                   for way, had in zip(world.ways, seen.ways, strict=True)),
+    )  # fmt: skip
+    goal = facts_of(world, read(cut))
+    whole = _state(world)
+    ends = judge(world, goal, whole, cut, planned=Planned(wanted, (), (), ()))
+    assert ends.safe
+    assert ends.correct
+    assert not judge(world, goal, cut, whole, planned=Planned(wanted, (), (), ())).findings
+    kept = judge(world, wanted, whole, cut, planned=Planned(wanted, (), (), ()))
+    assert [finding.rule for finding in kept.findings] == ["pair_broken"]
+    # in a ticket, only the intended state is documented
+    assert not judge(world, goal, cut, whole).safe

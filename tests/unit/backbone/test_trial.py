@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from backbone_requests import load
 
-from netarena_backbone.query import Case
+from netarena_backbone.query import Case, case_of
 from netarena_backbone.trial import MAX_DIFFERENCES, endure, failed
 from netarena_backbone.world.contingency import during
 from netarena_backbone.world.intent import expected
@@ -96,3 +97,19 @@ def test_observation_without_the_contingency_is_wrong(
     whole = Observation.model_validate(observed(contingent))
     trials = [right[0] | {"state": whole.model_dump(mode="json")}, *right[1:]]
     assert not endure(Case(contingent), trials).correct
+
+
+def test_requested_setting_that_a_contingency_removes_does_not_endure() -> None:
+    """No test of traffic shows a key that was not saved before the daemons restarted."""
+    case = case_of(load("latent"))
+    assert case.plan is not None
+    part = case.plan.settings[0]
+    (restart,) = (one for one in case.contingencies if one.cable is None)
+    state = observed(case.goal, leftover=(part,))
+    found = failed(case, [{"name": restart.name, "state": state, "restored": None}])
+    assert found is not None
+    assert found.wrong == []
+    assert found.tell() == [f"not as requested: {case.plan.told[part]}"]
+    # a fault that is left without any effect is no difference
+    state = observed(case.goal, leftover=(0,))
+    assert failed(case, [{"name": restart.name, "state": state, "restored": None}]) is None

@@ -1,0 +1,114 @@
+"""Prompt of a change request: the documentation today and after the changes, and the request.
+
+The documentation after the changes lists what differs from today's. It holds if all changes are
+made except those that must be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from string import Template
+
+from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_text, tell_turns
+from netarena_backbone.declaration import REFUSALS
+from netarena_backbone.planned.plan import Plan
+from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs
+from netarena_backbone.query import Case
+from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, misfits
+from netarena_backbone.ticket import tell_lasting, tell_saving
+from netarena_network.bounds import tell_bounds
+from netarena_network.prompt import KEYS
+
+
+def change_parts(
+    case: Case, plan: Plan, steps: Sequence[Step], limits: CommandLimits
+) -> PromptParts:
+    """Return the parts of the next prompt."""
+    world = case.world
+    rules = Template(read_text(PACKAGE, "change")).substitute(
+        asn=world.asn,
+        num_routers=len(world.routers),
+        num_others=len(world.outsiders),
+        **tell_bounds(len(world.machines)),
+        documentation="\n".join(document(case.of_today)),
+        afterwards="\n".join(_afterwards(case)),
+        lasting=tell_lasting(world, "result"),
+        saving=tell_saving(world, "changes"),
+        **asdict(limits),
+    )
+    listed = "\n".join(f"- {word}: {meaning}" for word, meaning in REFUSALS.items())
+    return PromptParts(
+        rules=rules,
+        reply_format=Template(read_text(PACKAGE, "change_reply")).substitute(words=listed),
+        task="The change request:\n" + "\n".join(requests(plan)),
+        history=tell_turns(steps, KEYS, limits),
+        examples=read_examples(PACKAGE, ("example_change_look", "example_change_done")),
+    )
+
+
+def requests(plan: Plan) -> Iterator[str]:
+    """Yield the requested changes as numbered sentences."""
+    for number, one in enumerate(plan.requests, start=1):
+        yield f"{number}. {one.change.words}."
+
+
+def _afterwards(case: Case) -> Iterator[str]:
+    """Yield the lines about the time after the changes."""
+    yield "Today's documentation still applies, with these exceptions:"
+    yield from (f"- {line}" for line in differences(case.of_today.wanted, case.wanted))
+    yield from (f"- {line}" for line in _backups(case))
+    if case.contingencies:
+        yield (
+            "Contingencies after the changes: a failing link loses its carrier at both ends, so "
+            "that its adjacency or session is down. During each contingency, the documentation "
+            "after the changes still applies, with these exceptions:"
+        )
+        for one in case.contingencies:
+            yield f"- {one.name}: {'; '.join(exceptions(case.wanted, case.wanted_in(one)))}."
+
+
+def differences(before: Facts, after: Facts) -> Iterator[str]:
+    """Yield what the documentation ``after`` states otherwise than ``before``, in words."""
+    wrong = misfits(before, after)
+    gained = [fact for fact in wrong if after.get(fact) in {WORKS, STANDS}]
+    lost = [fact for fact in wrong if after.get(fact, FAILS) == FAILS]
+    for sort, noun in (
+        ("ping", "pings (both sizes)"),
+        ("service", "services"),
+    ):
+        yield from _tell(f"Additional {noun}: ", sort, gained, " -> ")
+        yield from _tell(f"{noun[0].upper()}{noun[1:]} that no longer work: ", sort, lost, " -> ")
+    for sort, noun in (("adjacency", "OSPF adjacencies"), ("session", "BGP sessions")):
+        yield from _tell(f"New {noun}: ", sort, gained, " - ")
+        yield from _tell(f"{noun} that no longer exist: ", sort, lost, " - ")
+    for fact in wrong:
+        if fact.sort == "way":
+            yield f"Expected path {fact.source} -> {fact.target}: {after[fact] or 'direct'}"
+    heard: dict[str, list[str]] = {}
+    for fact in wrong:
+        if fact.sort == "route":
+            told = f"{fact.target} {after[fact]}" if fact in after else f"no longer {fact.target}"
+            heard.setdefault(fact.source, []).append(told)
+    for router, routes in heard.items():
+        yield f"{router} receives {'; '.join(routes)}"
+    if not wrong:
+        yield "None. Only settings change."
+
+
+def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterator[str]:
+    found = [fact for fact in facts if fact.sort == sort]
+    if found:
+        yield f"{words}{list_pairs(found, between)}"
+
+
+def _backups(case: Case) -> Iterator[str]:
+    """Yield the backup paths that differ from those of today."""
+    today = case.of_today.backups
+    for pair in today:
+        if pair not in case.backups:
+            yield f"Backup path {' -> '.join(pair)}: none is documented"
+    for pair, backup in case.backups.items():
+        if today.get(pair) != backup:
+            way = " ".join(backup.way) or "direct"
+            yield (f"Backup path {' -> '.join(pair)} without {' - '.join(backup.cable)}: {way}")

@@ -1,0 +1,125 @@
+"""Faults of today's network that harm nobody until a requested change is made.
+
+They concern settings that only the target uses: the path that traffic moves to, or a link or a
+session that is brought into service. A fault is found by comparing computed worlds: nothing differs
+from today's documentation while the fault exists, and something differs from the documentation of
+the target if it still exists after the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+
+from netarena_backbone.fault.change import Change, Edit, Method, simple
+from netarena_backbone.fault.lasting import LASTING
+from netarena_backbone.fault.table import KINDS
+from netarena_backbone.planned.requested import pick
+from netarena_backbone.world.model import OspfPort, Port, Router, World
+from netarena_backbone.world.odd import key_of
+
+_HELLOS, _DEADS, _COST = (2, 3), (7, 9), 1200
+
+
+def _idle_ports(world: World) -> Iterator[tuple[str, Port, OspfPort]]:
+    """Yield our ports whose OSPF settings are configured, but on which OSPF does not run."""
+    for router in world.routers:
+        for port in router.ports:
+            if port.idle is not None and world.far[router.name, port.name][0] in world.names:
+                yield router.name, port, port.idle
+
+
+def _on_idle(name: str, port: str, **update: object) -> Edit:
+    """Return an edit of a port's OSPF settings, whether OSPF runs on the port or not."""
+
+    def turn(one: Port) -> Port:
+        field = "idle" if one.idle is not None else "ospf"
+        settings = getattr(one, field)
+        return one.model_copy(update={field: settings.model_copy(update=update)})
+
+    def edit(router: Router) -> Router:
+        ports = tuple(turn(one) if one.name == port else one for one in router.ports)
+        return router.model_copy(update={"ports": ports})
+
+    return lambda world: world.edit(name, edit)
+
+
+def _idle(name: str, words: str, port: Port, **update: object) -> Change:
+    """Return a fault in the OSPF settings of a port on which OSPF does not run yet."""
+    setting = " ".join(sorted(update))
+    return simple(
+        name,
+        f"has {words} at {port.name}, where OSPF does not run yet",
+        _on_idle(name, port.name, **update),
+        f"idle {port.name}",
+        key=f"idle {name} {port.name} {setting}",
+    )
+
+
+def _hello(world: World) -> Iterator[Change]:
+    for name, port, has in _idle_ports(world):
+        value = pick(f"hello {port.name}", _HELLOS, has.hello)
+        yield _idle(name, f"an OSPF hello interval of {value} s", port, hello=value)
+
+
+def _dead(world: World) -> Iterator[Change]:
+    for name, port, has in _idle_ports(world):
+        value = pick(f"dead {port.name}", _DEADS, has.dead)
+        yield _idle(name, f"an OSPF dead interval of {value} s", port, dead=value)
+
+
+def _cost(world: World) -> Iterator[Change]:
+    for name, port, _ in _idle_ports(world):
+        yield _idle(name, f"OSPF cost {_COST}", port, cost=_COST)
+
+
+def _key(world: World) -> Iterator[Change]:
+    for name, port, has in _idle_ports(world):
+        if has.key:
+            key = key_of(pick(f"wrong {port.name}", range(1 << 16)))
+            yield _idle(name, "an OSPF key that differs from its neighbour's", port, key=key)
+
+
+#: Kind of fault -> its methods for ports on which OSPF does not run yet
+IDLE: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {
+        "ospf_timers": (Method("hello", _hello), Method("dead", _dead)),
+        "ospf_cost": (Method("high", _cost),),
+        "ospf_authentication": (Method("wrong_key", _key),),
+    }
+)
+
+
+def candidates(today: World, target: World, near: Collection[str]) -> list[tuple[str, str, Change]]:
+    """Return the possible faults as (kind, method, change).
+
+    ``near`` are names of ports and route maps, and addresses of peers, that only the target uses.
+    Faults of other settings are not listed.
+    """
+    tables = ((IDLE, today), (KINDS, target), (LASTING, target))
+    return [
+        (kind, method.name, change)
+        for table, world in tables
+        for kind, some in table.items()
+        for method in some
+        for change in method.changes(world)
+        if not _settings(change).isdisjoint(near)
+    ]
+
+
+def find(today: World, target: World, kind: str, method: str, key: str) -> Change:
+    """Return a fault by its names; raises StopIteration if there is none."""
+    tables = ((IDLE, today), (KINDS, target), (LASTING, target))
+    return next(
+        change
+        for table, world in tables
+        for one in table.get(kind, ())
+        if one.name == method
+        for change in one.changes(world)
+        if change.key == key
+    )
+
+
+def _settings(change: Change) -> set[str]:
+    """Return the words of the settings that a change holds: ports, addresses, route maps."""
+    return {word for one in change.holds for word in one.split()[1:]}

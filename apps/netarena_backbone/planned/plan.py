@@ -1,0 +1,237 @@
+"""The change request of a query: its latent faults, its requested changes, and what they change.
+
+A request is stored in the query's actions, after the latent faults. The parameters of such an
+action have its number in the request (``change``), the key of the change among those of its method,
+and the reason why it must be refused (``because``, empty for most).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+from netarena_backbone.fault.change import Change
+from netarena_backbone.fault.derive import orders
+from netarena_backbone.planned.latent import find as find_latent
+from netarena_backbone.planned.refusal import REFUSED, options
+from netarena_backbone.planned.request import Draft, Request, documentable
+from netarena_backbone.planned.stages import Stages
+from netarena_backbone.planned.table import KINDS
+from netarena_backbone.state import Planned, misfits
+from netarena_backbone.world.lab_spec import Edit, Observation
+from netarena_backbone.world.model import World
+from netarena_backbone.world.render import recipe
+from netarena_network.action import Command, Fault
+
+#: Parameter of the action of a requested change: its number in the request, from 1.
+CHANGE = "change"
+_BECAUSE = "because"
+
+
+class Step(NamedTuple):
+    """One command of a solution, and what it makes or repairs, in words."""
+
+    machine: str
+    command: str
+    words: str
+
+
+def is_requested(action: Fault) -> bool:
+    """Return whether an action is a requested change and not a fault."""
+    return CHANGE in action.parameters
+
+
+def actions_of(draft: Draft) -> tuple[Fault, ...]:
+    """Return the actions of a request: the latent faults, then the requests in their order."""
+    target = draft.stages.at(())
+    faults = [
+        _action(target, one.kind, one.method, one.change, {}, is_fault=True) for one in draft.faults
+    ]
+    requests = [
+        _action(
+            draft.world,
+            one.kind,
+            one.method,
+            one.change,
+            {CHANGE: number, **({_BECAUSE: one.because} if one.because else {})},
+        )
+        for number, one in enumerate(draft.requests, start=1)
+    ]
+    return (*faults, *requests)
+
+
+def _action(  # noqa: PLR0913 -- the parts of an action
+    world: World,
+    kind: str,
+    method: str,
+    change: Change,
+    parameters: dict[str, int | str],
+    *,
+    is_fault: bool = False,
+) -> Fault:
+    edited = change.edit(world)
+    there, back = orders(world, edited), orders(edited, world)
+    inject, repair = (there, back) if is_fault else (back, there)
+    return Fault(
+        kind=kind,
+        method=method,
+        machine=change.machine,
+        parameters={"key": change.key, **parameters},
+        words=change.words,
+        inject=tuple(Command(machine=one, command=line) for one, line in inject),
+        repair=tuple(Command(machine=one, command=line) for one, line in repair),
+    )
+
+
+class Plan:
+    """The change request of a query, read from its actions.
+
+    ``world`` is the documented world of today. Raises ValueError if the world has no such change,
+    or if two changes affect the same setting.
+    """
+
+    def __init__(self, world: World, actions: Sequence[Fault]) -> None:
+        self.world = world
+        asked = [one for one in actions if is_requested(one)]
+        made = [self._find(one) for one in asked if not one.parameters.get(_BECAUSE)]
+        _check_apart(made)
+        #: The world that is documented for the time after the changes.
+        self.target = Stages(world, (), made).at(())
+        #: The requests in the order of the text.
+        self.requests = tuple(self._request(one) for one in asked)
+        self.faults = tuple(one for one in actions if not is_requested(one))
+        latent = [*map(self._find_latent, self.faults)]
+        _check_apart([*latent, *(one.change for one in self.requests)])
+        self.stages = Stages(world, latent, made)
+
+    def _find(self, action: Fault) -> Change:
+        kind, method = action.kind, action.method
+        known = any(one.name == method for one in KINDS.get(kind, ()))
+        return _with_key(options(self.world, kind, method) if known else (), action)
+
+    def _find_latent(self, action: Fault) -> Change:
+        key = str(action.parameters.get("key"))
+        try:
+            return find_latent(self.world, self.target, action.kind, action.method, key)
+        except StopIteration:
+            raise _unknown(action) from None
+
+    def _request(self, action: Fault) -> Request:
+        because = str(action.parameters.get(_BECAUSE, ""))
+        names = action.kind, action.method
+        if not because:
+            return Request(*names, self._find(action))
+        found = REFUSED[because](self.world, self.target) if because in REFUSED else ()
+        changes = [change for *known, change in found if tuple(known) == names]
+        return Request(*names, _with_key(changes, action), because)
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """The numbers of the changes that must be refused, each with the reason."""
+        return {
+            number: one.because for number, one in enumerate(self.requests, start=1) if one.because
+        }
+
+    @property
+    def present(self) -> World:
+        """The world at the start, with the latent faults."""
+        return self.stages.at(self.stages.every)
+
+    def edits(self) -> Iterator[Edit]:
+        """Yield the parts of faults and changes, and of the changes that must not be made.
+
+        The lab reports a part as left until the fault is repaired or the change is made, or while
+        a change that must be refused is made.
+        """
+        for place, part in enumerate(self.stages.parts):
+            yield Edit(
+                before=recipe(self.target, part.machine),
+                after=recipe(self.stages.at([place]), part.machine),
+                strict=place not in self.stages.of_faults,
+            )
+        for one in self._unwanted():
+            made = one.edit(self.target)
+            for machine in sorted(one.machines):
+                yield Edit(
+                    before=recipe(self.target, machine), after=recipe(made, machine), strict=True
+                )
+
+    def _unwanted(self) -> list[Change]:
+        return [one.change for one in self.requests if one.because]
+
+    @cached_property
+    def told(self) -> tuple[str, ...]:
+        """A line for each of the ``edits``, for records."""
+        changes = (*self.stages.faults, *self.stages.changes)
+        parts = [f"{one.machine}: {changes[one.owner].words}" for one in self.stages.parts]
+        unwanted = [
+            f"{machine}: made, although it must be refused: {one.words}"
+            for one in self._unwanted()
+            for machine in sorted(one.machines)
+        ]
+        return (*parts, *unwanted)
+
+    @property
+    def settings(self) -> range:
+        """Indices of the ``edits`` that must not be left at the end: all but those of faults."""
+        return range(len(self.stages.of_faults), len(self.told))
+
+    def commands(self, order: Sequence[int]) -> list[Step]:
+        """Return the commands that make the parts in this order, one per part."""
+        changes = (*self.stages.faults, *self.stages.changes)
+        found = []
+        for place, (before, after) in zip(order, self.stages.steps(order), strict=True):
+            part = self.stages.parts[place]
+            for machine, command in orders(self.stages.at(before), self.stages.at(after)):
+                found.append(Step(machine, command, changes[part.owner].words))
+        return found
+
+    def unset(self, seen: Observation) -> list[str]:
+        """Return the requested settings that are missing, and the refused ones that are there."""
+        return [self.told[part] for part in seen.leftover if part in self.settings]
+
+    @cached_property
+    def judged(self) -> Planned:
+        """What the judgement of a step needs. Raises ValueError if today's facts rest on a tie."""
+        if self.stages.today is None:
+            raise ValueError("today's documentation rests on a tie")
+        return Planned(self.stages.today, self.stages.interrupted, self.settings, self.told)
+
+    def doubts(self) -> list[str]:
+        """Return a description of each required property that the request lacks."""
+        stages, found = self.stages, []
+        if documentable(self.world) is None or documentable(self.target) is None:
+            return ["today's network or the target cannot be documented"]
+        assert stages.today is not None
+        assert stages.target is not None
+        if next(stages.safe_orders(), None) is None:
+            found.append("no order of the changes is known to be safe")
+        if stages.faults:
+            now, then = stages.facts(stages.every), stages.facts(stages.of_faults)
+            if now is None or misfits(stages.today, now):
+                found.append("a latent fault shows before the changes")
+            if then is None or not misfits(stages.target, then):
+                found.append("the latent faults do not show after the changes")
+        return found
+
+
+def _with_key(changes: Iterable[Change], action: Fault) -> Change:
+    """Return the change that an action names, with the words that the query states."""
+    for one in changes:
+        if one.key == action.parameters.get("key"):
+            return replace(one, words=action.words)
+    raise _unknown(action)
+
+
+def _check_apart(changes: Iterable[Change]) -> None:
+    for one, other in combinations(changes, 2):
+        if both := one.holds & other.holds:
+            raise ValueError(f"two of its changes affect {min(both)}")
+
+
+def _unknown(action: Fault) -> ValueError:
+    named = f"{action.kind} ({action.method}), {action.parameters}"
+    return ValueError(f"its world has no change {named[:200]}")

@@ -1,0 +1,563 @@
+"""Seeded draw of a change request: today's world, latent faults and requested changes.
+
+In most requests with several changes the order decides: one of the changes interrupts a link or a
+session that carries documented traffic until another change has brought its alternative into
+service. The draw constructs such pairs from the graph of the network, and computes the worlds
+between the steps to verify them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, zip_longest
+from typing import NamedTuple
+
+from netarena_backbone.draw import draw as draw_world
+from netarena_backbone.draw import is_documentable
+from netarena_backbone.fault.change import Change, MissingSettingError, outer_peers
+from netarena_backbone.outage import with_contingencies
+from netarena_backbone.planned.latent import candidates
+from netarena_backbone.planned.refusal import (
+    REFUSED,
+    announced,
+    announcing,
+    bridges,
+    inner_links,
+    options,
+)
+from netarena_backbone.planned.requested import name_of, running_links
+from netarena_backbone.planned.stages import Computed, Left, Stages
+from netarena_backbone.planned.table import KINDS
+from netarena_backbone.state import WORKS, Facts, facts_of, misfits, predicted
+from netarena_backbone.world.forwarding import Follower
+from netarena_backbone.world.intent import expected
+from netarena_backbone.world.model import World
+from netarena_backbone.world.routing import settle
+
+#: Number of pairs whose seconds of loss are measured.
+_PROBED = 8
+#: Maximum numbers of worlds, of plans for one world, of pairs in which one change needs the other,
+#: of further changes, and of latent faults that are tried.
+WORLDS, _PLANS, _PAIRS, _OTHERS, _LATENT = 24, 6, 4, 24, 20
+#: Shares of requests with several changes whose order decides, and of these in which an alternative
+#: link is needed and not an alternative session.
+_ORDERED, _BY_LINK = 0.95, 0.8
+#: Maximum number of parts of the changes, because the search for a safe order grows with it.
+_MOST_PARTS = 10
+#: Number of random orders of the machines that are tried if the order decides, and the minimum
+#: number of them that lose documented traffic.
+_TRIED, _HARMFUL = 3, 2
+#: Share of requests with a latent fault, and share of requests with several changes of which one
+#: must be refused.
+_FAULTY, _REFUSED = 1 / 3, 1 / 6
+#: Share of worlds in which a session with another AS is prepared and can be set up, and share of
+#: further changes that have the form of requests that must be refused in other queries. Without
+#: them, the form of a request would show that it must be refused.
+_SPARE, _ALIKE = 0.2, 0.4
+#: Rules whose violation loses documented traffic.
+_TRAFFIC = frozenset({"pair_broken", "service_broken"})
+#: Changes that interrupt a link or a session, at least for some time.
+_ON_LINK = (
+    ("link_out", "remove"),
+    ("ospf_key", "rotate"),
+    ("ospf_authentication", "link"),
+    ("ospf_authentication", "remove"),
+    ("renumber", "link"),
+)
+_ON_SESSION = (("neighbour_remove", "remove"), ("neighbour_remove", "shut_down"))
+#: Forms of the requests that must be refused.
+_REFUSABLE = (
+    *(("link_out", "remove"), ("renumber", "link"), ("neighbour_add", "set_up")),
+    *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
+    *(("service_filter", "close"), ("zone_filter", "close")),
+)
+
+
+class Request(NamedTuple):
+    """A requested change with its kind and method.
+
+    ``because`` is the word for the reason why the change must be refused, or "".
+    """
+
+    kind: str
+    method: str
+    change: Change
+    because: str = ""
+
+
+class Latent(NamedTuple):
+    """A fault that harms nobody today, with its kind and method."""
+
+    kind: str
+    method: str
+    change: Change
+
+
+class Draft(NamedTuple):
+    """Today's documented world, the latent faults, and the requests in the order of their text."""
+
+    world: World
+    faults: tuple[Latent, ...]
+    requests: tuple[Request, ...]
+
+    @property
+    def stages(self) -> Stages:
+        """The worlds between today's network and the target."""
+        return stages_of(self.world, self.faults, self.requests)
+
+
+def stages_of(
+    world: World,
+    faults: Iterable[Latent],
+    requests: Iterable[Request],
+    computed: Computed | None = None,
+) -> Stages:
+    """Return the stages of a request; changes that must be refused are not among them."""
+    made = [one.change for one in requests if not one.because]
+    return Stages(world, [one.change for one in faults], made, computed)
+
+
+def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
+    """Return a request of ``number`` changes. Raises RuntimeError if none is found.
+
+    The target is documentable, and there is an order in which no step does harm.
+    """
+    several = number > 1
+    is_ordered = several and rng.random() < _ORDERED
+    is_faulty = rng.random() < _FAULTY
+    because = rng.choice(sorted(REFUSED)) if several and rng.random() < _REFUSED else ""
+    for _ in range(WORLDS):
+        try:
+            world = draw_world(rng, routers, contingent=True)
+        except RuntimeError:
+            continue
+        for _ in range(_PLANS):
+            room = _draw_in(world, number - bool(because), rng, because, is_ordered=is_ordered)
+            if room is None or (is_faulty and not room.add_latent(rng)):
+                continue
+            if because and not room.add_refused(because, rng):
+                continue
+            found = room.finish(rng)
+            if found is not None:
+                return found
+    raise RuntimeError(f"no request of {number} changes in {WORLDS} worlds")
+
+
+def _draw_in(
+    world: World, number: int, rng: random.Random, because: str, *, is_ordered: bool
+) -> _Room | None:
+    """Return a room with ``number`` changes that can be made in order, or None.
+
+    The room has a place for a change that must be refused for the reason ``because``.
+    """
+    if because == "own_prefix" or rng.random() < _SPARE:
+        sessions = options(world, "neighbour_remove", "remove")
+        world = rng.choice(sessions).edit(world) if sessions else world
+    if is_ordered:
+        pairs = _pairs_by_link if rng.random() < _BY_LINK else _pairs_by_session
+        for tried, (today, first, second) in enumerate(pairs(world, rng)):
+            room = _Room(today)
+            # With two requests of which one is refused, only the first change of a pair is made.
+            # So a change that adds an alternative does not tell that nothing is refused.
+            made = [first, second][:number]
+            if room.is_pair(first, second) if number > 1 else room.is_safe(made):
+                room.made = made
+                return room if room.fill(number, rng, is_ordered=number > 1) else None
+            if tried >= _PAIRS:
+                return None
+        return None
+    room = _Room(_prepared(world, rng))
+    if room.today is None:
+        return None
+    return room if room.fill(number, rng, is_ordered=False) else None
+
+
+def _prepared(world: World, rng: random.Random) -> World:
+    """Return the world with something to bring back or to open, if that is possible."""
+    setups = (
+        ("link_out", "drain"),
+        ("link_out", "remove"),
+        ("router_out", "drain"),
+        ("neighbour_remove", "remove"),
+        ("neighbour_remove", "shut_down"),
+        ("zone_filter", "close"),
+        ("service_filter", "close"),
+    )
+    for kind, method in rng.sample(setups, rng.randint(1, 2)):
+        found = options(world, kind, method)
+        if found:
+            world = rng.choice(found).edit(world)
+    return world
+
+
+def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
+    """Yield a world without one link, the request to add it, and a change of another link.
+
+    The other link is the only path between some routers until the first link is in service.
+    """
+    before = bridges(inner_links(world))
+    outs = [*options(world, "link_out", "remove")]
+    for out in rng.sample(outs, len(outs)):
+        today = out.edit(world)
+        needed = bridges(inner_links(today)) - before
+        if frozenset(out.machines) in before or not needed:
+            continue
+        back = next((one for one in options(today, "link_back", "add") if one.key == out.key), None)
+        if back is None or documentable(today) is None:
+            continue
+        links = {
+            name_of(ends): frozenset(end.router for end in ends) for ends in running_links(today)
+        }
+        found = [
+            Request(kind, method, one)
+            for kind, method in _ON_LINK
+            for one in options(today, kind, method)
+            if links.get(one.key) in needed
+        ]
+        if found:
+            yield today, Request("link_back", "add", back), _one(found, rng)
+
+
+def _pairs_by_session(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
+    """Yield a world without one session, the request to add it, and the end of another session.
+
+    Both sessions are with the same autonomous system, which has no other one.
+    """
+    systems = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(world)}
+    outs = [
+        (Request(kind, method, one), start)
+        for kind, method, start in (
+            ("neighbour_remove", "remove", "set_up"),
+            ("neighbour_remove", "shut_down", "start"),
+        )
+        for one in options(world, kind, method)
+    ]
+    for out, start in rng.sample(outs, len(outs)):
+        key = out.change.key
+        others = {one for one, asn in systems.items() if asn == systems[key] and one != key}
+        today = out.change.edit(world)
+        back = next((one for one in options(today, "neighbour_add", start) if one.key == key), None)
+        if len(others) != 1 or back is None or documentable(today) is None:
+            continue
+        found = [
+            Request(kind, method, one)
+            for kind, method in _ON_SESSION
+            for one in options(today, kind, method)
+            if one.key in others
+        ]
+        if found:
+            yield today, Request("neighbour_add", start, back), _one(found, rng)
+
+
+def _shuffled(requests: Sequence[Request], rng: random.Random) -> list[Request]:
+    """Return requests in random order, in which each kind and method is equally likely first."""
+    names = sorted({(one.kind, one.method) for one in requests})
+    rank = {name: place for place, name in enumerate(rng.sample(names, len(names)))}
+    found = rng.sample(requests, len(requests))
+    return sorted(found, key=lambda one: rank[one.kind, one.method])
+
+
+def _one(requests: Sequence[Request], rng: random.Random) -> Request:
+    """Return a random request, with equal probability for each kind and method."""
+    kind, method = rng.choice(sorted({(one.kind, one.method) for one in requests}))
+    return rng.choice([one for one in requests if (one.kind, one.method) == (kind, method)])
+
+
+class _Room:
+    """The requests that are drawn in a world. Worlds between them are computed once."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        #: The changes that are made, in an order that does no harm.
+        self.made: list[Request] = []
+        self.faults: list[Latent] = []
+        self.refused: list[Request] = []
+        self._is_ordered = False
+        self._options: dict[tuple[str, str], tuple[Change, ...]] = {}
+        self._computed: Computed = {}
+
+    @property
+    def today(self) -> Facts | None:
+        """The facts that are documented today, or None if they cannot be documented."""
+        return documentable(self.world)
+
+    def _find(self, kind: str, method: str) -> tuple[Change, ...]:
+        if (kind, method) not in self._options:
+            self._options[kind, method] = options(self.world, kind, method)
+        return self._options[kind, method]
+
+    def stages(self, made: Sequence[Request]) -> Stages:
+        """Return the stages of some requests with the room's latent faults."""
+        return stages_of(self.world, self.faults, made, self._computed)
+
+    def is_safe(self, made: Sequence[Request]) -> bool:
+        """Return whether it does no harm to repair the faults and to make the changes in order."""
+        stages = self.stages(made)
+        return stages.is_safe(range(len(stages.parts)))
+
+    def is_pair(self, first: Request, second: Request) -> bool:
+        """Return whether the second change does harm before the first one, but not after it."""
+        if first.change.holds & second.change.holds:
+            return False
+        # Both changes are in the target in either order. Otherwise the loss that the second change
+        # causes would be documented.
+        stages, number = self.stages([first, second]), len(first.change.machines)
+        order = stages.straightforward()
+        return stages.is_safe(order) and stages.does_harm([*order[number:], *order[:number]])
+
+    def fill(self, number: int, rng: random.Random, *, is_ordered: bool) -> bool:
+        """Add random changes until there are ``number``; return whether that was possible."""
+        self._is_ordered = is_ordered
+        for _ in range(_OTHERS):
+            if len(self.made) >= number:
+                break
+            one = self._draw_one(rng)
+            if one is None or self._parts + len(one.change.machines) > _MOST_PARTS:
+                continue
+            if self.is_safe([*self.made, one]):
+                self.made.append(one)
+        return len(self.made) == number
+
+    def _draw_one(self, rng: random.Random) -> Request | None:
+        names = [(kind, one.name) for kind, some in KINDS.items() for one in some]
+        if rng.random() < _ALIKE:
+            names = [name for name in names if name in _REFUSABLE]
+        # Each kind comes at most once, and each kind is equally likely.
+        kinds = {kind for kind, _ in names} - self._kinds
+        if not kinds:
+            return None
+        kind = rng.choice(sorted(kinds))
+        method = rng.choice([one for other, one in names if other == kind])
+        free = [one for one in self._find(kind, method) if not self._held & one.holds]
+        return Request(kind, method, rng.choice(free)) if free else None
+
+    @property
+    def _kinds(self) -> set[str]:
+        return {one.kind for one in self.made}
+
+    @property
+    def _parts(self) -> int:
+        return sum(len(one.change.machines) for one in self.made)
+
+    @property
+    def _held(self) -> set[str]:
+        """The settings that no further change or fault may affect."""
+        changes = [one.change for one in (*self.made, *self.refused)]
+        changes += [one.change for one in self.faults]
+        return {setting for change in changes for setting in change.holds}
+
+    def add_latent(self, rng: random.Random) -> bool:
+        """Add a fault that is invisible today and makes the target wrong; return whether one fits.
+
+        If the fault has several parts, each of them alone makes the target wrong.
+        Faults are drawn for the target, because settings that traffic moves to exist only there.
+        """
+        stages = self.stages(self.made)
+        target, today, wanted = stages.at(()), stages.today, stages.target
+        if today is None or wanted is None:
+            return False
+        found = candidates(self.world, target, _only_in_target(self.world, target, today, wanted))
+        for kind, method, change in _spread(found, rng)[:_LATENT]:
+            if self._held & change.holds:
+                continue
+            now = facts_with(self.world, change)
+            if now is None or misfits(today, now):
+                continue
+            self.faults = [Latent(kind, method, change)]
+            stages = self.stages(self.made)
+            shown = [stages.of_faults, *({part} for part in stages.of_faults)]
+            left = [stages.facts(some) for some in shown]
+            is_shown = all(now is not None and misfits(wanted, now) for now in left)
+            if is_shown and self.is_safe(self.made):
+                return True
+            self.faults = []
+        return False
+
+    def add_refused(self, because: str, rng: random.Random) -> bool:
+        """Add a change that must be refused for this reason; return whether there is any.
+
+        Made alone in the target, it ends something documented, or it is impossible.
+        """
+        stages = self.stages(self.made)
+        target = stages.at(())
+        found = [
+            Request(kind, method, change, because)
+            for kind, method, change in REFUSED[because](self.world, target)
+            if kind not in self._kinds and not self._held & change.holds
+        ]
+        for one in _shuffled(found, rng):
+            if because in {"no_redundancy", "documented_service"}:
+                then = predicted(one.change.edit(target))
+                if not _ends_traffic(because, stages, then):
+                    continue
+            self.refused = [one]
+            return True
+        return False
+
+    def finish(self, rng: random.Random) -> Draft | None:
+        """Return the request with its contingencies, or None if the target is unsuitable."""
+        stages = self.stages(self.made)
+        target = stages.at(())
+        wanted = documentable(target)
+        if wanted is None:
+            return None
+        lasting = with_contingencies(target, wanted, rng)
+        if lasting is None:
+            return None
+        ordered = self._arrange(rng)
+        if ordered is None:
+            return None
+        requests = [*ordered]
+        for one in self.refused:
+            requests.insert(rng.randrange(len(requests) + 1), one)
+        # Of all pairs whose traffic must work the whole time, whatever changes.
+        pairs = [
+            (fact.source, fact.target)
+            for fact, value in wanted.items()
+            if fact.sort == "ping" and value == WORKS and (stages.today or {}).get(fact) == WORKS
+        ]
+        world = self.world.model_copy(
+            update={
+                "contingencies": lasting.contingencies,
+                "only_saved_survives": lasting.only_saved_survives,
+                "probed": tuple(rng.sample(pairs, min(_PROBED, len(pairs)))),
+            }
+        )
+        return Draft(world, tuple(self.faults), tuple(map(self._told, requests)))
+
+    def _arrange(self, rng: random.Random) -> list[Request] | None:
+        """Return the changes in a random order that has a safe order of parts, or None.
+
+        If the order decides, documented traffic is lost in the order of the text, in that of the
+        machines' names, and in most random orders of the machines.
+        """
+        orders = [rng.sample(self.made, len(self.made)) for _ in range(6)]
+        if not self._is_ordered:
+            return orders[0] if self._has_safe_order(orders[0]) else None
+        for order in [*orders, self.made[::-1]]:
+            stages = self.stages(order)
+            if not _loses(stages, _one_by_one(stages, stages.straightforward())):
+                continue
+            if not _loses(stages, _one_by_one(stages, stages.by_machine())):
+                return None
+            machines = sorted({part.machine for part in stages.parts})
+            tried = [rng.sample(machines, len(machines)) for _ in range(_TRIED)]
+            lost = [_loses(stages, _by_machines(stages, some)) for some in (machines, *tried)]
+            is_hard = lost[0] and sum(lost[1:]) >= _HARMFUL
+            return order if is_hard and self._has_safe_order(order) else None
+        return None
+
+    def _has_safe_order(self, made: Sequence[Request]) -> bool:
+        """Return whether the search of ``Stages`` finds a safe order."""
+        return next(self.stages(made).safe_orders(), None) is not None
+
+    def _told(self, one: Request) -> Request:
+        if (one.kind, one.method) != ("neighbour_add", "set_up") or one.because == "own_prefix":
+            return one
+        words = announcing(one.change.words, announced(self.world, one.change))
+        return one._replace(change=replace(one.change, words=words))
+
+
+def _one_by_one(stages: Stages, order: Sequence[int]) -> list[Left]:
+    """Return the parts that each turn makes: the repairs first, then one part after another."""
+    return [stages.of_faults, *(frozenset({part}) for part in order)]
+
+
+def _by_machines(stages: Stages, machines: Sequence[str]) -> list[Left]:
+    """Return the parts that each turn makes: all parts of a machine, with repairs of faults."""
+    return [
+        frozenset(place for place, part in enumerate(stages.parts) if part.machine == machine)
+        for machine in machines
+    ]
+
+
+def _loses(stages: Stages, turns: Sequence[Left]) -> bool:
+    """Return whether documented traffic is known to be lost when the turns are made in order."""
+    left = stages.every
+    for turn in turns:
+        harm = stages.harms(left, left - turn) if turn else []
+        if any(rule in _TRAFFIC for rule, _ in harm or ()):
+            return True
+        left -= turn
+    return False
+
+
+def _ends_traffic(because: str, stages: Stages, then: Facts | None) -> bool:
+    """Return whether ``then`` lacks traffic that is documented today and for the target."""
+    today, wanted = stages.today, stages.target
+    if then is None or today is None or wanted is None:
+        return False
+    return any(
+        today.get(fact) == wanted.get(fact) == WORKS
+        and (because == "no_redundancy" or fact.sort == "service")
+        for fact in misfits(wanted, then)
+    )
+
+
+def _only_in_target(today: World, target: World, before: Facts, after: Facts) -> set[str]:
+    """Return the ports, peers and route maps that carry documented traffic only in the target."""
+    links = _crossed(target, after) - _crossed(today, before)
+    links |= inner_links(target) - inner_links(today)
+    ports = {
+        port
+        for link in target.links
+        if frozenset((link.one[0], link.other[0])) in links
+        for _, port in (link.one, link.other)
+    }
+    sessions = {fact for fact in after if fact.sort == "session" and fact not in before}
+    exits = {
+        frozenset(way)
+        for way in _crossed(target, after) - _crossed(today, before)
+        if not way <= target.names
+    } | {frozenset((fact.source, fact.target)) for fact in sessions}
+    peers = {
+        word
+        for router in target.routers
+        for peer in router.bgp.peers
+        if frozenset((router.name, peer.description)) in exits
+        for word in (peer.address, peer.route_map_in, peer.route_map_out)
+        if word
+    }
+    return ports | peers
+
+
+def _crossed(world: World, facts: Facts) -> set[frozenset[str]]:
+    """Return the pairs of machines between which documented paths have a link."""
+    gate = {host.name: world.far[host.name, host.port.name][0] for host in world.hosts}
+    found = set()
+    for fact, value in facts.items():
+        if fact.sort == "way":
+            crossed = [fact.source, *value.split(), fact.target]
+            found |= {frozenset(pair) for pair in pairwise(crossed)}
+    return found | {frozenset(pair) for pair in gate.items()}
+
+
+def _spread(
+    found: Sequence[tuple[str, str, Change]], rng: random.Random
+) -> list[tuple[str, str, Change]]:
+    """Return the faults in random order, in which each kind comes once before any comes twice."""
+    by_kind: dict[str, list[tuple[str, str, Change]]] = {}
+    for one in rng.sample(found, len(found)):
+        by_kind.setdefault(one[0], []).append(one)
+    rounds = zip_longest(*(by_kind[kind] for kind in rng.sample(sorted(by_kind), len(by_kind))))
+    return [one for some in rounds for one in some if one is not None]
+
+
+def facts_with(world: World, fault: Change) -> Facts | None:
+    """Return a world's facts with a fault, or None if they rest on a tie or it cannot exist."""
+    try:
+        edited = fault.edit(world)
+    except MissingSettingError:  # the settings exist only in the target
+        return None
+    return predicted(edited, tested=world)
+
+
+def documentable(world: World) -> Facts | None:
+    """Return the facts of a world if its documentation can state them, else None."""
+    tables = settle(world, anyhow=True)
+    if tables.doubtful:
+        return None
+    seen = expected(world, tables, Follower(world, tables.fib))
+    return facts_of(world, seen) if is_documentable(world, seen) else None

@@ -1,0 +1,118 @@
+"""Faults that harm nobody until a requested change is made."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from backbone_requests import SORTS, load, plan_of
+
+from netarena_backbone.fault.change import MissingSettingError, on_ospf_port, simple
+from netarena_backbone.planned.latent import IDLE, candidates, find
+from netarena_backbone.planned.refusal import options
+from netarena_backbone.planned.request import Request, _Room, facts_with
+from netarena_backbone.planned.stages import Stages
+from netarena_backbone.planned.table import KINDS, SETUPS
+from netarena_backbone.state import intended, misfits, predicted
+from netarena_backbone.world.model import World
+
+NAMES = [name for name in SORTS if SORTS[name].faulty]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latent_fault_is_invisible_today_and_visible_in_the_target(name: str) -> None:
+    plan = plan_of(load(name))
+    stages = plan.stages
+    assert stages.faults
+    assert plan.present != plan.world
+    assert misfits(intended(plan.world), intended(plan.present)) == []
+    after = stages.facts(stages.of_faults)
+    assert after is not None
+    assert misfits(intended(plan.target), after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latent_fault_is_found_again_by_its_names(name: str) -> None:
+    plan = plan_of(load(name))
+    for action, change in zip(plan.faults, plan.stages.faults, strict=True):
+        names = action.kind, action.method, str(action.parameters["key"])
+        found = find(plan.world, plan.target, *names)
+        assert found.holds == change.holds
+        assert found.edit(plan.world) == plan.present
+        with pytest.raises(StopIteration):
+            find(plan.world, plan.target, *names[:2], "no such key")
+
+
+@pytest.fixture(scope="module")
+def added(world: World) -> Stages:
+    """Return the stages of a request to bring a link into service."""
+    out = options(world, "link_out", "remove")[0]
+    today = out.edit(world)
+    (back,) = options(today, "link_back", "add")
+    assert back.key == out.key
+    return Stages(today, (), [back])
+
+
+def test_settings_of_idle_ports_have_no_effect_until_the_link_is_in_service(
+    added: Stages,
+) -> None:
+    today, target = added.world, added.at(())
+    ports = {port for link in target.links for _, port in (link.one, link.other)}
+    idle = [one for one in candidates(today, target, ports) if one[2].key.startswith("idle ")]
+    assert {(kind, method) for kind, method, _ in idle} >= {
+        ("ospf_timers", "hello"),
+        ("ospf_timers", "dead"),
+        ("ospf_cost", "high"),
+    }
+    seen = set()
+    for kind, method, change in idle:
+        assert method in {one.name for one in IDLE[kind]}
+        assert predicted(change.edit(today)) == added.today
+        then = predicted(change.edit(target))
+        assert then is not None
+        if misfits(intended(target), then):
+            seen.add(kind)
+    assert "ospf_timers" in seen
+
+
+def test_only_settings_that_the_target_begins_to_use_are_candidates(added: Stages) -> None:
+    (change,) = added.changes
+    port = next(iter(change.holds)).split()[-1]
+    found = candidates(added.world, added.at(()), {port})
+    assert found
+    for _, _, one in found:
+        assert any(port in setting.split() for setting in one.holds)
+    assert candidates(added.world, added.at(()), ()) == []
+
+
+def test_fault_in_settings_that_only_the_target_has_cannot_exist_today(added: Stages) -> None:
+    """OSPF does not run today on the ports of the link."""
+    (change,) = added.changes
+    port = next(one for one in change.holds if one.startswith(f"{change.machine} ")).split()[-1]
+    edit = on_ospf_port(change.machine, port, cost=9)
+    with pytest.raises(MissingSettingError, match=f"{port} of {change.machine} has no OSPF"):
+        edit(added.world)
+    fault = simple(change.machine, f"has OSPF cost 9 at {port}", edit, f"ospf {port}")
+    assert facts_with(added.world, fault) is None
+    assert facts_with(added.at(()), fault)
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: World) -> None:
+    """A route map may have lost all of its entries, for example."""
+    for method in KINDS[kind]:
+        name = kind, method.name
+        starts = [world]
+        if name in SETUPS:
+            starts = [one.edit(world) for one in options(world, *SETUPS[name])][:2]
+        for today in starts:
+            for change in options(today, *name)[:3]:
+                candidates(today, change.edit(today), ())
+
+
+def test_room_without_a_suitable_fault_adds_none(world: World) -> None:
+    """A closed service moves no traffic to other settings."""
+    room = _Room(world)
+    room.made = [Request("service_filter", "close", options(world, "service_filter", "close")[0])]
+    assert not room.add_latent(random.Random(1))
+    assert room.faults == []

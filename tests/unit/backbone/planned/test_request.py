@@ -1,0 +1,124 @@
+"""Drawn change requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import pytest
+from backbone_requests import SORTS, load, plan_of
+
+from netarena.model import Query
+from netarena_backbone.planned.plan import actions_of
+from netarena_backbone.planned.request import (
+    Draft,
+    Latent,
+    Request,
+    _pairs_by_link,
+    _pairs_by_session,
+    _Room,
+    documentable,
+)
+from netarena_backbone.planned.table import KINDS
+from netarena_backbone.query import case_of
+from netarena_backbone.state import intended, predicted
+from netarena_backbone.world.contingency import during
+from netarena_backbone.world.model import Rule, World
+from netarena_network.action import faults_of
+
+NAMES = [*SORTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_query_with_a_request_is_read_as_it_was_drawn(name: str) -> None:
+    query = Query.model_validate_json(load(name).model_dump_json())
+    plan = plan_of(query)
+    named = zip(plan.faults, plan.stages.faults, strict=True)
+    faults = tuple(Latent(one.kind, one.method, change) for one, change in named)
+    again = actions_of(Draft(plan.world, faults, plan.requests))
+    assert again == faults_of(query)
+    assert [one.change.words for one in plan.requests] == [
+        one.words for one in again[len(faults) :]
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drawn_request_has_the_properties_of_its_label(name: str) -> None:
+    sort, plan = SORTS[name], plan_of(load(name))
+    assert len(plan.requests) == int(sort.label.rpartition("_")[2])
+    assert len(plan.faults) == sort.faulty
+    assert len(plan.refused) == sort.refused
+    assert len({one.kind for one in plan.requests if not one.because}) == len(plan.requests) - len(
+        plan.refused
+    )
+    assert plan.doubts() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_two_changes_of_a_request_affect_the_same_setting(name: str) -> None:
+    plan = plan_of(load(name))
+    changes = [*plan.stages.faults, *(one.change for one in plan.requests)]
+    assert not any(one.holds & other.holds for one, other in combinations(changes, 2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documentation_of_target_and_contingencies_rests_on_no_tie(name: str) -> None:
+    query = load(name)
+    case, plan = case_of(query), plan_of(query)
+    assert case.wanted == intended(plan.target) == documentable(plan.target)
+    assert case.of_today.wanted == documentable(plan.world)
+    assert case.contingencies
+    for one in case.contingencies:
+        assert predicted(during(plan.target, one)) == case.wanted_in(one)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if SORTS[name].ordered])
+def test_order_decides_and_neither_text_nor_names_are_a_safe_order(name: str) -> None:
+    stages = plan_of(load(name)).stages
+    faults = sorted(stages.of_faults)
+    assert [*stages.harmful_orders()] == [
+        [*faults, *stages.straightforward()],
+        [*faults, *stages.by_machine()],
+    ]
+    assert next(stages.safe_orders())
+
+
+@pytest.mark.parametrize("pairs", [_pairs_by_link, _pairs_by_session])
+def test_second_change_of_a_pair_needs_the_first_one(
+    pairs: Callable[[World, random.Random], Iterator[tuple[World, Request, Request]]],
+    world: World,
+) -> None:
+    stored = [world, *(plan_of(load(name)).target for name in NAMES)]
+    found = [one for some in stored for one in pairs(some, random.Random(1))][:6]
+    decided = 0
+    for today, first, second in found:
+        room = _Room(today)
+        if not room.is_pair(first, second):
+            continue
+        decided += 1
+        assert not room.is_pair(second, first)
+        stages = room.stages([second, first])
+        assert stages.does_harm(stages.straightforward())
+        assert [*stages.safe_orders()]
+    assert decided
+
+
+def test_world_whose_zones_are_not_treated_alike_cannot_be_documented(world: World) -> None:
+    assert documentable(world) == intended(world)
+    zone = next(
+        one for one in world.zones if sum(host.zone == one.name for host in world.hosts) > 1
+    )
+    host = next(one for one in world.hosts if one.zone == zone.name)
+    router, port = world.far[host.name, host.port.name]
+    rule = Rule(out=port)
+    uneven = world.edit(router, lambda one: one.model_copy(update={"rules": (rule, *one.rules)}))
+    assert documentable(uneven) is None
+
+
+def test_all_kinds_of_requests_can_be_listed(world: World) -> None:
+    """No method fails in a world in which it has nothing to change."""
+    for kind, methods in KINDS.items():
+        for method in methods:
+            keys = [change.key for change in method.changes(world)]
+            assert len({*keys}) == len(keys), f"{kind} {method.name}"
