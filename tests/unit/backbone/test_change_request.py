@@ -28,7 +28,8 @@ from netarena_backbone.world.render import recipe
 
 NAMES = [*SORTS]
 METHODS = [(kind, one.name) for kind, methods in KINDS.items() for one in methods]
-_WORD = re.compile(r"[\w./:-]*\d[\w./:-]*")
+#: A word with a digit. The number of an OSPF area counts only together with the word "area".
+_WORD = re.compile(r"area \d+|[\w./:-]*\d[\w./:-]*")
 
 
 def _parts(name: str) -> PromptParts:
@@ -46,7 +47,7 @@ def _texts(recipe: Recipe) -> list[str]:
 
 
 def _values(texts: Iterator[str] | list[str]) -> set[str]:
-    """Return the words that contain a digit."""
+    """Return the values in texts: words that contain a digit, and areas."""
     return {word.rstrip(".,:") for text in texts for word in _WORD.findall(text)}
 
 
