@@ -351,8 +351,8 @@ class _Room:
     def add_latent(self, rng: random.Random) -> bool:
         """Add a fault that is invisible today and makes the target wrong; return whether one fits.
 
-        If the fault has several parts, each of them alone makes the target wrong.
-        Faults are drawn for the target, because settings that traffic moves to exist only there.
+        If the fault has several parts, each of them alone makes the target wrong. Faults are drawn
+        for the target, because settings that traffic moves to exist only there.
         """
         stages = self.stages(self.made)
         target, today, wanted = stages.at(()), stages.today, stages.target

@@ -5,8 +5,8 @@ edits. A part is *left* until the agent has made it (a requested change) or repa
 With all parts left, the world is the network at the start; with none left, it is the target.
 
 A step does harm only if it does the same harm according to today's documentation and according to
-that of the target. Sessions and adjacencies that a requested change takes
-down while it is made may be down in any step.
+that of the target. Sessions and adjacencies that a requested change takes down while it is made may
+be down in any step.
 """
 
 from __future__ import annotations
