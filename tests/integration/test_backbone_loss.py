@@ -96,6 +96,8 @@ async def test_cancelled_command_ends_the_probes_before_a_contingency() -> None:
             there, back, inside = (await look(net)).lost_s
             assert inside == 0.0
             assert all(0.5 <= one <= 2.0 for one in (there, back))
+            # an observation without another command repeats the loss
+            assert (await look(net)).lost_s == (there, back, inside)
             # nothing is sent in a contingency
             await net.restore(("r0", "r1"))
             assert (await look(net)).lost_s == (0.0, 0.0, 0.0)

@@ -432,8 +432,10 @@ class Lab(Worker):
         return 0 if self._probes is None else self._probes.sent()
 
     def _end_probes(self) -> None:
+        """Stop sending requests before a contingency, which does not report earlier losses."""
         if self._probes is not None:
             self._probes.end()
+            self._probes.clear()
 
     def _watch(self) -> str:
         self._wires.follow()
@@ -471,6 +473,7 @@ class Lab(Worker):
 
     def restore(self, cable: list[str]) -> None:
         """Plug the cable between two machines in again."""
+        self._end_probes()
         self._wires.restore(*cable)
         self._changed = True
 
@@ -523,7 +526,8 @@ class Lab(Worker):
         )
         self._converge_s -= self._settling.took_s
         self._changed = False
-        self._end_probes()
+        if self._probes is not None:
+            self._probes.end()
         size = len(self._setup.endpoints)
         # The time that the daemons need to converge is not padded.
         with padded(backbone_s(size * (size - 1))):

@@ -120,6 +120,8 @@ class Probes:
     ) -> None:
         """Open the sockets; nothing is sent before ``begin``."""
         self._pairs = tuple(pairs)
+        #: The result of ``take``, and whether it is out of date.
+        self._lost_s, self._is_new = (0.0,) * len(self._pairs), False
         self._targets = [endpoints[target][1] for _, target in self._pairs]
         self._tally = Tally([socket.inet_aton(one) for one in self._targets])
         self._sockets: dict[int, socket.socket] = {}
@@ -154,6 +156,7 @@ class Probes:
 
     def begin(self, machine: str) -> None:
         """Start to send, unless requests are already being sent, and to count on a machine."""
+        self._is_new = True
         if self._thread is None:
             self._identifiers = identifiers(len(self._pairs))
             self._sequences = [0 for _ in self._pairs]
@@ -195,10 +198,20 @@ class Probes:
             ) from self._error
 
     def take(self) -> tuple[float, ...]:
-        """Return the seconds of loss of each pair since the last call; call ``end`` before."""
-        self._read()
-        self._filter([])
-        return self._tally.take()
+        """Return the seconds of loss of each pair since ``begin``; call ``end`` before.
+
+        Further calls return the same values until the next ``begin`` or ``clear``, so that repeated
+        observations of a network are equal.
+        """
+        if self._is_new:
+            self._read()
+            self._filter([])
+            self._lost_s, self._is_new = self._tally.take(), False
+        return self._lost_s
+
+    def clear(self) -> None:
+        """Set the seconds of loss to 0, unless ``take`` has not been called since ``begin``."""
+        self._lost_s = (0.0,) * len(self._pairs)
 
     def _join(self) -> None:
         if self._thread is not None:

@@ -138,8 +138,8 @@ class Observation(Record):
     ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
     ``touched`` are machines whose settings differ from those before an agent's first command there.
     ``leftover`` are indices of the setup's ``edits`` of which some setting still exists.
-    ``lost_s`` are the seconds of loss of each pair of ``probed`` since the last observation (see
-    ``real/probe.py``), or since the opening. It is empty without pairs, and JSON then omits it.
+    ``lost_s`` are the seconds of loss of each pair of ``probed`` during the last command and until
+    convergence (see ``real/probe.py``). It is empty without pairs, and JSON then omits it.
     """
 
     small: tuple[str, ...]
