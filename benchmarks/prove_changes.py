@@ -64,7 +64,7 @@ class Task(NamedTuple):
 
     @property
     def is_seen(self) -> bool:
-        """Whether any stage differs from the world documented today in a tested fact."""
+        """Whether any fact in any stage differs from those that are documented today."""
         return any(facts != self.wanted[0] for facts in self.wanted)
 
 

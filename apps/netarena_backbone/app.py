@@ -205,22 +205,18 @@ class Backbone(NetworkApplication):
         return solution.look(query)
 
     def every_solution(self, query: Query) -> Iterator[Sequence[str]]:
-        """Yield the safe orders; for a change request, up to two safe orders of its parts."""
+        """Return the safe orders; for a change request, up to two safe orders of its parts."""
         plan = case_of(query).plan
         if plan is None:
-            yield from super().every_solution(query)
-            return
-        for order in plan.stages.safe_orders():
-            yield [one.reply for one in solution.changes(query, order)]
+            return super().every_solution(query)
+        return solution.replies(query, plan.stages.safe_orders())
 
     def hasty(self, query: Query) -> Iterator[Sequence[str]]:
-        """Yield orders that do harm; for a change request, the order of its text and of names."""
+        """Return orders that do harm; for a change request, the order of its text and of names."""
         plan = case_of(query).plan
         if plan is None:
-            yield from super().hasty(query)
-            return
-        for order in plan.stages.harmful_orders():
-            yield [one.reply for one in solution.changes(query, order)]
+            return super().hasty(query)
+        return solution.replies(query, plan.stages.harmful_orders())
 
     def demonstrate(self, query: Query) -> Sequence[str]:
         plan = case_of(query).plan

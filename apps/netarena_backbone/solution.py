@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from netarena.sdk import Query, Repair
 from netarena_backbone.query import case_of
@@ -51,6 +51,12 @@ def changes(query: Query, order: Sequence[int]) -> list[Repair]:
         )
         for step in case.plan.commands(order)
     ]
+
+
+def replies(query: Query, orders: Iterable[Sequence[int]]) -> Iterator[list[str]]:
+    """Yield the replies that make the parts of a change request, for each of the orders."""
+    for order in orders:
+        yield [one.reply for one in changes(query, order)]
 
 
 def _repair(query: Query, words: str, one: Command, *, saves: bool) -> Repair:

@@ -443,6 +443,10 @@ class Planned(NamedTuple):
     settings: Collection[int]
     told: Sequence[str]
 
+    def unset(self, seen: Observation) -> list[str]:
+        """Return the requested settings that are missing, and the refused ones that are there."""
+        return [self.told[part] for part in seen.leftover if part in self.settings]
+
 
 def judge(  # noqa: PLR0913 -- the parts of a verdict
     world: World,
@@ -473,7 +477,7 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
     else:
         both = planned.today, wanted
         harmed = harms_of_both(world, both, old, new, planned.interrupted)
-        unset = [planned.told[part] for part in seen.leftover if part in planned.settings]
+        unset = planned.unset(seen)
     others = [fact for fact in moved(wanted, old, new) if fact not in {one for _, one in harmed}]
     healed = [fact for fact in sorted(was_wrong) if fact not in {*wrong}]
     needless = seen.touched if false_alarm else ()
@@ -541,7 +545,7 @@ def left(told: Sequence[str], episode: Episode) -> list[str]:
 
 
 def _last(episode: Episode) -> Observation | None:
-    """Return the last settled state of an episode, or None if there is none."""
+    """Return the last settled state of an episode, or None if it has no settled state."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     found = [state for state in states if state is not None]
     return read(found[-1]) if found else None

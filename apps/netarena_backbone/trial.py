@@ -76,8 +76,9 @@ def _compare(
     seen = read(state)
     wanted = case.wanted if restored else case.wanted_in(contingency)
     now = facts_of(case.world, seen)
+    unset = [] if case.plan is None else case.plan.judged.unset(seen)
     other = (
-        *([] if case.plan is None else map("not as requested: {}".format, case.plan.unset(seen))),
+        *(f"not as requested: {setting}" for setting in unset),
         *(f"{daemon} has ended" for daemon in seen.down),
         *(["the network did not converge"] if not seen.settled else []),
     )

@@ -103,7 +103,11 @@ class Tickets:
         return False
 
     def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
-        """Return the reply that declares the end with these causes and these refused changes."""
+        """Return the reply that declares the end with these causes and these refused changes.
+
+        By default no change is requested, so that none can be refused: raises NotImplementedError
+        with ``refused``.
+        """
         if refused:
             raise NotImplementedError
         return self.declare(causes)

@@ -108,7 +108,10 @@ def candidates(today: World, target: World, near: Collection[str]) -> list[tuple
 
 
 def find(today: World, target: World, kind: str, method: str, key: str) -> Change:
-    """Return a fault by its names; raises StopIteration if there is none."""
+    """Return the fault with these names.
+
+    Raises StopIteration if neither today's network nor the target has such a fault.
+    """
     tables = ((IDLE, today), (KINDS, target), (LASTING, target))
     return next(
         change

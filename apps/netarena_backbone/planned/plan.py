@@ -17,11 +17,11 @@ from netarena_backbone.fault.change import Change
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.planned.latent import find as find_latent
 from netarena_backbone.planned.refusal import REFUSED, options
-from netarena_backbone.planned.request import Draft, Request, documentable
+from netarena_backbone.planned.request import Draft, Latent, Request, documentable
 from netarena_backbone.planned.stages import Stages
 from netarena_backbone.planned.table import KINDS
 from netarena_backbone.state import Planned, misfits
-from netarena_backbone.world.lab_spec import Edit, Observation
+from netarena_backbone.world.lab_spec import Edit
 from netarena_backbone.world.model import World
 from netarena_backbone.world.render import recipe
 from netarena_network.action import Command, Fault
@@ -47,15 +47,12 @@ def is_requested(action: Fault) -> bool:
 def actions_of(draft: Draft) -> tuple[Fault, ...]:
     """Return the actions of a request: the latent faults, then the requests in their order."""
     target = draft.stages.at(())
-    faults = [
-        _action(target, one.kind, one.method, one.change, {}, is_fault=True) for one in draft.faults
-    ]
+    faults = [_action(one, target, one.change.edit(target), {}) for one in draft.faults]
     requests = [
         _action(
+            one,
+            one.change.edit(draft.world),
             draft.world,
-            one.kind,
-            one.method,
-            one.change,
             {CHANGE: number, **({_BECAUSE: one.because} if one.because else {})},
         )
         for number, one in enumerate(draft.requests, start=1)
@@ -63,26 +60,19 @@ def actions_of(draft: Draft) -> tuple[Fault, ...]:
     return (*faults, *requests)
 
 
-def _action(  # noqa: PLR0913 -- the parts of an action
-    world: World,
-    kind: str,
-    method: str,
-    change: Change,
-    parameters: dict[str, int | str],
-    *,
-    is_fault: bool = False,
+def _action(
+    one: Latent | Request, right: World, wrong: World, parameters: dict[str, int | str]
 ) -> Fault:
-    edited = change.edit(world)
-    there, back = orders(world, edited), orders(edited, world)
-    inject, repair = (there, back) if is_fault else (back, there)
+    """Return the action whose repair turns the world ``wrong`` into the world ``right``."""
+    inject, repair = orders(right, wrong), orders(wrong, right)
     return Fault(
-        kind=kind,
-        method=method,
-        machine=change.machine,
-        parameters={"key": change.key, **parameters},
-        words=change.words,
-        inject=tuple(Command(machine=one, command=line) for one, line in inject),
-        repair=tuple(Command(machine=one, command=line) for one, line in repair),
+        kind=one.kind,
+        method=one.method,
+        machine=one.change.machine,
+        parameters={"key": one.change.key, **parameters},
+        words=one.change.words,
+        inject=tuple(Command(machine=name, command=line) for name, line in inject),
+        repair=tuple(Command(machine=name, command=line) for name, line in repair),
     )
 
 
@@ -189,15 +179,14 @@ class Plan:
                 found.append(Step(machine, command, changes[part.owner].words))
         return found
 
-    def unset(self, seen: Observation) -> list[str]:
-        """Return the requested settings that are missing, and the refused ones that are there."""
-        return [self.told[part] for part in seen.leftover if part in self.settings]
-
     @cached_property
     def judged(self) -> Planned:
-        """What the judgement of a step needs. Raises ValueError if today's facts rest on a tie."""
+        """What the judgement of a step needs.
+
+        Raises ValueError if today's facts depend on a tie.
+        """
         if self.stages.today is None:
-            raise ValueError("today's documentation rests on a tie")
+            raise ValueError("today's documentation depends on a tie")
         return Planned(self.stages.today, self.stages.interrupted, self.settings, self.told)
 
     def doubts(self) -> list[str]:

@@ -546,7 +546,7 @@ def _spread(
 
 
 def facts_with(world: World, fault: Change) -> Facts | None:
-    """Return a world's facts with a fault, or None if they rest on a tie or it cannot exist."""
+    """Return a world's facts with a fault, or None if they depend on a tie or it cannot exist."""
     try:
         edited = fault.edit(world)
     except MissingSettingError:  # the settings exist only in the target

@@ -154,7 +154,7 @@ class Stages:
         return all(self.harms(*step) == [] for step in self.steps(order))
 
     def does_harm(self, order: Sequence[int]) -> bool:
-        """Return whether making the parts in this order does harm that rests on no tie."""
+        """Return whether making the parts in this order does harm that depends on no tie."""
         return any(self.harms(*step) for step in self.steps(order))
 
     def straightforward(self) -> list[int]:
@@ -209,7 +209,7 @@ class Stages:
     def harmful_orders(self) -> Iterator[list[int]]:
         """Yield the order of the request and that of the machines' names if they do harm.
 
-        Latent faults are repaired first. Orders whose harm rests on a tie are omitted.
+        Latent faults are repaired first. Orders whose harm depends on a tie are omitted.
         """
         faults = sorted(self.of_faults)
         for order in (self.straightforward(), self.by_machine()):

@@ -85,7 +85,7 @@ def test_prompt_has_documentation_of_today_and_all_that_differs_afterwards(name:
     for one in case.contingencies:
         assert f"\n- {one.name}: " in rules
     assert "Contingencies after the changes: " in rules
-    # each fact that differs is told
+    # the prompt states each fact that differs
     wrong = misfits(today.wanted, case.wanted)
     for fact in wrong:
         if fact.sort == "way":
