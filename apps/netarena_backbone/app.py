@@ -238,6 +238,14 @@ class Backbone(NetworkApplication):
             return plan.doubts()
         return table.doubts(case_of(query).world, faults_of(query))
 
+    def version_of(self, config: Config) -> str:
+        labels = cast("BackboneConfig", config).error_types or ()
+        is_planned = any(one in query.CHANGES for one in labels)
+        return query.CHANGES_VERSION if is_planned else query.VERSION
+
+    def versions(self) -> Mapping[str, str]:
+        return {query.VERSION: "faults", query.CHANGES_VERSION: "change requests"}
+
     def drawer(self, config: Config) -> Drawer:
         return query.drawer(cast("BackboneConfig", config))
 

@@ -34,6 +34,8 @@ from netarena_network.action import Fault, action_of, faults_of
 
 #: Must be increased with every change after which a seed generates a different query.
 VERSION = "6"
+#: The same for configs whose labels include change requests.
+CHANGES_VERSION = "7"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12

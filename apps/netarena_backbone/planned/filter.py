@@ -11,8 +11,8 @@ from netarena_backbone.planned.requested import Piece, listed, requested
 from netarena_backbone.world.model import Host, Offer, Rule, World, Zone
 from netarena_backbone.world.render import rule_text
 
-#: The setting of a filter rule. The effect of two rules may depend on their order, so that two
-#: requests never change the rules of one router.
+#: The setting of an inserted filter rule. The effect of two rules may depend on their order, so
+#: that two requests never insert rules on one router.
 _HELD = "rules"
 
 
@@ -66,7 +66,7 @@ def _open_zone(world: World) -> Iterator[Change]:
                 f"{zone.name} {other.name}",
                 f"Open zone {zone.name} to zone {other.name}: on {listed(names)}, remove the rule "
                 f"of FORWARD that drops all packets from {other.block} to {zone.block}",
-                [Piece(name, on_items(name, "rules", dropped(rule)), _HELD) for name in names],
+                [_removal(name, rule) for name in names],
             )
 
 
@@ -119,8 +119,13 @@ def _open_service(world: World) -> Iterator[Change]:
                 offer.name,
                 f"Open the service {offer.name}: on {name}, remove the rule of FORWARD that "
                 f"rejects {offer.protocol} port {offer.port} of {offer.address}",
-                [Piece(name, on_items(name, "rules", dropped(rule)), _HELD)],
+                [_removal(name, rule)],
             )
+
+
+def _removal(name: str, rule: Rule) -> Piece:
+    """Return the removal of a rule. It may come before or after the insertion of another rule."""
+    return Piece(name, on_items(name, "rules", dropped(rule)), f"rule {rule_text(rule)}")
 
 
 def _insertion(rule: Rule) -> str:

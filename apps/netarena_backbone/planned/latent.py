@@ -1,9 +1,10 @@
 """Faults of today's network that harm nobody until a requested change is made.
 
-They concern settings that only the target uses: the path that traffic moves to, or a link or a
-session that is brought into service. A fault is found by comparing computed worlds: nothing differs
-from today's documentation while the fault exists, and something differs from the documentation of
-the target if it still exists after the changes.
+Most concern settings that only the target uses: the path that traffic moves to, or a link or a
+session that is brought into service. Others show only in a contingency of the target. A fault is
+found by comparing computed worlds: nothing differs from today's documentation while the fault
+exists, and something differs from the documentation of the target, or of one of its contingencies,
+if it still exists after the changes.
 """
 
 from __future__ import annotations
@@ -104,6 +105,16 @@ def candidates(today: World, target: World, near: Collection[str]) -> list[tuple
         for method in some
         for change in method.changes(world)
         if not _settings(change).isdisjoint(near)
+    ]
+
+
+def lasting(target: World) -> list[tuple[str, str, Change]]:
+    """Return the faults as (kind, method, change) that may show only in a contingency."""
+    return [
+        (kind, method.name, change)
+        for kind, some in LASTING.items()
+        for method in some
+        for change in method.changes(target)
     ]
 
 

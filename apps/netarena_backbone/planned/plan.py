@@ -20,7 +20,8 @@ from netarena_backbone.planned.refusal import REFUSED, options
 from netarena_backbone.planned.request import Draft, Latent, Request, documentable
 from netarena_backbone.planned.stages import Stages
 from netarena_backbone.planned.table import KINDS
-from netarena_backbone.state import Planned, misfits
+from netarena_backbone.state import Facts, Planned, intended, misfits, predicted
+from netarena_backbone.world.contingency import during, failures
 from netarena_backbone.world.lab_spec import Edit
 from netarena_backbone.world.model import World
 from netarena_backbone.world.render import recipe
@@ -199,12 +200,24 @@ class Plan:
         if next(stages.safe_orders(), None) is None:
             found.append("no order of the changes is known to be safe")
         if stages.faults:
-            now, then = stages.facts(stages.every), stages.facts(stages.of_faults)
+            now = stages.facts(stages.every)
             if now is None or misfits(stages.today, now):
                 found.append("a latent fault shows before the changes")
-            if then is None or not misfits(stages.target, then):
-                found.append("the latent faults do not show after the changes")
+            unseen = [one.words for one in stages.faults if not self._shows(one, stages.target)]
+            found += [f"a latent fault does not show after the changes: {one}" for one in unseen]
         return found
+
+    def _shows(self, fault: Change, wanted: Facts) -> bool:
+        """Return whether a latent fault by itself shows in the target or in a contingency of it."""
+        world = fault.edit(self.target)
+        states = [(self.target, world)]
+        states += [(during(self.target, one), during(world, one)) for one in failures(self.target)]
+        for right, wrong in states:
+            facts = predicted(wrong)
+            documented = wanted if right is self.target else intended(right)
+            if facts is not None and misfits(documented, facts):
+                return True
+        return False
 
 
 def _with_key(changes: Iterable[Change], action: Fault) -> Change:

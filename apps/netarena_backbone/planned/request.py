@@ -9,7 +9,7 @@ between the steps to verify them.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from typing import NamedTuple
 from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.draw import is_documentable
 from netarena_backbone.fault.change import Change, MissingSettingError, outer_peers
+from netarena_backbone.fault.table import Room
 from netarena_backbone.outage import with_contingencies
-from netarena_backbone.planned.latent import candidates
+from netarena_backbone.planned.latent import candidates, lasting
 from netarena_backbone.planned.refusal import (
     REFUSED,
     announced,
@@ -41,17 +42,20 @@ _PROBED = 8
 #: Maximum numbers of worlds, of plans for one world, of pairs in which one change needs the other,
 #: of further changes, and of latent faults that are tried.
 WORLDS, _PLANS, _PAIRS, _OTHERS, _LATENT = 24, 6, 4, 24, 20
-#: Shares of requests with several changes whose order decides, and of these in which an alternative
-#: link is needed and not an alternative session.
-_ORDERED, _BY_LINK = 0.95, 0.8
+#: Share of requests with several changes whose order decides, and of requests with at least two
+#: further changes in which a zone is opened to a service that must be closed first.
+_ORDERED, _EXPOSED = 0.85, 0.6
 #: Maximum number of parts of the changes, because the search for a safe order grows with it.
 _MOST_PARTS = 10
 #: Number of random orders of the machines that are tried if the order decides, and the minimum
 #: number of them that lose documented traffic.
 _TRIED, _HARMFUL = 3, 2
-#: Share of requests with a latent fault, and share of requests with several changes of which one
-#: must be refused.
-_FAULTY, _REFUSED = 1 / 3, 1 / 6
+#: Share of requests with a latent fault, and of these with a second one; share of latent faults
+#: that show only in a contingency; share of the others that are looked for first on machines that
+#: no change edits.
+_FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
+#: Share of requests with several changes of which one must be refused.
+_REFUSED = 1 / 6
 #: Share of worlds in which a session with another AS is prepared and can be set up, and share of
 #: further changes that have the form of requests that must be refused in other queries. Without
 #: them, the form of a request would show that it must be refused.
@@ -126,7 +130,7 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
     """
     several = number > 1
     is_ordered = several and rng.random() < _ORDERED
-    is_faulty = rng.random() < _FAULTY
+    number_of_faults = (rng.random() < _FAULTY) * (1 + (rng.random() < _TWICE))
     because = rng.choice(sorted(REFUSED)) if several and rng.random() < _REFUSED else ""
     for _ in range(WORLDS):
         try:
@@ -135,7 +139,9 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
             continue
         for _ in range(_PLANS):
             room = _draw_in(world, number - bool(because), rng, because, is_ordered=is_ordered)
-            if room is None or (is_faulty and not room.add_latent(rng)):
+            if room is None or not room.add_contingencies(rng):
+                continue
+            if not room.add_latent(number_of_faults, rng):
                 continue
             if because and not room.add_refused(because, rng):
                 continue
@@ -155,9 +161,9 @@ def _draw_in(
     if because == "own_prefix" or rng.random() < _SPARE:
         sessions = options(world, "neighbour_remove", "remove")
         world = rng.choice(sessions).edit(world) if sessions else world
+    world = _with_closed_zone(world, rng)
     if is_ordered:
-        pairs = _pairs_by_link if rng.random() < _BY_LINK else _pairs_by_session
-        for tried, (today, first, second) in enumerate(pairs(world, rng)):
+        for tried, (today, first, second) in enumerate(_pairs(world, rng)):
             room = _Room(today)
             # With two requests of which one is refused, only the first change of a pair is made.
             # So a change that adds an alternative does not tell that nothing is refused.
@@ -190,6 +196,43 @@ def _prepared(world: World, rng: random.Random) -> World:
         if found:
             world = rng.choice(found).edit(world)
     return world
+
+
+def _with_closed_zone(world: World, rng: random.Random) -> World:
+    """Return the world with a zone that is closed to another one, if that can be documented."""
+    found = options(world, "zone_filter", "close")
+    closed = rng.choice(found).edit(world) if found else world
+    return world if documentable(closed) is None else closed
+
+
+def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
+    """Yield a world and two requests, the second of which probably does harm before the first."""
+    kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit)
+    (pairs,) = rng.choices(kinds, (0.6, 0.15, 0.25))
+    return pairs(world, rng)
+
+
+def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
+    """Yield a request that interrupts a session of ours, and one that moves traffic to its end.
+
+    As long as several borders are used, the router at the other end has another exit.
+    """
+    if documentable(world) is None:
+        return
+    interrupted = [
+        Request("bgp_password", method, one)
+        for method in ("add", "rotate", "remove")
+        for one in options(world, "bgp_password", method)
+    ]
+    moved = [
+        Request("exit", method, one)
+        for method in ("prefer", "avoid", "swap")
+        for one in options(world, "exit", method)
+    ]
+    for second in rng.sample(moved, len(moved)):
+        found = [one for one in interrupted if second.change.machines & one.change.machines]
+        if found:
+            yield world, _one(found, rng), second
 
 
 def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
@@ -310,15 +353,39 @@ class _Room:
     def fill(self, number: int, rng: random.Random, *, is_ordered: bool) -> bool:
         """Add random changes until there are ``number``; return whether that was possible."""
         self._is_ordered = is_ordered
+        if number - len(self.made) >= 2 and rng.random() < _EXPOSED:
+            self._add(self._draw_exposed(rng))
         for _ in range(_OTHERS):
             if len(self.made) >= number:
                 break
             one = self._draw_one(rng)
-            if one is None or self._parts + len(one.change.machines) > _MOST_PARTS:
-                continue
-            if self.is_safe([*self.made, one]):
-                self.made.append(one)
+            self._add([one] if one is not None else [])
         return len(self.made) == number
+
+    def _add(self, found: Sequence[Request]) -> None:
+        """Add changes if making them in this order, after the others, does no harm."""
+        parts = self._parts + sum(len(one.change.machines) for one in found)
+        if parts <= _MOST_PARTS and self.is_safe([*self.made, *found]):
+            self.made += found
+
+    def _draw_exposed(self, rng: random.Random) -> list[Request]:
+        """Return a service that is closed, then a zone that is opened, or nothing.
+
+        A host of the zone has the service. In the other order, a step opens the service.
+        """
+        made: list[list[Request]] = [
+            [
+                Request(kind, method, one)
+                for one in self._find(kind, method)
+                if kind not in self._kinds and not self._held & one.holds
+            ]
+            for kind, method in (("service_filter", "close"), ("zone_filter", "open"))
+        ]
+        pairs = [[closed, opened] for closed in made[0] for opened in made[1]]
+        for pair in rng.sample(pairs, min(len(pairs), _PAIRS)):
+            if self.is_pair(*pair):
+                return pair
+        return []
 
     def _draw_one(self, rng: random.Random) -> Request | None:
         names = [(kind, one.name) for kind, some in KINDS.items() for one in some]
@@ -348,32 +415,84 @@ class _Room:
         changes += [one.change for one in self.faults]
         return {setting for change in changes for setting in change.holds}
 
-    def add_latent(self, rng: random.Random) -> bool:
-        """Add a fault that is invisible today and makes the target wrong; return whether one fits.
+    def add_contingencies(self, rng: random.Random) -> bool:
+        """Draw the contingencies of the target; return whether it is suitable for documentation."""
+        target = self.stages(self.made).at(())
+        wanted = documentable(target)
+        found = None if wanted is None else with_contingencies(target, wanted, rng)
+        if found is None:
+            return False
+        drawn = ("contingencies", "only_saved_survives")
+        self.world = self.world.model_copy(update={name: getattr(found, name) for name in drawn})
+        return True
 
-        If the fault has several parts, each of them alone makes the target wrong. Faults are drawn
-        for the target, because settings that traffic moves to exist only there.
+    def add_latent(self, number: int, rng: random.Random) -> bool:
+        """Add up to ``number`` faults that nothing shows today and that make the target wrong.
+
+        Each shows in the target's present state, or only in one of its contingencies. If a fault
+        has several parts, each of them alone shows. Faults are drawn for the target, because
+        settings that traffic moves to exist only there. Returns whether at least one fault was
+        found if any is wanted.
         """
+        for _ in range(number):
+            is_lasting = rng.random() < _LASTING
+            found = (self._add_latent(rng, is_lasting=one) for one in (is_lasting, not is_lasting))
+            if not any(found):
+                break
+        return not number or bool(self.faults)
+
+    def _add_latent(self, rng: random.Random, *, is_lasting: bool) -> bool:
         stages = self.stages(self.made)
         target, today, wanted = stages.at(()), stages.today, stages.target
         if today is None or wanted is None:
             return False
-        found = candidates(self.world, target, _only_in_target(self.world, target, today, wanted))
-        for kind, method, change in _spread(found, rng)[:_LATENT]:
-            if self._held & change.holds:
+        if is_lasting:
+            found, shows = _spread(lasting(target), rng), self._shows_later(target, wanted)
+        else:
+            near = _only_in_target(self.world, target, today, wanted)
+            found, shows = _spread(candidates(self.world, target, near), rng), self._shows(wanted)
+            if rng.random() < _AWAY:
+                edited = {name for one in self.made for name in one.change.machines}
+                found.sort(key=lambda one: one[2].machine in edited)
+        known = {one.kind for one in self.faults}
+        for kind, method, change in found[:_LATENT]:
+            if kind in known or self._held & change.holds:
                 continue
             now = facts_with(self.world, change)
-            if now is None or misfits(today, now):
+            if now is None or misfits(today, now) or not shows(change):
                 continue
-            self.faults = [Latent(kind, method, change)]
-            stages = self.stages(self.made)
-            shown = [stages.of_faults, *({part} for part in stages.of_faults)]
-            left = [stages.facts(some) for some in shown]
-            is_shown = all(now is not None and misfits(wanted, now) for now in left)
-            if is_shown and self.is_safe(self.made):
+            before = self.faults
+            self.faults = [*before, Latent(kind, method, change)]
+            if self._is_known() and self.is_safe(self.made):
                 return True
-            self.faults = []
+            self.faults = before
         return False
+
+    def _shows(self, wanted: Facts) -> Callable[[Change], bool]:
+        """Return the test whether a fault, and each of its parts alone, makes the target wrong."""
+
+        def shows(change: Change) -> bool:
+            stages = stages_of(self.world, [Latent("", "", change)], self.made, self._computed)
+            parts = [stages.of_faults, *({part} for part in stages.of_faults)]
+            left = [stages.facts(some) for some in parts]
+            return all(now is not None and misfits(wanted, now) for now in left)
+
+        return shows
+
+    def _shows_later(self, target: World, wanted: Facts) -> Callable[[Change], bool]:
+        """Return the test whether a fault shows in a contingency of the target, and only there."""
+        room = Room(target, wanted)
+
+        def shows(change: Change) -> bool:
+            room.changes = [change]
+            return not change.parts and room.is_latent(0)
+
+        return shows
+
+    def _is_known(self) -> bool:
+        """Return whether the facts with all faults depend on no tie, today and in the target."""
+        stages = self.stages(self.made)
+        return all(stages.facts(left) is not None for left in (stages.every, stages.of_faults))
 
     def add_refused(self, because: str, rng: random.Random) -> bool:
         """Add a change that must be refused for this reason; return whether there is any.
@@ -397,34 +516,23 @@ class _Room:
         return False
 
     def finish(self, rng: random.Random) -> Draft | None:
-        """Return the request with its contingencies, or None if the target is unsuitable."""
-        stages = self.stages(self.made)
-        target = stages.at(())
-        wanted = documentable(target)
-        if wanted is None:
-            return None
-        lasting = with_contingencies(target, wanted, rng)
-        if lasting is None:
-            return None
+        """Return the request with its probed pairs, or None if its order is unsuitable."""
         ordered = self._arrange(rng)
         if ordered is None:
             return None
         requests = [*ordered]
         for one in self.refused:
             requests.insert(rng.randrange(len(requests) + 1), one)
+        stages = self.stages(self.made)
+        today, wanted = stages.today or {}, stages.target or {}
         # Of all pairs whose traffic must work the whole time, whatever changes.
         pairs = [
             (fact.source, fact.target)
             for fact, value in wanted.items()
-            if fact.sort == "ping" and value == WORKS and (stages.today or {}).get(fact) == WORKS
+            if fact.sort == "ping" and value == WORKS and today.get(fact) == WORKS
         ]
-        world = self.world.model_copy(
-            update={
-                "contingencies": lasting.contingencies,
-                "only_saved_survives": lasting.only_saved_survives,
-                "probed": tuple(rng.sample(pairs, min(_PROBED, len(pairs)))),
-            }
-        )
+        probed = tuple(rng.sample(pairs, min(_PROBED, len(pairs))))
+        world = self.world.model_copy(update={"probed": probed})
         return Draft(world, tuple(self.faults), tuple(map(self._told, requests)))
 
     def _arrange(self, rng: random.Random) -> list[Request] | None:
