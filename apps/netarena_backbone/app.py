@@ -12,7 +12,6 @@ from netarena.sdk import (
     Baselines,
     Briefing,
     Catalogue,
-    Cause,
     Check,
     CommandLimits,
     Config,
@@ -81,12 +80,6 @@ _MISMATCHES = frozenset(
 )
 
 
-def _faults(query: Query) -> tuple[Fault, ...]:
-    """Return the faults of a query, without requested changes."""
-    plan = case_of(query).plan
-    return faults_of(query) if plan is None else plan.faults
-
-
 class _Baselines(NetworkBaselines):
     def random_reply(self, query: Query, rng: random.Random) -> str:
         return guess.distract(case_of(query).world, rng)
@@ -116,9 +109,10 @@ class _Tickets(NetworkTickets):
             return change_request.change_parts(case, case.plan, steps, _TOLD_LIMITS)
         return ticket.ticket_parts(case, faults_of(query), steps, _TOLD_LIMITS, rng)
 
-    def causes(self, query: Query) -> Sequence[Cause]:
-        """Return the causes of the faults; requested changes have none."""
-        return self.glossary.causes_of(_faults(query))
+    def faults(self, query: Query) -> Sequence[Fault]:
+        """Return the faults, without requested changes."""
+        plan = case_of(query).plan
+        return faults_of(query) if plan is None else plan.faults
 
     def requested(self, query: Query) -> int:
         plan = case_of(query).plan

@@ -71,8 +71,12 @@ class NetworkTickets(Tickets):
     def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
         return json.dumps(declaration.make_move(causes, refused))
 
+    def faults(self, query: Query) -> Sequence[Fault]:
+        """Return the faults that a declaration may name as causes."""
+        return action.faults_of(query)
+
     def causes(self, query: Query) -> Sequence[Cause]:
-        return self.glossary.causes_of(action.faults_of(query))
+        return self.glossary.causes_of(self.faults(query))
 
     @abstractmethod
     def find(self, query: Query, asked: str) -> str | None:
@@ -91,7 +95,7 @@ class NetworkTickets(Tickets):
         the fault.
         """
         found = [one._replace(place=self.find(query, one.place) or one.place) for one in causes]
-        return self.glossary.as_injected(action.faults_of(query), found, self.places(query))
+        return self.glossary.as_injected(self.faults(query), found, self.places(query))
 
 
 class NetworkTools(Tools):

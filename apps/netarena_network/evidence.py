@@ -66,7 +66,8 @@ _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
 _HEADERS: Mapping[str, Mapping[str, slice]] = {
     "link": {"index": slice(4, 8)},
     "addr": {"index": slice(4, 8)},
-    "route": {"protocol": slice(5, 6)},
+    # The protocols of routes show how many routes of each origin exist, which is a symptom.
+    "route": {},
     "neigh": {"index": slice(4, 8)},
     "qdisc": {"handle": slice(8, 12)},
 }
@@ -422,9 +423,8 @@ def _shapes(read: Reading) -> Iterator[str]:
     yield from _filter_shapes(read["nft"])
     for header, attributes in read["route"]:
         if header[4] != 255:  # 255: the local table, whose entries the kernel creates
-            yield f"route {header[0]}/{header[1]} type {header[7]} scope {header[6]} " + _keys(
-                attributes
-            )
+            kind = f"type {header[7]} scope {header[6]} protocol {header[5]}"
+            yield f"route {header[0]}/{header[1]} {kind} {_keys(attributes)}"
     for header, attributes in read["rule"]:
         protocol = attributes.get("21")
         yield f"rule {header[0]} {header[1]}/{header[2]} {_keys(attributes)} protocol {protocol}"

@@ -39,11 +39,17 @@ APP = Backbone()
 
 
 class Sort(NamedTuple):
-    """A label, and the shares of requests with an order, a latent fault and a refused change."""
+    """A label, and the shares that the draw uses.
+
+    They are the shares of requests with an order, a latent fault, a second latent fault and a
+    refused change, and the share of latent faults that only a contingency shows.
+    """
 
     label: str
     ordered: float = 0.0
     faulty: float = 0.0
+    twice: float = 0.0
+    lasting: float = 0.0
     refused: float = 0.0
 
 
@@ -53,7 +59,8 @@ SORTS: Mapping[str, Sort] = MappingProxyType(
         "ordered": Sort("change_2", ordered=1),
         "refused": Sort("change_2", refused=1),
         "latent": Sort("change_1", faulty=1),
-        "mixed": Sort("change_3", ordered=1, faulty=1, refused=1),
+        "lasting": Sort("change_1", faulty=1, lasting=1),
+        "mixed": Sort("change_3", ordered=1, faulty=1, twice=1, refused=1),
     }
 )
 
@@ -170,7 +177,9 @@ def asked(today: World, *requests: Request) -> Query:
 
 def draw(sort: Sort) -> Query:
     """Draw a query with the properties of ``sort``."""
-    shares = {"_ORDERED": sort.ordered, "_FAULTY": sort.faulty, "_REFUSED": sort.refused}
+    shares = {
+        f"_{name.upper()}": value for name, value in sort._asdict().items() if name != "label"
+    }
     kept = {name: vars(request)[name] for name in shares}
     vars(request).update(shares)
     try:

@@ -226,7 +226,7 @@ def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Re
     ]
     moved = [
         Request("exit", method, one)
-        for method in ("prefer", "avoid", "swap")
+        for method in ("prefer", "swap")
         for one in options(world, "exit", method)
     ]
     for second in rng.sample(moved, len(moved)):

@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 from backbone_requests import SORTS, load, plan_of
 
-from netarena_backbone.fault.change import MissingSettingError, on_ospf_port, simple
+from netarena_backbone.fault.change import Change, MissingSettingError, on_ospf_port, simple
 from netarena_backbone.planned.latent import IDLE, candidates, find
+from netarena_backbone.planned.plan import Plan
 from netarena_backbone.planned.refusal import options
 from netarena_backbone.planned.request import Request, _Room, facts_with
 from netarena_backbone.planned.stages import Stages
 from netarena_backbone.planned.table import KINDS, SETUPS
 from netarena_backbone.state import intended, misfits, predicted
+from netarena_backbone.world.contingency import Contingency, during, failures
 from netarena_backbone.world.model import World
+from netarena_network.action import faults_of
 
 NAMES = [name for name in SORTS if SORTS[name].faulty]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_latent_fault_is_invisible_today_and_visible_in_the_target(name: str) -> None:
+def test_latent_faults_are_invisible_today(name: str) -> None:
     plan = plan_of(load(name))
-    stages = plan.stages
-    assert stages.faults
+    assert plan.stages.faults
     assert plan.present != plan.world
     assert misfits(intended(plan.world), intended(plan.present)) == []
-    after = stages.facts(stages.of_faults)
-    assert after is not None
-    assert misfits(intended(plan.target), after)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_latent_fault_shows_in_the_target_or_in_a_contingency(name: str) -> None:
+    plan = plan_of(load(name))
+    for fault in plan.stages.faults:
+        assert _is_wrong(plan.target, fault.edit(plan.target)) or [*_shown_during(plan, fault)]
+
+
+def test_lasting_fault_shows_in_a_contingency_and_not_in_the_target() -> None:
+    plan = plan_of(load("lasting"))
+    (fault,) = plan.stages.faults
+    assert not _is_wrong(plan.target, fault.edit(plan.target))
+    assert [*_shown_during(plan, fault)]
+
+
+def _is_wrong(right: World, wrong: World) -> bool:
+    facts = predicted(wrong)
+    return facts is not None and bool(misfits(intended(right), facts))
+
+
+def _shown_during(plan: Plan, fault: Change) -> Iterator[Contingency]:
+    for one in failures(plan.target):
+        if _is_wrong(during(plan.target, one), during(fault.edit(plan.target), one)):
+            yield one
+
+
+def test_fault_that_never_shows_is_a_doubt() -> None:
+    query = load("lasting")
+    world = plan_of(query).world.model_copy(update={"contingencies": ()})
+    plan = Plan(world, faults_of(query))
+    (doubt,) = plan.doubts()
+    assert doubt.startswith("a latent fault does not show after the changes: ")
+    assert plan.faults[0].words in doubt
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,7 +72,7 @@ def test_latent_fault_is_found_again_by_its_names(name: str) -> None:
         names = action.kind, action.method, str(action.parameters["key"])
         found = find(plan.world, plan.target, *names)
         assert found.holds == change.holds
-        assert found.edit(plan.world) == plan.present
+        assert found.edit(plan.world) == change.edit(plan.world)
         with pytest.raises(StopIteration):
             find(plan.world, plan.target, *names[:2], "no such key")
 
@@ -114,5 +148,5 @@ def test_room_without_a_suitable_fault_adds_none(world: World) -> None:
     """A closed service moves no traffic to other settings."""
     room = _Room(world)
     room.made = [Request("service_filter", "close", options(world, "service_filter", "close")[0])]
-    assert not room.add_latent(random.Random(1))
+    assert not room._add_latent(random.Random(1), is_lasting=False)
     assert room.faults == []

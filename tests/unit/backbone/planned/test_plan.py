@@ -18,7 +18,7 @@ from backbone_requests import (
 )
 
 from netarena.errors import EnvironmentFailed
-from netarena.model import JsonValue, Query
+from netarena.model import Cause, JsonValue, Query
 from netarena_backbone.environment import BackboneEnvironment
 from netarena_backbone.fault.table import KINDS, to_fault
 from netarena_backbone.planned.latent import candidates
@@ -91,7 +91,15 @@ def test_request_has_turns_for_routers_and_changes(name: str) -> None:
 def test_only_latent_faults_are_causes() -> None:
     assert not APP.tickets.causes(load("ordered"))
     query = load("mixed")
-    assert len(APP.tickets.causes(query)) == len(plan_of(query).faults) == 1
+    assert len(APP.tickets.causes(query)) == len(plan_of(query).faults) == 2
+
+
+def test_declared_causes_of_a_change_request_are_resolved() -> None:
+    query = load("mixed")
+    right, (number, _) = APP.tickets.causes(query), plan_of(query).refused.popitem()
+    made = plan_of(query).requests[number - 1].change.machine
+    wrong = Cause(made, "link_failure")
+    assert APP.tickets.resolve(query, [*right, wrong]) == [*right, wrong]
 
 
 def test_doubts_name_what_a_request_lacks() -> None:
@@ -104,10 +112,11 @@ def test_doubts_name_what_a_request_lacks() -> None:
     ports = {port.name for router in today.routers for port in router.ports if port.idle}
     kind, name, change = candidates(today, today, ports)[0]
     hidden = Plan(today, actions_of(Draft(today, (Latent(kind, name, change),), ())))
-    assert hidden.doubts() == ["the latent faults do not show after the changes"]
+    words = "a latent fault does not show after the changes"
+    assert hidden.doubts() == [f"{words}: {change.words}"]
     (method,) = KINDS["ospf_area"]
     visible = to_fault(world, "ospf_area", method, next(method.changes(world)))
-    assert Plan(world, [visible]).doubts() == ["a latent fault shows before the changes"]
+    assert "a latent fault shows before the changes" in Plan(world, [visible]).doubts()
     alone = plan_of(asked(today, interrupting))
     assert alone.doubts() == ["no order of the changes is known to be safe"]
 

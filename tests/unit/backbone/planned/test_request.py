@@ -10,14 +10,18 @@ import pytest
 from backbone_requests import SORTS, load, plan_of
 
 from netarena.model import Query
+from netarena_backbone.draw import draw as draw_world
 from netarena_backbone.planned.plan import actions_of
+from netarena_backbone.planned.refusal import options
 from netarena_backbone.planned.request import (
     Draft,
     Latent,
     Request,
+    _pairs_by_exit,
     _pairs_by_link,
     _pairs_by_session,
     _Room,
+    _with_closed_zone,
     documentable,
 )
 from netarena_backbone.planned.table import KINDS
@@ -47,7 +51,8 @@ def test_query_with_a_request_is_read_as_it_was_drawn(name: str) -> None:
 def test_drawn_request_has_the_properties_of_its_label(name: str) -> None:
     sort, plan = SORTS[name], plan_of(load(name))
     assert len(plan.requests) == int(sort.label.rpartition("_")[2])
-    assert len(plan.faults) == sort.faulty
+    assert bool(plan.faults) == bool(sort.faulty)
+    assert len(plan.faults) <= 1 + sort.twice
     assert len(plan.refused) == sort.refused
     assert len({one.kind for one in plan.requests if not one.because}) == len(plan.requests) - len(
         plan.refused
@@ -102,6 +107,31 @@ def test_second_change_of_a_pair_needs_the_first_one(
         assert stages.does_harm(stages.straightforward())
         assert [*stages.safe_orders()]
     assert decided
+
+
+def test_interrupting_a_session_after_traffic_has_moved_to_its_end_does_harm() -> None:
+    rng = random.Random(0)
+    world = _with_closed_zone(draw_world(rng, contingent=True), rng)
+    pairs, room = [*_pairs_by_exit(world, rng)], _Room(world)
+    found = [(first, second) for _, first, second in pairs if room.is_pair(first, second)]
+    assert found
+    for first, second in found:
+        assert (first.kind, second.kind) == ("bgp_password", "exit")
+        assert first.change.machines & second.change.machines
+
+
+def test_service_is_closed_before_its_zone_is_opened(world: World) -> None:
+    for closed in options(world, "zone_filter", "close"):
+        room = _Room(closed.edit(world))
+        if room.today is not None and (pair := room._draw_exposed(random.Random(1))):
+            break
+    else:
+        raise AssertionError("no zone of the stored world has a service to close")
+    first, second = pair
+    assert (first.kind, second.kind) == ("service_filter", "zone_filter")
+    stages = room.stages([second, first])
+    harm = [one for step in stages.steps(stages.straightforward()) for one in stages.harms(*step)]
+    assert {rule for rule, _ in harm} == {"service_opened"}
 
 
 def test_world_whose_zones_are_not_treated_alike_cannot_be_documented(world: World) -> None:
