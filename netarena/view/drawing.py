@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from netarena.task.picture import Change, Difference, Mark, Matrix, Topology, Turned
+from netarena.task.picture import Change, Difference, Link, Mark, Matrix, Topology, Turned
 
 #: A sign for each mark, so that a reader needs no colours.
 SIGNS = {
@@ -35,6 +35,8 @@ MOST_CHANGES = 200
 MOST_LINES = 400
 #: Sizes of a topology, in units of its drawing.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
+#: Distance between a link and a line for its traffic.
+_APART = 4.0
 #: Maximum number of pieces of two texts that are compared.
 MOST_PIECES = 300
 #: Number of unchanged lines around a change.
@@ -81,12 +83,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A link, from centre to centre."""
+    """A link, from centre to centre, or the traffic that a step moved away from it or to it."""
 
     x1: float
     y1: float
     x2: float
     y2: float
+    #: ``before`` or ``after`` for traffic that crosses the link only before or after the step.
+    when: str = ""
+    #: Tooltip, or empty.
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,13 +152,26 @@ def plan(topology: Topology) -> Plan:
             Box(name, roles[name], labels.get(name, ""), *place) for name, place in places.items()
         ),
         lines=tuple(
-            Line(*places[link.ends[0]], *places[link.ends[1]])
+            line
             for link in topology.links
             if set(link.ends) <= places.keys()
+            for line in _lines(link, *places[link.ends[0]], *places[link.ends[1]])
         ),
         arcs=tuple(_arc(places, *pair) for pair in pairs[:MOST_PAIRS]),
         left=len(topology.pairs) - len(pairs[:MOST_PAIRS]),
     )
+
+
+def _lines(link: Link, x1: float, y1: float, x2: float, y2: float) -> Iterator[Line]:
+    """Return the line of a link, and a line beside it for traffic of either time."""
+    yield Line(x1, y1, x2, y2)
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    across_x, across_y = (y2 - y1) / length * _APART, (x1 - x2) / length * _APART
+    for when, names, side in (("before", link.before, 1), ("after", link.after, -1)):
+        if names:
+            dx, dy = across_x * side, across_y * side
+            title = f"{' - '.join(link.ends)}, only {when} the step: {', '.join(names)}"
+            yield Line(x1 + dx, y1 + dy, x2 + dx, y2 + dy, when, title)
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:

@@ -83,3 +83,17 @@ def test_texts_of_any_size_are_compared_in_linear_time() -> None:
 
     assert compare(len(before))
     assert is_linear(compare, len(before))
+
+
+def test_traffic_that_a_step_moved_is_drawn_on_both_sides_of_its_links() -> None:
+    nodes = tuple(Node(name=name, rank=rank) for rank, name in enumerate("abc"))
+    left = Link(ends=("a", "b"), before=("h1 -> h2", "h2 -> h1"), after=("h3 -> h4",))
+    topology = Topology(title="", nodes=nodes, links=(left, Link(ends=("b", "c"))))
+    link, before, after, other = plan(topology).lines
+    assert [line.when for line in (link, before, after, other)] == ["", "before", "after", ""]
+    assert before.title == "a - b, only before the step: h1 -> h2, h2 -> h1"
+    assert after.title == "a - b, only after the step: h3 -> h4"
+    for one in (before, after):  # parallel to the link
+        assert (one.x2 - one.x1, one.y2 - one.y1) == (link.x2 - link.x1, link.y2 - link.y1)
+    assert (before.x1 - link.x1, before.y1 - link.y1) == (link.x1 - after.x1, link.y1 - after.y1)
+    assert before.x1 != link.x1
