@@ -59,7 +59,7 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
         before = [one for one in states[:number] if one is not None]
         if case.plan is not None and before:
             then = facts_of(case.world, read(before[-1]))
-            pictures += (_moved(case, then, now), *_traffic(case.world, then, now))
+            pictures += (*_moved(case, then, now), *_traffic(case.world, then, now))
         pictures += (*_loss(case.world, episode.steps[:number]),)
     if is_last and episode.trials is not None and (found := failed(case, episode.trials)):
         world = case.goal if found.restored else during(case.goal, found.contingency)
@@ -83,22 +83,20 @@ def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
     return found
 
 
-def _moved(case: Case, before: Facts, now: Facts) -> Difference:
-    """Return the documented paths that a step of a change request has changed."""
-    return Difference(
-        title="Paths before and after this step",
-        prominent=True,
-        changes=tuple(
-            Change(
-                element=str(fact),
-                before=before.get(fact),
-                after=now.get(fact),
-                right=now.get(fact) in {value, case.of_today.wanted.get(fact)},
-            )
-            for fact, value in case.wanted.items()
-            if fact.sort == "way" and before.get(fact) != now.get(fact)
-        ),
+def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
+    """Yield the documented paths that a step of a change request has changed, if it has any."""
+    changes = tuple(
+        Change(
+            element=str(fact),
+            before=before.get(fact),
+            after=now.get(fact),
+            right=now.get(fact) in {value, case.of_today.wanted.get(fact)},
+        )
+        for fact, value in case.wanted.items()
+        if fact.sort == "way" and before.get(fact) != now.get(fact)
     )
+    if changes:
+        yield Difference(title="Paths before and after this step", changes=changes, prominent=True)
 
 
 def _traffic(world: World, before: Facts, now: Facts) -> Iterator[Topology]:
@@ -150,7 +148,7 @@ def _loss(world: World, steps: Sequence[Step]) -> Iterator[Difference]:
     yield Difference(
         title="Seconds of loss",
         titles=("in this step", "in total"),
-        prominent=True,
+        prominent=any(seen[-1]),
         changes=tuple(
             Change(element=name, before=f"{lost_s:.2f}", after=f"{total_s:.2f}")
             for name, lost_s, total_s in rows

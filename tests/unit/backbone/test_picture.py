@@ -138,7 +138,11 @@ def test_step_of_a_change_request_draws_links_that_traffic_left_and_took() -> No
             cables = [{*map(frozenset, pairwise((one, *way, other)))} for way in (old, new)]
             left |= {(cable, f"{one} -> {other}") for cable in cables[0] - cables[1]}
             taken |= {(cable, f"{one} -> {other}") for cable in cables[1] - cables[0]}
-        drawn = _titled(_drawn_step("ordered", states, number), "Traffic that this step moved")
+        pictures = _drawn_step("ordered", states, number)
+        assert bool(_titled(pictures, "Paths before and after this step")) == (
+            then.ways != now.ways
+        )
+        drawn = _titled(pictures, "Traffic that this step moved")
         links = [link for one in drawn if isinstance(one, Topology) for link in one.links]
         assert {(frozenset(link.ends), pair) for link in links for pair in link.before} == left
         assert {(frozenset(link.ends), pair) for link in links for pair in link.after} == taken
@@ -152,15 +156,18 @@ def test_step_of_a_change_request_draws_seconds_of_loss_of_each_pair_and_their_t
     plan = plan_of(load("ordered"))
     seen, pairs = expected(plan.world), [f"{one} -> {to}" for one, to in plan.world.probed]
     assert len(pairs) == 8
-    losses = [(0.0,) * 8, (0.5, 1.25, *(0.0,) * 6), (0.05, *(0.0,) * 7)]
+    losses = [(0.0,) * 8, (0.5, 1.25, *(0.0,) * 6), (0.05, *(0.0,) * 7), (0.0,) * 8]
     states = [seen.model_copy(update={"lost_s": lost_s}) for lost_s in losses]
-    shown = []
-    for number in range(4):
+    shown, prominent = [], []
+    for number in range(5):
         drawn = _titled(_drawn_step("ordered", states, number), "Seconds of loss")
-        shown.append([(c.element, c.before, c.after) for d in drawn if isinstance(d, Difference)
-                      for c in d.changes])  # fmt: skip
-    initial, first, second, declared = shown
+        found = [one for one in drawn if isinstance(one, Difference)]
+        shown.append([(row.element, row.before, row.after) for one in found for row in one.changes])
+        prominent += [one.prominent for one in found]
+    initial, first, second, third, declared = shown
     assert initial == declared == []
+    assert prominent == [True, True, False]
+    assert [row[1:] for row in third] == [("0.00", row[2]) for row in second]
     assert [pair for pair, _, _ in first] == [*pairs, "all pairs"]
     assert [row[1:] for row in first[:3]] == [("0.50", "0.50"), ("1.25", "1.25"), ("0.00", "0.00")]
     assert first[-1] == ("all pairs", "1.75", "1.75")
