@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from typing import overload
+from typing import ClassVar, overload
 
 from netarena.agent.interface import STRANGE, Brief, context_id
 from netarena.config import Briefing
@@ -436,6 +436,9 @@ class Push(_Informed):
     change.
     """
 
+    #: Whether the machines are in random order.
+    _shuffles: ClassVar[bool] = False
+
     def __init__(self, brief: Brief) -> None:
         """Raise ConfigError unless queries of the config may request changes."""
         super().__init__(brief)
@@ -448,12 +451,11 @@ class Push(_Informed):
             )
 
     def _reply(self, turn: Turn) -> str:
-        replies = self._brief.application.baselines.push_replies(turn.query, self._rng(turn))
+        rng = None
+        if self._shuffles:
+            rng = random.Random(f"shuffle-{turn.query.id}-{turn.repeat}")  # noqa: S311 -- no secret
+        replies = self._brief.application.baselines.push_replies(turn.query, rng)
         return _reply_then_declare(self._brief, replies, turn)
-
-    def _rng(self, turn: Turn) -> random.Random | None:
-        """Return the source of the order of machines, or None for the order of names."""
-        del turn
 
 
 class Shuffle(Push):
@@ -462,5 +464,4 @@ class Shuffle(Push):
     The order is equal in each attempt of an episode, and differs between repetitions of a query.
     """
 
-    def _rng(self, turn: Turn) -> random.Random | None:
-        return random.Random(f"shuffle-{turn.query.id}-{turn.repeat}")  # noqa: S311 -- no secret
+    _shuffles: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from a2a_purple.scripted import (
     Shuffle,
 )
 from netarena.agent.interface import Agent, Brief, context_id
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Action
 from netarena.task.application import Drawn, Labelled
@@ -278,7 +278,7 @@ class PlannedBaselines(ParrotBaselines):
             rng.shuffle(replies)
         return replies if query.label == "red" else []
 
-    def heuristic_operator(self, briefing):
+    def heuristic_operator(self, briefing=Briefing.FULL):
         return lambda prompt: f"read {prompt}"
 
 
