@@ -9,6 +9,8 @@ random    plausible, well-formed, wrong replies            a guess scores next t
 hostile   the application's attacks, one after another     nothing can be forged or broken
 blanket   per label, the best replies on another seed      replies without looking score nothing
 eager     an immediate declaration (tickets)               declaring without looking scores nothing
+push      each machine's changed configuration, by name    the order of changes matters
+shuffle   the same in random order                         the order of changes matters
 ========  ===============================================  =============================
 
 Like any agent, scripted agents get only an episode's context id and its prompts. They are started
@@ -19,7 +21,9 @@ ignore prompts.
 understanding: its score shows how many queries such patterns solve.
 
 ``heuristic`` is a baseline without a model. It reads the prompts, generates no query, and works
-through the application's checklist (``Baselines.heuristic_operator``).
+through the application's checklist (``Baselines.heuristic_operator``). Only in change requests, it
+knows the requested configuration, as ``push`` and ``shuffle`` do, and makes the changes in an order
+that is often safe (``Baselines.change_replies``).
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
-from typing import overload
+from typing import ClassVar, overload
 
 from netarena.agent.interface import STRANGE, Brief, context_id
 from netarena.config import Briefing
@@ -185,6 +189,17 @@ class Noop(_Scripted):
         return _NOTHING
 
 
+def _requests_changes(brief: Brief) -> bool:
+    """Return whether queries of the assessment may request changes."""
+    return brief.application.tickets.refuses(brief.config)
+
+
+def _reply_then_declare(brief: Brief, replies: Sequence[str], turn: Turn) -> str:
+    """Return the turn's reply among the replies and a declaration, which start again at the end."""
+    said = [*replies, brief.application.tickets.declare(())]
+    return said[turn.number % len(said)]
+
+
 def _require(brief: Brief, agent: str) -> None:
     """Raise ConfigError if the application does not support the agent."""
     if not brief.application.baselines.offers(agent):
@@ -192,21 +207,27 @@ def _require(brief: Brief, agent: str) -> None:
 
 
 class Heuristic(_Scripted):
-    """Works through a checklist with one operator per conversation; uses only the prompts."""
+    """Works through a checklist with one operator per conversation; uses only the prompts.
+
+    In a change request, it makes the changes that it finds in the query instead.
+    """
 
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
         _require(brief, "heuristic")
+        self._register = Register(brief) if _requests_changes(brief) else None
         self._operators: OrderedDict[str, Callable[[str], str]] = OrderedDict()
         self._lock = threading.Lock()
 
     def _answer(self, context: str, prompt: str) -> str:
+        baselines = self._brief.application.baselines
         with self._lock:
-            brief = self._brief
+            turn = self._register.next_turn(context) if self._register is not None else None
+            made = baselines.change_replies(turn.query) if turn is not None else ()
+            if turn is not None and made:
+                return _reply_then_declare(self._brief, made, turn)
             operator = self._operators.pop(context, None)
-            operator = operator or brief.application.baselines.heuristic_operator(
-                brief.config.briefing
-            )
+            operator = operator or baselines.heuristic_operator(self._brief.config.briefing)
             self._operators[context] = operator
             if len(self._operators) > _CONVERSATIONS:
                 self._operators.popitem(last=False)
@@ -406,3 +427,41 @@ class Blanket(_Informed):
             self._replies[label] = learnt
         replies = self._replies[label]
         return replies[turn.number % len(replies)]
+
+
+class Push(_Informed):
+    """Writes the requested configuration, one machine per turn in the order of names.
+
+    It knows the configuration after all requested changes, but not a safe order. It refuses no
+    change.
+    """
+
+    #: Whether the machines are in random order.
+    _shuffles: ClassVar[bool] = False
+
+    def __init__(self, brief: Brief) -> None:
+        """Raise ConfigError unless queries of the config may request changes."""
+        super().__init__(brief)
+        _require(brief, "push")
+        if not _requests_changes(brief):
+            raise ConfigError(
+                "agent",
+                f"{self.info.name} only makes requested changes, and the config has none; use "
+                "briefing=ticket and error_types with a label such as change_2",
+            )
+
+    def _reply(self, turn: Turn) -> str:
+        rng = None
+        if self._shuffles:
+            rng = random.Random(f"shuffle-{turn.query.id}-{turn.repeat}")  # noqa: S311 -- no secret
+        replies = self._brief.application.baselines.push_replies(turn.query, rng)
+        return _reply_then_declare(self._brief, replies, turn)
+
+
+class Shuffle(Push):
+    """Writes the requested configuration, one machine per turn in random order.
+
+    The order is equal in each attempt of an episode, and differs between repetitions of a query.
+    """
+
+    _shuffles: ClassVar[bool] = True

@@ -9,7 +9,8 @@ tables in Markdown on standard output; progress is on standard error. An interru
 results so far. ``--save`` appends one line of JSON per request to a file, and ``--read`` adds such
 lines to the tables.
 
-Agents, each known only by the order of its commands:
+Agents, each known only by the order of its commands. ``netarena run`` plays the first three with
+the same code, the second one as ``shuffle``:
 
 - ``push``: each machine in the order of names gets its whole target configuration in one turn. This
   includes the repair of latent faults.
@@ -32,11 +33,12 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
@@ -44,6 +46,7 @@ import networkx as nx
 from netarena.analysis.intervals import clopper_pearson
 from netarena.report.markdown import table
 from netarena.sdk import Query
+from netarena_backbone.agent.order import heuristic, push
 from netarena_backbone.app import Backbone
 from netarena_backbone.declaration import REFUSALS
 from netarena_backbone.planned.plan import Plan
@@ -57,33 +60,18 @@ from netarena_backbone.world.render import render
 
 #: Rules whose violation means that documented traffic is lost.
 TRAFFIC = frozenset({"pair_broken", "service_broken"})
-#: Ranks of the agent ``heuristic``; changes that are not listed have rank 2.
-RANKS = {
-    **dict.fromkeys(
-        (
-            *(("link_back", "add"), ("link_back", "undrain"), ("router_back", "undrain")),
-            *(("neighbour_add", "set_up"), ("neighbour_add", "start")),
-            *(("zone_filter", "open"), ("zone_filter", "admit"), ("service_filter", "open")),
-        ),
-        0,
-    ),
-    **dict.fromkeys(
-        (
-            *(("exit", name) for name in ("prefer", "avoid", "prefix", "swap")),
-            *(("entry", "metric"), ("costs", "one"), ("costs", "plan")),
-            *(("link_out", "drain"), ("router_out", "drain")),
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            *(("link_out", "remove"), ("zone_filter", "close"), ("service_filter", "close")),
-            *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
-        ),
-        3,
-    ),
-}
-AGENTS = ("push", "push, random order", "heuristic", "text order", "noop")
+#: Name of an agent -> its turns in a request.
+AGENTS: Mapping[str, Callable[[Plan, random.Random], list[Left]]] = MappingProxyType(
+    {
+        "push": lambda plan, _: push(plan),
+        "push, random order": push,
+        "heuristic": lambda plan, _: heuristic(plan),
+        "text order": lambda plan, _: [
+            frozenset({place}) for place in plan.stages.straightforward()
+        ],
+        "noop": lambda _, __: [],
+    }
+)
 Record = dict[str, Any]
 
 
@@ -257,30 +245,6 @@ def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
     return {"done": not left, "safe": safe}
 
 
-def turns_of(agent: str, plan: Plan, rng: random.Random) -> list[Left]:
-    stages = plan.stages
-    machines = sorted({part.machine for part in stages.parts})
-    if agent == "push, random order":
-        rng.shuffle(machines)
-    if agent.startswith("push"):
-        return [
-            frozenset(p for p, part in enumerate(stages.parts) if part.machine == machine)
-            for machine in machines
-        ]
-    places = stages.straightforward()
-    if agent == "heuristic":
-        made = [one for one in plan.requests if not one.because]
-        names = [(one.kind, one.method) for one in made]
-
-        def rank(place: int) -> tuple[int, int, str]:
-            part = stages.parts[place]
-            number = part.owner - len(stages.faults)
-            return RANKS.get(names[number], 2), number, part.machine
-
-        places = sorted(places, key=rank)
-    return [frozenset({place}) for place in places] if agent != "noop" else []
-
-
 def fixed_refusals(plan: Plan) -> Iterator[str]:
     """Yield the refusals of one fixed change with one fixed word that are right."""
     for number, word in plan.refused.items():
@@ -336,9 +300,9 @@ def examine(app: Backbone, query: Query, seed: int) -> Record:
                 if one.kind in {"link_back", "neighbour_add"}
             ),
         }  # fmt: skip
-    agents = {agent: walk(stages, turns_of(agent, plan, rng)) for agent in AGENTS}
+    agents = {agent: walk(stages, find(plan, rng)) for agent, find in AGENTS.items()}
     for agent in ("heuristic", "text order"):
-        turns = [frozenset({place}) for place in faults] + turns_of(agent, plan, rng)
+        turns = [frozenset({place}) for place in faults] + AGENTS[agent](plan, rng)
         agents[agent]["told"] = all(walk(stages, turns).values())
     return {
         "label": query.label,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, cast
 
@@ -44,12 +45,13 @@ from netarena_backbone import (
     ticket,
     trial,
 )
-from netarena_backbone.agent import attack_frr, guess, heuristic
+from netarena_backbone.agent import attack_frr, guess, heuristic, order
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import GLOSSARY
 from netarena_backbone.environment import BackboneEnvironment, resolve
 from netarena_backbone.fault import table
-from netarena_backbone.planned.plan import is_requested
+from netarena_backbone.planned.plan import Plan, is_requested
+from netarena_backbone.planned.stages import Left
 from netarena_backbone.query import case_of
 from netarena_backbone.real import client, frr
 from netarena_backbone.world.form import shapes
@@ -95,6 +97,19 @@ class _Baselines(NetworkBaselines):
     def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         del briefing
         return heuristic.Operator().reply
+
+    def change_replies(self, query: Query) -> Sequence[str]:
+        return self._made(query, order.heuristic)
+
+    def push_replies(self, query: Query, rng: random.Random | None = None) -> Sequence[str]:
+        return self._made(query, partial(order.push, rng=rng))
+
+    def _made(self, query: Query, find: Callable[[Plan], list[Left]]) -> list[str]:
+        """Return the replies that make the requested changes in an order; empty without any."""
+        plan = case_of(query).plan
+        if plan is None:
+            return []
+        return [one.reply for one in solution.in_turns(query, find(plan))]
 
 
 class _Tickets(NetworkTickets):
@@ -216,8 +231,8 @@ class Backbone(NetworkApplication):
         plan = case_of(query).plan
         if plan is None:
             return super().demonstrate(query)
-        order = next(plan.stages.safe_orders())
-        return [text for one in solution.changes(query, order) for text in one]
+        first = next(plan.stages.safe_orders())
+        return [text for one in solution.changes(query, first) for text in one]
 
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
         return solution.repairs(query)

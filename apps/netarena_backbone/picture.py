@@ -1,11 +1,26 @@
-"""Pictures of a backbone: a matrix for each kind of test, a list of paths, and the topology."""
+"""Pictures of a backbone: a matrix for each kind of test, a list of paths, and the topology.
+
+In a change request, also the paths that a step moved, and the seconds of loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from netarena.sdk import Change, Difference, Episode, Link, Mark, Matrix, Node, Picture, Topology
+from netarena.sdk import (
+    Change,
+    Difference,
+    Episode,
+    Link,
+    Mark,
+    Matrix,
+    Node,
+    Picture,
+    Step,
+    Topology,
+)
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, Fact, Facts, Sort, facts_of, misfits, read
 from netarena_backbone.trial import failed
@@ -43,7 +58,9 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
         pictures = _draw(case.world, _documented(case, now, is_last=is_last), now)
         before = [one for one in states[:number] if one is not None]
         if case.plan is not None and before:
-            pictures += (_moved(case, facts_of(case.world, read(before[-1])), now),)
+            then = facts_of(case.world, read(before[-1]))
+            pictures += (*_moved(case, then, now), *_traffic(case.world, then, now))
+        pictures += (*_loss(case.world, episode.steps[:number]),)
     if is_last and episode.trials is not None and (found := failed(case, episode.trials)):
         world = case.goal if found.restored else during(case.goal, found.contingency)
         pictures += _draw(world, found.wanted, found.now, f" ({found.name})")
@@ -66,20 +83,75 @@ def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
     return found
 
 
-def _moved(case: Case, before: Facts, now: Facts) -> Difference:
-    """Return the documented paths that a step of a change request has changed."""
-    return Difference(
-        title="Paths before and after this step",
-        titles=("before", "after"),
+def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
+    """Yield the documented paths that a step of a change request has changed, if it has any."""
+    changes = tuple(
+        Change(
+            element=str(fact),
+            before=before.get(fact),
+            after=now.get(fact),
+            right=now.get(fact) in {value, case.of_today.wanted.get(fact)},
+        )
+        for fact, value in case.wanted.items()
+        if fact.sort == "way" and before.get(fact) != now.get(fact)
+    )
+    if changes:
+        yield Difference(title="Paths before and after this step", changes=changes, prominent=True)
+
+
+def _traffic(world: World, before: Facts, now: Facts) -> Iterator[Topology]:
+    """Yield the network with the links that traffic has left or taken, if it has moved."""
+    left: dict[frozenset[str], list[str]] = {}
+    taken: dict[frozenset[str], list[str]] = {}
+    for fact in dict.fromkeys((*before, *now)):
+        old, new = (_crossed(fact, facts) for facts in (before, now))
+        for found, links in ((left, old - new), (taken, new - old)):
+            for link in links:
+                found.setdefault(link, []).append(f"{fact.source} -> {fact.target}")
+    if left or taken:
+        yield Topology(
+            title="Traffic that this step moved",
+            nodes=(*_nodes(world),),
+            links=tuple(
+                Link(
+                    ends=link.ends,
+                    label=link.label,
+                    before=tuple(left.get(frozenset(link.ends), ())),
+                    after=tuple(taken.get(frozenset(link.ends), ())),
+                )
+                for link in _links(world)
+            ),
+        )
+
+
+def _crossed(fact: Fact, facts: Facts) -> set[frozenset[str]]:
+    """Return the links on the path of a pair, each as the names of its two machines."""
+    if fact.sort != "way" or fact not in facts:
+        return set()
+    return {*map(frozenset, pairwise((fact.source, *facts[fact].split(), fact.target)))}
+
+
+def _loss(world: World, steps: Sequence[Step]) -> Iterator[Difference]:
+    """Yield the seconds of loss of each pair in the last of some steps, if they were measured."""
+    seen = [
+        read(step.state).lost_s if step.executed and step.state is not None else ()
+        for step in steps
+    ]
+    if not seen or not seen[-1]:
+        return
+    totals = [*map(sum, zip(*filter(None, seen), strict=True))]
+    rows = [
+        (f"{source} -> {target}", lost_s, total_s)
+        for (source, target), lost_s, total_s in zip(world.probed, seen[-1], totals, strict=True)
+    ]
+    rows.append(("all pairs", sum(seen[-1]), sum(totals)))
+    yield Difference(
+        title="Seconds of loss",
+        titles=("in this step", "in total"),
+        prominent=any(seen[-1]),
         changes=tuple(
-            Change(
-                element=str(fact),
-                before=before.get(fact),
-                after=now.get(fact),
-                right=now.get(fact) in {value, case.of_today.wanted.get(fact)},
-            )
-            for fact, value in case.wanted.items()
-            if fact.sort == "way" and before.get(fact) != now.get(fact)
+            Change(element=name, before=f"{lost_s:.2f}", after=f"{total_s:.2f}")
+            for name, lost_s, total_s in rows
         ),
     )
 
@@ -149,20 +221,22 @@ def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
 
 
 def _topology(world: World, wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Topology:
-    hosts = {host.name: host.port.address for host in world.hosts}
     return Topology(
         title="The network",
         nodes=(*_nodes(world),),
-        links=tuple(
-            Link(ends=(link.one[0], link.other[0]), label=hosts.get(link.other[0], ""))
-            for link in world.links
-        ),
+        links=(*_links(world),),
         pairs=tuple(
             (fact.source, fact.target, _mark(wanted, now, fact))
             for fact in wrong
             if fact.sort == "ping"
         ),
     )
+
+
+def _links(world: World) -> Iterator[Link]:
+    hosts = {host.name: host.port.address for host in world.hosts}
+    for link in world.links:
+        yield Link(ends=(link.one[0], link.other[0]), label=hosts.get(link.other[0], ""))
 
 
 def _nodes(world: World) -> Iterator[Node]:

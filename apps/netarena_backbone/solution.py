@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from netarena.sdk import Query, Repair
 from netarena_backbone.query import case_of
@@ -39,6 +39,14 @@ def changes(query: Query, order: Sequence[int]) -> list[Repair]:
 
     Raises ValueError if the query has no change request.
     """
+    return in_turns(query, [{place} for place in order])
+
+
+def in_turns(query: Query, turns: Iterable[Collection[int]]) -> list[Repair]:
+    """Return the turns that make sets of parts of a change request, each set on one machine.
+
+    Raises ValueError if the query has no change request.
+    """
     case = case_of(query)
     if case.plan is None:
         raise ValueError("this query has no change request")
@@ -49,7 +57,7 @@ def changes(query: Query, order: Sequence[int]) -> list[Repair]:
             Command(machine=step.machine, command=step.command),
             saves=case.world.only_saved_survives,
         )
-        for step in case.plan.commands(order)
+        for step in case.plan.commands(turns)
     ]
 
 

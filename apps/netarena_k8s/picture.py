@@ -34,7 +34,8 @@ def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
         last = next(one for one in reversed(states[:number]) if one is not None)
         before = {policy.name: policy for policy in policies_of(last)}
         if changed := _changes(before, now, healthy):
-            pictures.append(Difference(title="What the step changed", changes=changed))
+            title = "What the step changed"
+            pictures.append(Difference(title=title, changes=changed, prominent=True))
     if left := _changes(healthy, now, healthy):
         pictures.append(
             Difference(

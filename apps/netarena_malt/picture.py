@@ -43,7 +43,8 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
     truth = case.initial.changed(case.target)
     if answer.changes:
         made = tuple(_made(case, answer.network, truth, answer.changes))
-        pictures.append(Difference(title="What it changes in the network", changes=made))
+        title = "What it changes in the network"
+        pictures.append(Difference(title=title, changes=made, prominent=True))
     nodes = sorted({*answer.changes.nodes, *case.target.nodes})
     edges = sorted({*answer.changes.edges, *case.target.edges})
     wrong = tuple(

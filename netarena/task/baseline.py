@@ -48,6 +48,24 @@ class Baselines:
         """
         raise NotImplementedError
 
+    def change_replies(self, query: Query) -> Sequence[str]:
+        """Return the replies with which the agent ``heuristic`` makes requested changes.
+
+        The agent knows the changed configuration, but not a safe order. The result is empty if
+        ``query`` requests no changes: the agent then uses its operator.
+        """
+        del query
+        return ()
+
+    def push_replies(self, query: Query, rng: random.Random | None = None) -> Sequence[str]:
+        """Return the replies that write the configuration after all requested changes, one machine
+        per reply.
+
+        The machines are in the order of their names, or in random order with ``rng``. The result is
+        empty if ``query`` requests no changes.
+        """
+        raise NotImplementedError
+
     def parser_reply(self, prompt: str) -> str:
         """Return the reply that fixed patterns derive from a prompt.
 

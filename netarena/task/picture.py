@@ -49,10 +49,16 @@ class Node(Record):
 
 
 class Link(Record):
-    """A connection between two nodes, which are given by name, with a label."""
+    """A connection between two nodes, which are given by name, with a label.
+
+    ``before`` and ``after`` name the traffic that crosses the link only before a step, and only
+    after it.
+    """
 
     ends: tuple[str, str]
     label: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 class Topology(Record):
@@ -77,12 +83,16 @@ class Change(Record):
 
 
 class Difference(Record):
-    """Changes between two states; ``titles`` are the headings of ``before`` and ``after``."""
+    """Changes between two states; ``titles`` are the headings of ``before`` and ``after``.
+
+    A page shows the changes at once if they are ``prominent``; otherwise the reader unfolds them.
+    """
 
     kind: Literal["difference"] = "difference"
     title: str
     titles: tuple[str, str] = ("before", "after")
     changes: tuple[Change, ...]
+    prominent: bool = False
 
 
 Picture: TypeAlias = Matrix | Topology | Difference

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from netarena.task.picture import Change, Difference, Mark, Matrix, Topology, Turned
+from netarena.task.picture import Change, Difference, Link, Mark, Matrix, Topology, Turned
 
 #: A sign for each mark, so that a reader needs no colours.
 SIGNS = {
@@ -35,6 +35,8 @@ MOST_CHANGES = 200
 MOST_LINES = 400
 #: Sizes of a topology, in units of its drawing.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
+#: Distance between a link and a line for its traffic.
+_APART = 4.0
 #: Maximum number of pieces of two texts that are compared.
 MOST_PIECES = 300
 #: Number of unchanged lines around a change.
@@ -81,12 +83,13 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A link, from centre to centre."""
+    """A link, or the traffic that a step moved away from it or to it, drawn as an SVG path."""
 
-    x1: float
-    y1: float
-    x2: float
-    y2: float
+    path: str
+    #: ``before`` or ``after`` for traffic that crosses the link only before or after the step.
+    when: str = ""
+    #: Tooltip, or empty.
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,13 +149,38 @@ def plan(topology: Topology) -> Plan:
             Box(name, roles[name], labels.get(name, ""), *place) for name, place in places.items()
         ),
         lines=tuple(
-            Line(*places[link.ends[0]], *places[link.ends[1]])
+            line
             for link in topology.links
             if set(link.ends) <= places.keys()
+            for line in _lines(link, places)
         ),
         arcs=tuple(_arc(places, *pair) for pair in pairs[:MOST_PAIRS]),
         left=len(topology.pairs) - len(pairs[:MOST_PAIRS]),
     )
+
+
+def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]:
+    """Return the line of a link, from centre to centre, and a line next to it for traffic of either
+    time.
+
+    A link passes below boxes that are between its ends in one row.
+    """
+    (x1, y1), (x2, y2) = (places[end] for end in link.ends)
+    between = sum(y == y1 == y2 and min(x1, x2) < x < max(x1, x2) for x, y in places.values())
+    low = min(26 + 5 * between, 44) if between else 0
+    length = math.hypot(x2 - x1, y2 - y1) or 1.0
+    across_x, across_y = (y2 - y1) / length * _APART, (x1 - x2) / length * _APART
+
+    def draw(side: int) -> str:
+        dx, dy = across_x * side, across_y * side
+        mx, my = (x1 + x2) / 2 + dx, (y1 + y2) / 2 + dy + 2 * low
+        return f"M{x1 + dx:.1f} {y1 + dy:.1f}Q{mx:.1f} {my:.1f} {x2 + dx:.1f} {y2 + dy:.1f}"
+
+    yield Line(draw(0))
+    for when, names, side in (("before", link.before, 1), ("after", link.after, -1)):
+        if names:
+            title = f"{' - '.join(link.ends)}, only {when} the step: {', '.join(names)}"
+            yield Line(draw(side), when, title)
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:

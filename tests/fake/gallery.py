@@ -85,6 +85,7 @@ class DrawnPictures(Pictures):
             ),
             Difference(
                 title=f"Valves{spoil}",
+                prominent=True,
                 changes=(
                     Change(
                         element=f"v1{spoil}",

@@ -7,7 +7,7 @@ and the reason why it must be refused (``because``, empty for most).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -33,7 +33,7 @@ _BECAUSE = "because"
 
 
 class Step(NamedTuple):
-    """One command of a solution, and what it makes or repairs, in words."""
+    """One command of an agent, and what it makes or repairs, in words."""
 
     machine: str
     command: str
@@ -170,14 +170,16 @@ class Plan:
         """Indices of the ``edits`` that must not be left at the end: all but those of faults."""
         return range(len(self.stages.of_faults), len(self.told))
 
-    def commands(self, order: Sequence[int]) -> list[Step]:
-        """Return the commands that make the parts in this order, one per part."""
+    def commands(self, turns: Iterable[Collection[int]]) -> list[Step]:
+        """Return the commands that make sets of parts in turn, one per machine of each set."""
         changes = (*self.stages.faults, *self.stages.changes)
-        found = []
-        for place, (before, after) in zip(order, self.stages.steps(order), strict=True):
-            part = self.stages.parts[place]
-            for machine, command in orders(self.stages.at(before), self.stages.at(after)):
-                found.append(Step(machine, command, changes[part.owner].words))
+        left, found = self.stages.every, []
+        for turn in turns:
+            owners = [self.stages.parts[place].owner for place in sorted(turn)]
+            words = ". ".join(changes[owner].words for owner in owners)
+            before, left = left, left.difference(turn)
+            for machine, command in orders(self.stages.at(before), self.stages.at(left)):
+                found.append(Step(machine, command, words))
         return found
 
     @cached_property

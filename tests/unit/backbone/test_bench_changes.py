@@ -132,7 +132,7 @@ def test_filter_of_a_service_is_proven_only_where_the_service_is_documented(
 
 def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, plan: Plan) -> None:
     stages = plan.stages
-    assert bench.walk(stages, bench.turns_of("noop", plan, random.Random(1))) == {
+    assert bench.walk(stages, bench.AGENTS["noop"](plan, random.Random(1))) == {
         "done": False,
         "safe": True,
     }
@@ -140,7 +140,7 @@ def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, pla
 
 
 def test_push_loses_traffic_where_the_order_decides(bench: Any, plan: Plan) -> None:
-    played = bench.walk(plan.stages, bench.turns_of("push", plan, random.Random(1)))
+    played = bench.walk(plan.stages, bench.AGENTS["push"](plan, random.Random(1)))
     assert played == {"done": True, "safe": False}
 
 

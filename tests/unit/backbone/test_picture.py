@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import cast
 
 import pytest
+from backbone_requests import load, plan_of
 
-from netarena.model import Episode, JsonValue
-from netarena.task.picture import Difference, Mark, Matrix, Topology
+from netarena.model import Episode, JsonValue, Step
+from netarena.task.picture import Difference, Mark, Matrix, Picture, Topology
 from netarena_backbone.picture import draw
-from netarena_backbone.query import Case
+from netarena_backbone.query import Case, case_of
 from netarena_backbone.world.contingency import during
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Heard, Observation
@@ -108,3 +110,71 @@ def test_pictures_of_the_last_step_include_the_failed_contingency(contingent: Wo
     assert isinstance(network, Topology)
     assert one.cable is not None
     assert {*one.cable} not in [{*link.ends} for link in network.links]
+
+
+def _drawn_step(name: str, states: list[Observation], number: int) -> list[Picture]:
+    """Return the pictures of a change request after a step; the first state is the initial one."""
+    first, *others = (one.model_dump(mode="json") for one in states)
+    steps = [Step(prompt="", executed=True, state=state) for state in others]
+    ended = Step(prompt="", state=others[-1])  # a declaration runs nothing
+    parts = {"initial_state": first, "steps": (*steps, ended), "trials": None}
+    episode = cast("Episode", type("E", (), parts))
+    return [*draw(case_of(load(name)), episode, number)]
+
+
+def _titled(pictures: list[Picture], title: str) -> list[Picture]:
+    return [one for one in pictures if one.title == title]
+
+
+def test_step_of_a_change_request_draws_links_that_traffic_left_and_took() -> None:
+    plan = plan_of(load("ordered"))
+    order = next(plan.stages.safe_orders())
+    lefts = [plan.stages.every, *(after for _, after in plan.stages.steps(order))]
+    states = [expected(plan.stages.at(left)) for left in lefts]
+    marked = 0
+    for number, (then, now) in enumerate(pairwise(states), start=1):
+        left, taken = set[tuple[frozenset[str], str]](), set[tuple[frozenset[str], str]]()
+        for (one, other), old, new in zip(plan.world.ways, then.ways, now.ways, strict=True):
+            cables = [{*map(frozenset, pairwise((one, *way, other)))} for way in (old, new)]
+            left |= {(cable, f"{one} -> {other}") for cable in cables[0] - cables[1]}
+            taken |= {(cable, f"{one} -> {other}") for cable in cables[1] - cables[0]}
+        pictures = _drawn_step("ordered", states, number)
+        assert bool(_titled(pictures, "Paths before and after this step")) == (
+            then.ways != now.ways
+        )
+        drawn = _titled(pictures, "Traffic that this step moved")
+        links = [link for one in drawn if isinstance(one, Topology) for link in one.links]
+        assert {(frozenset(link.ends), pair) for link in links for pair in link.before} == left
+        assert {(frozenset(link.ends), pair) for link in links for pair in link.after} == taken
+        assert bool(drawn) == bool(left or taken)
+        marked += bool(drawn)
+    assert marked
+    assert marked < len(order)  # a step that moves nothing has no such picture
+
+
+def test_step_of_a_change_request_draws_seconds_of_loss_of_each_pair_and_their_totals() -> None:
+    plan = plan_of(load("ordered"))
+    seen, pairs = expected(plan.world), [f"{one} -> {to}" for one, to in plan.world.probed]
+    assert len(pairs) == 8
+    losses = [(0.0,) * 8, (0.5, 1.25, *(0.0,) * 6), (0.05, *(0.0,) * 7), (0.0,) * 8]
+    states = [seen.model_copy(update={"lost_s": lost_s}) for lost_s in losses]
+    shown, prominent = [], []
+    for number in range(5):
+        drawn = _titled(_drawn_step("ordered", states, number), "Seconds of loss")
+        found = [one for one in drawn if isinstance(one, Difference)]
+        shown.append([(row.element, row.before, row.after) for one in found for row in one.changes])
+        prominent += [one.prominent for one in found]
+    initial, first, second, third, declared = shown
+    assert initial == declared == []
+    assert prominent == [True, True, False]
+    assert [row[1:] for row in third] == [("0.00", row[2]) for row in second]
+    assert [pair for pair, _, _ in first] == [*pairs, "all pairs"]
+    assert [row[1:] for row in first[:3]] == [("0.50", "0.50"), ("1.25", "1.25"), ("0.00", "0.00")]
+    assert first[-1] == ("all pairs", "1.75", "1.75")
+    assert [row[1:] for row in second[:2]] == [("0.05", "0.55"), ("0.00", "1.25")]
+    assert second[-1] == ("all pairs", "0.05", "1.80")
+
+
+def test_world_whose_loss_is_not_measured_has_no_picture_of_it() -> None:
+    seen = expected(plan_of(load("ordered")).world)
+    assert not _titled(_drawn_step("ordered", [seen, seen], 1), "Seconds of loss")

@@ -5,13 +5,24 @@ import threading
 
 import pytest
 
-from a2a_purple.scripted import Blanket, Heuristic, Hostile, Noop, Oracle, Parser, Random
+from a2a_purple.scripted import (
+    Blanket,
+    Heuristic,
+    Hostile,
+    Noop,
+    Oracle,
+    Parser,
+    Push,
+    Random,
+    Shuffle,
+)
 from netarena.agent.interface import Agent, Brief, context_id
-from netarena.config import Config
+from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Action
 from netarena.task.application import Drawn, Labelled
-from tests.fake.parrot import Parrot
+from netarena.task.ticket import Tickets
+from tests.fake.parrot import Parrot, ParrotBaselines
 
 pytestmark = pytest.mark.anyio
 
@@ -253,6 +264,86 @@ async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, 
     assert await ask("c", "4") == "4"  # a third conversation replaces the least recently used one
     assert await ask("b", "5") == "5"
     assert brief.application.drawn == []  # the agent knows only the prompts
+
+
+class PlannedBaselines(ParrotBaselines):
+    """Scripted agents of an application whose red queries request changes."""
+
+    def change_replies(self, query):
+        return [f"change {query.text}"] if query.label == "red" else []
+
+    def push_replies(self, query, rng=None):
+        replies = [f"push {query.text} {part}" for part in "abcdef"]
+        if rng is not None:
+            rng.shuffle(replies)
+        return replies if query.label == "red" else []
+
+    def heuristic_operator(self, briefing=Briefing.FULL):
+        return lambda prompt: f"read {prompt}"
+
+
+class PlannedTickets(Tickets):
+    def refuses(self, config):
+        return True
+
+    def declare(self, causes):
+        return f"done {causes}"
+
+
+class Planned(Parrot):
+    baselines = PlannedBaselines()
+    tickets = PlannedTickets()
+
+
+@pytest.fixture
+def planned(brief):
+    return dataclasses.replace(
+        brief, application=Planned(), config=Config(num_queries=3, repeats=2)
+    )
+
+
+async def test_push_sends_the_replies_of_a_request_and_then_declares(planned, texts):
+    push = Push(planned)
+    said = [await say(push, context(planned, 1)) for _ in range(8)]
+    assert said == [*(f"push {texts[1]} {part}" for part in "abcdef"), "done ()", said[0]]
+    assert await say(push, context(planned, 0)) == "done ()"  # a query without requested changes
+
+
+async def test_shuffle_sends_replies_in_an_order_that_repetitions_but_not_attempts_change(
+    planned, texts
+):
+    shuffle = Shuffle(planned)
+    orders = [
+        [await say(shuffle, context(planned, 1, attempt=attempt, repeat=repeat)) for _ in range(7)]
+        for repeat in (1, 2)
+        for attempt in (0, 1)
+    ]
+    assert orders[0] == orders[1]
+    assert orders[2] == orders[3]
+    assert orders[0] != orders[2]
+    for said in orders:
+        assert sorted(said[:6]) == [f"push {texts[1]} {part}" for part in "abcdef"]
+        assert said[6] == "done ()"
+
+
+@pytest.mark.parametrize("kind", [Push, Shuffle])
+def test_agent_that_makes_requested_changes_needs_a_config_with_them(planned, brief, kind):
+    with pytest.raises(ConfigError, match="parrot does not have a push agent"):
+        kind(brief)
+    planned.application.tickets = Tickets()
+    name = kind.__name__.lower()
+    with pytest.raises(ConfigError, match=f"{name} only makes requested changes, and the config"):
+        kind(planned)
+
+
+async def test_heuristic_makes_requested_changes_and_else_works_through_its_checklist(
+    planned, texts
+):
+    agent = Heuristic(planned)
+    said = [await say(agent, context(planned, 1)) for _ in range(3)]
+    assert said == [f"change {texts[1]}", "done ()", f"change {texts[1]}"]
+    for other in (context(planned, 0), "stray"):
+        assert await say(agent, other) == "read whatever"
 
 
 async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -83,3 +84,29 @@ def test_texts_of_any_size_are_compared_in_linear_time() -> None:
 
     assert compare(len(before))
     assert is_linear(compare, len(before))
+
+
+def test_traffic_that_a_step_moved_is_drawn_on_both_sides_of_its_links() -> None:
+    nodes = tuple(Node(name=name, rank=rank) for rank, name in enumerate("abc"))
+    left = Link(ends=("a", "b"), before=("h1 -> h2", "h2 -> h1"), after=("h3 -> h4",))
+    topology = Topology(title="", nodes=nodes, links=(left, Link(ends=("b", "c"))))
+    drawn = plan(topology).lines
+    link, before, after, other = drawn
+    assert [line.when for line in (link, before, after, other)] == ["", "before", "after", ""]
+    assert before.title == "a - b, only before the step: h1 -> h2, h2 -> h1"
+    assert after.title == "a - b, only after the step: h3 -> h4"
+    points = [[float(one) for one in re.findall(r"[\d.]+", line.path)] for line in drawn[:3]]
+    for centre, one, two in zip(*points, strict=True):
+        assert one - centre == pytest.approx(centre - two)
+    assert points[0] != points[1]
+
+
+def test_link_passes_below_the_boxes_between_its_ends() -> None:
+    nodes = tuple(Node(name=name) for name in "abc")
+    ends = (("a", "b"), ("a", "c"))
+    drawn = plan(Topology(title="", nodes=nodes, links=tuple(Link(ends=one) for one in ends)))
+    row = drawn.boxes[0].y
+    heights = [float(re.split("[Q ]", line.path)[3]) for line in drawn.lines]
+    lowest = [(row + control) / 2 for control in heights]
+    assert lowest[0] == row
+    assert row + drawn.box_height / 2 < lowest[1] < drawn.height

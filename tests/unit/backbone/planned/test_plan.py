@@ -74,7 +74,7 @@ def test_each_requested_setting_decides_and_latent_faults_only_by_their_effect(n
 def test_solution_makes_each_part_with_a_command_on_its_machine(name: str) -> None:
     plan = plan_of(load(name))
     for order in plan.stages.safe_orders():
-        steps = plan.commands(order)
+        steps = plan.commands([{at} for at in order])
         assert [one.machine for one in steps] == [plan.stages.parts[at].machine for at in order]
         assert len({one.command for one in steps}) == len(steps)
 
