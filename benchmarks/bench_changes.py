@@ -54,7 +54,8 @@ from netarena_backbone.planned.request import Request
 from netarena_backbone.planned.stages import Left, Stages
 from netarena_backbone.query import CHANGES, case_of
 from netarena_backbone.real.leftover import traces
-from netarena_backbone.state import WORKS, misfits, predicted
+from netarena_backbone.state import WORKS, intended, misfits, predicted
+from netarena_backbone.world.contingency import during, failures
 from netarena_backbone.world.model import World
 from netarena_backbone.world.render import render
 
@@ -123,12 +124,23 @@ def left_out(plan: Plan) -> Iterator[str]:
     """Yield the parts without which the end would still be correct."""
     stages, settings = plan.stages, iter(required(plan))
     for place, part in enumerate(stages.parts):
-        now = stages.facts([place])
-        differs = now is None or bool(misfits(stages.target or {}, now))
+        differs = shown(plan, stages.at([place])) != "never"
         if place not in stages.of_faults:
             differs |= next(settings)
         if not differs:
             yield f"without part {place} on {part.machine}, the end is correct"
+
+
+def shown(plan: Plan, world: World) -> str:
+    """Return when a world differs from the target: afterwards, in a contingency, or never."""
+    now = predicted(world)
+    if now is None or misfits(plan.stages.target or {}, now):
+        return "afterwards"
+    for one in failures(plan.target):
+        then = predicted(during(world, one))
+        if then is None or misfits(intended(during(plan.target, one)), then):
+            return "in a contingency"
+    return "never"
 
 
 # proofs of refusals, independent of planned/refusal.py
@@ -279,27 +291,11 @@ def examine(app: Backbone, query: Query, seed: int) -> Record:
         steps = [stages.harms(*step) for step in stages.steps(whole)]
         rules = Counter(rule for step in steps for rule, _ in step or ())
         orders[name] = None if None in steps else dict(rules)
-    latent: Record | None = None
-    if stages.faults:
-        then = stages.facts(stages.of_faults) or {}
-        reference = next(stages.safe_orders(), [])
-        without = [frozenset({place}) for place in reference if place not in stages.of_faults]
-        fault = plan.faults[0]
-        changed = [one.machines for one in stages.changes]
-        latent = {
-            "kind": f"{fault.kind}.{fault.method}",
-            "sorts": sorted({fact.sort for fact in misfits(stages.target or {}, then)}),
-            "harm": not walk(stages, without)["safe"],
-            "first machine": fault.machine == stages.parts[stages.straightforward()[0]].machine,
-            "machine of a change": any(fault.machine in some for some in changed),
-            "machine of link_back or neighbour_add": any(
-                fault.machine in some
-                for some, one in zip(
-                    changed, (one for one in plan.requests if not one.because), strict=True
-                )
-                if one.kind in {"link_back", "neighbour_add"}
-            ),
-        }  # fmt: skip
+    reference = next(stages.safe_orders(), [])
+    without = [frozenset({place}) for place in reference if place not in stages.of_faults]
+    latent = [*latent_faults(plan)]
+    if latent:
+        latent[0]["harm"] = not walk(stages, without)["safe"]
     agents = {agent: walk(stages, find(plan, rng)) for agent, find in AGENTS.items()}
     for agent in ("heuristic", "text order"):
         turns = [frozenset({place}) for place in faults] + AGENTS[agent](plan, rng)
@@ -321,6 +317,24 @@ def examine(app: Backbone, query: Query, seed: int) -> Record:
         "refused": [*fixed_refusals(plan)],
         "worlds": stages.number_of_worlds,
     }
+
+
+def latent_faults(plan: Plan) -> Iterator[Record]:
+    """Yield what the tables need about each latent fault."""
+    stages = plan.stages
+    changed = [one.machines for one in stages.changes]
+    made = zip(changed, (one for one in plan.requests if not one.because), strict=True)
+    adding = [some for some, one in made if one.kind in {"link_back", "neighbour_add"}]
+    for place, (fault, change) in enumerate(zip(plan.faults, stages.faults, strict=True)):
+        left = [part for part in stages.of_faults if stages.parts[part].owner == place]
+        then = stages.facts(left) or {}
+        yield {
+            "kind": f"{fault.kind}.{fault.method}",
+            "shown": shown(plan, change.edit(plan.target)),
+            "sorts": sorted({fact.sort for fact in misfits(stages.target or {}, then)}),
+            "machine of a change": any(fault.machine in some for some in changed),
+            "machine of link_back or neighbour_add": any(fault.machine in some for some in adding),
+        }
 
 
 # tables
@@ -364,7 +378,7 @@ def tables(records: Sequence[Record]) -> Iterator[str]:
         rows.append([
             label, len(some), sum(bool(one["invalid"]) for one in some),
             share(sum(map(decides, some)), len(some)),
-            share(sum(one["latent"] is not None for one in some), len(some)),
+            share(sum(bool(one["latent"]) for one in some), len(some)),
             share(sum(any(r["because"] for r in one["requests"]) for one in some), len(some)),
         ])  # fmt: skip
     yield "Requests:"
@@ -433,16 +447,22 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
         [[word, *(place[word, number] for number in range(1, 5))] for word in REFUSALS],
     )
     yield from _rules(many, made, refused)
-    faults = [one["latent"] for one in records if one["latent"]]
+    faulty = [one["latent"] for one in records if one["latent"]]
+    faults = [fault for some in faulty for fault in some]
     yield "Latent faults:"
     kinds = Counter(fault["kind"] for fault in faults)
     yield from table(["kind", "number"], kinds.most_common())
     yield "Latent faults, properties:"
     yield from table(
-        ["property", "requests"],
+        ["property", "share"],
         [
-            ["the safe order does harm unless the fault is repaired first",
-             share(sum(fault["harm"] for fault in faults), len(faults))],
+            ["requests in which the safe order does harm unless the faults are repaired first",
+             share(sum(some[0]["harm"] for some in faulty), len(faulty))],
+            *(
+                [f"faults that show {when}",
+                 share(sum(fault["shown"] == when for fault in faults), len(faults))]
+                for when in ("afterwards", "in a contingency")
+            ),
             *(
                 [f"afterwards wrong: {sort}",
                  share(sum(sort in fault["sorts"] for fault in faults), len(faults))]
@@ -450,8 +470,7 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
             ),
             *(
                 [f"on the {name}", share(sum(fault[name] for fault in faults), len(faults))]
-                for name in ("first machine", "machine of a change",
-                             "machine of link_back or neighbour_add")
+                for name in ("machine of a change", "machine of link_back or neighbour_add")
             ),
         ],
     )  # fmt: skip
