@@ -64,6 +64,7 @@ RANKS = {
             *(("link_back", "add"), ("link_back", "undrain"), ("router_back", "undrain")),
             *(("neighbour_add", "set_up"), ("neighbour_add", "start")),
             *(("zone_filter", "open"), ("zone_filter", "admit"), ("service_filter", "open")),
+            ("announcement", "prefix"),
         ),
         0,
     ),
@@ -79,6 +80,7 @@ RANKS = {
         (
             *(("link_out", "remove"), ("zone_filter", "close"), ("service_filter", "close")),
             *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
+            ("announcement", "withdraw"),
         ),
         3,
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from netarena_backbone.fault.change import Change, Edit, Method, both, on_host, on_items, preceded
 from netarena_backbone.planned.requested import Piece, listed, requested
@@ -24,10 +25,18 @@ def _clients(world: World) -> Sequence[Host]:
     return [host for host in world.hosts if host.resolver]
 
 
-def _admitted(world: World, sources: Iterable[Host], host: Host, service: Service) -> set[str]:
+class _Place(NamedTuple):
+    """A service on a host, and the address at which its users reach it."""
+
+    host: Host
+    service: Service
+    address: str
+
+
+def _admitted(world: World, sources: Iterable[Host], place: _Place) -> set[str]:
     """Return the sources whose packets to a service the router of its host does not drop."""
+    host, service, address = place
     gate, port = world.far[host.name, host.port.name]
-    address = bare(host.port.address)
     rules = [
         rule
         for rule in world.router(gate).rules
@@ -48,18 +57,18 @@ def _admitted(world: World, sources: Iterable[Host], host: Host, service: Servic
 
 
 def _admissions(
-    world: World, sources: Sequence[Host], old: tuple[Host, Service], new: tuple[Host, Service]
+    world: World, sources: Sequence[Host], old: _Place, new: _Place
 ) -> list[Rule] | None:
     """Return the rules with which the new place of a service has the same users as the old one.
 
     Returns None if the new place would have further users, or only some users of a zone.
     """
-    others = [one for one in sources if one is not new[0]]
-    before, after = (_admitted(world, others, *place) for place in (old, new))
-    before.add(old[0].name)  # a host reaches its own services without a router
+    others = [one for one in sources if one is not new.host]
+    before, after = (_admitted(world, others, place) for place in (old, new))
+    before.add(old.host.name)  # a host reaches its own services without a router
     if after - before:
         return None
-    port = world.far[new[0].name, new[0].port.name][1]
+    port = world.far[new.host.name, new.host.port.name][1]
     rules = []
     for zone in world.zones:
         members = {one.name for one in others if one.zone == zone.name}
@@ -71,8 +80,8 @@ def _admissions(
                 Rule(
                     out=port,
                     source=zone.block,
-                    protocol=new[1].protocol,
-                    port=new[1].port,
+                    protocol=new.service.protocol,
+                    port=new.service.port,
                     verdict="ACCEPT",
                 )
             )
@@ -154,7 +163,9 @@ def _move_service(world: World) -> Iterator[Change]:
             )
             if new is old or is_taken or (offer.name, address) in server.records:
                 continue
-            rules = _admissions(world, world.hosts, (old, service), (new, moved))
+            rules = _admissions(
+                world, world.hosts, _Place(old, service, offer.address), _Place(new, moved, address)
+            )
             if rules is None:
                 continue
             pieces, admitted = _admitting(world, new, rules)
@@ -192,7 +203,9 @@ def _move_name_server(world: World) -> Iterator[Change]:
             moved = service.model_copy(update={"address": address})
             if new is old or new.records or any(one.port == service.port for one in new.services):
                 continue
-            rules = _admissions(world, users, (old, service), (new, moved))
+            rules = _admissions(
+                world, users, _Place(old, service, service.address), _Place(new, moved, address)
+            )
             if rules is None:
                 continue
             pieces, admitted = _admitting(world, new, rules)

@@ -24,8 +24,10 @@ from netarena_backbone.planned.requested import (
     requested,
     running_links,
 )
+from netarena_backbone.world.fib import Table
 from netarena_backbone.world.model import BACKBONE_AREA, FULL_MTU, Host, Static, World, bare
 from netarena_backbone.world.odd import AREAS, narrow
+from netarena_backbone.world.routing import settle
 
 
 def _area_of(end: End) -> str:
@@ -104,8 +106,17 @@ def _networks(world: World, router: str) -> Iterator[str]:
             yield str(IPv4Interface(port.address).network)
 
 
+def _next_hop(table: Table, net: str) -> str:
+    route = table.look_up(net.partition("/")[0])
+    return route.hop.gateway if route else ""
+
+
 def _pin(world: World) -> Iterator[Change]:
-    """Yield static routes to a network on two successive routers before the router of its hosts."""
+    """Yield static routes to a network on two successive routers before the router of its hosts.
+
+    At least one of the two routers has another next hop today.
+    """
+    tables = settle(world).fib
     hops = [(one, other) for ends in running_links(world) for one, other in (ends, ends[::-1])]
     for near, gate in hops:
         for far, middle in hops:
@@ -116,10 +127,13 @@ def _pin(world: World) -> Iterator[Change]:
                     (far.router, Static(prefix=net, via=bare(middle.port.address)), middle.router),
                     (near.router, Static(prefix=net, via=bare(gate.port.address)), gate.router),
                 ]
-                if any(
+                is_known = any(
                     had.prefix == net
                     for name, _, _ in places
                     for had in (*world.router(name).statics, *world.router(name).kernel_routes)
+                )
+                if is_known or all(
+                    _next_hop(tables[name], net) == new.via for name, new, _ in places
                 ):
                     continue
                 told = [f"on {name} via {new.via} ({to})" for name, new, to in places]
