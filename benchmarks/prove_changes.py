@@ -31,6 +31,7 @@ from netarena.errors import EnvironmentFailed
 from netarena_backbone.draw import draw
 from netarena_backbone.fault.change import Change, Edit
 from netarena_backbone.fault.derive import orders
+from netarena_backbone.planned.host import asks_of_both
 from netarena_backbone.planned.table import KINDS, SETUPS
 from netarena_backbone.real.client import Warm
 from netarena_backbone.state import Facts, facts_of, misfits, read
@@ -156,7 +157,8 @@ async def prove(warm: Warm, task: Task) -> Sequence[Took] | str:
         )
         for machine, edit in task.parts
     ]
-    setup = render(start).model_copy(update={"edits": tuple(edits)})
+    asks = asks_of_both(start, task.stages[-1])
+    setup = render(start).model_copy(update={"edits": tuple(edits), "asks": asks})
     net = await warm.begin_backbone(setup, "netns")
     try:
         await net.build()

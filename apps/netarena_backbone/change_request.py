@@ -12,8 +12,9 @@ from string import Template
 
 from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_text, tell_turns
 from netarena_backbone.declaration import REFUSALS
+from netarena_backbone.planned.host import moved
 from netarena_backbone.planned.plan import Plan
-from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs
+from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs, only_small
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, misfits
 from netarena_backbone.ticket import tell_lasting, tell_saving
@@ -57,6 +58,7 @@ def _afterwards(case: Case) -> Iterator[str]:
     """Yield the lines about the time after the changes."""
     yield "Today's documentation still applies, with these exceptions:"
     yield from (f"- {line}" for line in differences(case.of_today.wanted, case.wanted))
+    yield from (f"- {line}" for line in moved(case.world, case.goal))
     yield from (f"- {line}" for line in _backups(case))
     if case.contingencies:
         yield (
@@ -79,6 +81,7 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
     ):
         yield from _tell(f"Additional {noun}: ", sort, gained, " -> ")
         yield from _tell(f"{noun[0].upper()}{noun[1:]} that no longer work: ", sort, lost, " -> ")
+    yield from _tell_full(before, after)
     for sort, noun in (("adjacency", "OSPF adjacencies"), ("session", "BGP sessions")):
         yield from _tell(f"New {noun}: ", sort, gained, " - ")
         yield from _tell(f"{noun} that no longer exist: ", sort, lost, " - ")
@@ -94,6 +97,15 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
         yield f"{router} receives {'; '.join(routes)}"
     if not wrong:
         yield "None. Only settings change."
+
+
+def _tell_full(before: Facts, after: Facts) -> Iterator[str]:
+    """Yield the pairs whose pings of full size change although their small pings do not."""
+    fail_before, fail_after = only_small(before), only_small(after)
+    lost = [fact for fact in fail_after if fact not in fail_before]
+    gained = [fact for fact in fail_before if after.get(fact) == WORKS]
+    for words, facts in (("Additional", gained), ("Failing", lost)):
+        yield from _tell(f"{words} pings of full size: ", "full", facts, " -> ")
 
 
 def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from netarena.sdk import Briefing, EnvironmentFailed, JsonValue, Query, State
 from netarena_backbone import trial
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.fault.table import read
+from netarena_backbone.planned.host import asks_of_both
 from netarena_backbone.query import Case, case_of
 from netarena_backbone.real.client import Net, Warm
 from netarena_backbone.state import Facts, facts_of, first, misfits
@@ -51,6 +52,9 @@ class BackboneEnvironment(Networked):
             await asyncio.to_thread(self._case.prepare)  # other episodes go on meanwhile
             present, parts = self._start()
             setup = render(present)
+            if self._case.plan is not None:
+                asks = asks_of_both(self._case.world, self._case.goal)
+                setup = setup.model_copy(update={"asks": asks})
             if self._traced:
                 setup = setup.model_copy(update={"edits": tuple(parts)})
         except (

@@ -193,11 +193,13 @@ def document(case: Case) -> Iterator[str]:
             backup = case.backups.get((fact.source, fact.target))
             then = backup and f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}"
             yield f"- {fact.source} -> {fact.target}: {value}{then or ''}"
-    origins = [router.name for router in world.routers if world.block in router.bgp.networks]
-    yield (
-        f"{world.block} is originated by {_list(origins)}, by design. Other border routers "
-        "announce it because they learn it through iBGP."
-    )
+    known = {prefix for router in world.routers for prefix in router.bgp.networks}
+    for prefix in (world.block, *sorted(known - {world.block})):
+        origins = [router.name for router in world.routers if prefix in router.bgp.networks]
+        yield (
+            f"{prefix} is originated by {_list(origins)}, by design. Other border routers "
+            "announce it because they learn it through iBGP."
+        )
     yield (
         "Inbound and outbound traffic may use different sessions with one AS, by design: a MED, "
         "ours or a neighbour's, may point to another session than our local preference."
@@ -266,6 +268,15 @@ def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
         yield f"{router} receives {', '.join(routes)}"
     if not wrong or {fact.sort for fact in wrong} == {"adjacency"}:
         yield "no exception"
+
+
+def only_small(wanted: Facts) -> list[Fact]:
+    """Return the pings of full size that fail although small pings of the same pair work."""
+    return [
+        fact
+        for fact, value in wanted.items()
+        if fact.sort == "full" and value == FAILS and wanted[fact._replace(sort="ping")] == WORKS
+    ]
 
 
 def list_pairs(facts: Iterable[Fact], between: str) -> str:
@@ -361,6 +372,9 @@ def _pings(world: World, wanted: Facts) -> Iterator[str]:
                 to.append(zone_of[fact.target])
     for zone, to in reached.items():
         yield f"- {zone} {'reach' if zone == 'the routers' else 'reaches'} {_list(to)}"
+    if narrow := only_small(wanted):
+        pairs = list_pairs(narrow, " -> ")
+        yield f"- pings of {world.packet_bytes} bytes that fail by design: {pairs}"
 
 
 def _services(world: World, wanted: Facts) -> Iterator[str]:

@@ -254,7 +254,7 @@ class _Step:
         """Return whether we announce a route to an AS that must not have it.
 
         Peers and upstreams must not have a route that another peer or upstream is on the path of,
-        whatever the prefix, nor a prefix other than our block as if it were ours. No AS must have a
+        whatever the prefix, nor a prefix outside our block as if it were ours. No AS must have a
         prefix that it is not documented to receive from us.
         """
         if value is None or not self._is_ours(fact):
@@ -271,9 +271,13 @@ class _Step:
             if one.kind in {"peer", "upstream"} and one.asn != receiver.asn
         }
         return any(
-            not others.isdisjoint(barred) or (not others and prefix != self._world.block)
+            not others.isdisjoint(barred) or (not others and not self._is_inside(prefix))
             for others in map(self._others_on, value.split("; "))
         )
+
+    def _is_inside(self, prefix: str) -> bool:
+        """Return whether a prefix is our block or a part of it."""
+        return IPv4Network(prefix).subnet_of(IPv4Network(self._world.block))
 
     def _is_ours(self, fact: Fact) -> bool:
         """Return whether a route is one that a router of ours sends."""

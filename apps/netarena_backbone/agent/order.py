@@ -21,6 +21,7 @@ _RANKS: Mapping[tuple[str, str], int] = MappingProxyType(
                 *(("link_back", "add"), ("link_back", "undrain"), ("router_back", "undrain")),
                 *(("neighbour_add", "set_up"), ("neighbour_add", "start")),
                 *(("zone_filter", "open"), ("zone_filter", "admit"), ("service_filter", "open")),
+                ("announcement", "prefix"),
             ),
             0,
         ),
@@ -36,6 +37,7 @@ _RANKS: Mapping[tuple[str, str], int] = MappingProxyType(
             (
                 *(("link_out", "remove"), ("zone_filter", "close"), ("service_filter", "close")),
                 *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
+                ("announcement", "withdraw"),
             ),
             3,
         ),

@@ -13,7 +13,6 @@ from netarena_backbone.fault.change import (
     Turn,
     added,
     both,
-    dropped,
     inner_peers,
     on_items,
     on_map,
@@ -38,7 +37,7 @@ from netarena_backbone.world.odd import password_of
 from netarena_backbone.world.render import entry_lines
 
 #: Number of the entry that a request adds to the start of a route map.
-_FIRST = 5
+FIRST = 5
 #: Number of our routers from which on route reflection is requested.
 _FEWEST = 5
 #: Steps between local preferences of requests and those that are in use.
@@ -59,7 +58,8 @@ def _admitting(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]
                 yield router, peer, found, found.entries[0]
 
 
-def _name(router: Router, peer: Peer) -> str:
+def named(router: Router, peer: Peer) -> str:
+    """Return the name of a session with another AS in requests."""
     return f"{router.name} - {peer.description}"
 
 
@@ -84,7 +84,7 @@ def _prefer(name: str, *, up: bool) -> Method:
                 continue
             yield requested(
                 f"{router.name} {found.name}",
-                f"{'Prefer' if up else 'Avoid'} the session {_name(router, peer)} for traffic that "
+                f"{'Prefer' if up else 'Avoid'} the session {named(router, peer)} for traffic that "
                 f"leaves our network: set its local preference to {value} in route map "
                 f"{found.name} of {router.name}",
                 [
@@ -104,7 +104,7 @@ def _prefer_prefix(world: World) -> Iterator[Change]:
     prefixes = dict.fromkeys(prefix for one in world.outsiders for prefix in one.prefixes)
     for router, peer, found, entry in _admitting(world):
         outsider = _kinds(world)[peer.description]
-        if entry.seq <= _FIRST or entry.local_preference is None:
+        if entry.seq <= FIRST or entry.local_preference is None:
             continue
         for prefix in prefixes:
             if outsider.kind != "upstream" and prefix not in outsider.prefixes:
@@ -116,14 +116,14 @@ def _prefer_prefix(world: World) -> Iterator[Change]:
             permitted = PrefixEntry(seq=5, verdict="permit", prefix=prefix)
             listing = PrefixList(name=name, entries=(permitted,))
             first = entry.model_copy(
-                update={"seq": _FIRST, "prefix_list": name, "local_preference": value}
+                update={"seq": FIRST, "prefix_list": name, "local_preference": value}
             )
             lines = [line for line in entry_lines(first) if line.startswith("set ")]
             yield requested(
                 f"{router.name} {found.name} {prefix}",
-                f"Use the session {_name(router, peer)} for traffic to {prefix}: on {router.name}, "
+                f"Use the session {named(router, peer)} for traffic to {prefix}: on {router.name}, "
                 f"create prefix list {name}, whose entry 5 permits exactly {prefix}, and in route "
-                f"map {found.name} add entry {_FIRST}, which permits its prefixes, with "
+                f"map {found.name} add entry {FIRST}, which permits its prefixes, with "
                 f"{listed(map(repr, lines))}",
                 [
                     Piece(
@@ -173,7 +173,7 @@ def _entry_metric(world: World) -> Iterator[Change]:
     for _, peer in outer_peers(world):
         count[peer.asn] = count.get(peer.asn, 0) + 1
     for router, peer in outer_peers(world):
-        found = _map_of(router, peer.route_map_out)
+        found = map_of(router, peer.route_map_out)
         if found is None or count[peer.asn] < 2:
             continue
         entries = [one for one in found.entries if one.metric is not None]
@@ -183,7 +183,7 @@ def _entry_metric(world: World) -> Iterator[Change]:
         value = pick(f"metric {router.name} {found.name}", _METRICS, *used)
         yield requested(
             f"{router.name} {found.name}",
-            f"Announce a MED of {value} on the session {_name(router, peer)}: in route map "
+            f"Announce a MED of {value} on the session {named(router, peer)}: in route map "
             f"{found.name} of {router.name}, replace the metric "
             f"{listed(map(str, sorted(used)))} of each entry that sets one",
             [
@@ -483,78 +483,9 @@ def _clients(world: World) -> Iterator[tuple[str, Peer]]:
             yield router.name, peer
 
 
-# announcements
-
-
-def _stop_announcement(world: World) -> Iterator[Change]:
-    """Yield withdrawals of our prefix from one of two sessions with an AS."""
-    for router, peer, found, entry in _announcing(world):
-        yield requested(
-            f"{router.name} {found.name}",
-            f"Stop announcing {world.block} on the session {_name(router, peer)}: remove entry "
-            f"{entry.seq}, which permits it, from route map {found.name} of {router.name}",
-            [
-                Piece(
-                    router.name,
-                    on_map(router.name, found.name, dropped(entry)),
-                    f"map {found.name}",
-                )
-            ],
-        )
-
-
-def _start_announcement(world: World) -> Iterator[Change]:
-    """Yield announcements of our prefix on sessions whose route map permits only other routes."""
-    for router, peer in outer_peers(world):
-        found = _map_of(router, peer.route_map_out)
-        lists = [one.name for one in router.prefix_lists if _is_ours(world, one)]
-        if found is None or not lists or not found.entries or peer.shutdown:
-            continue
-        if found.entries[0].seq <= _FIRST or any(one.prefix_list in lists for one in found.entries):
-            continue
-        first = MapEntry(seq=_FIRST, prefix_list=lists[0], metric=found.entries[0].metric)
-        med = "no MED" if first.metric is None else f"the MED {first.metric}"
-        yield requested(
-            f"{router.name} {found.name}",
-            f"Announce {world.block} on the session {_name(router, peer)}: at the start of route "
-            f"map {found.name} of {router.name}, add entry {_FIRST}, which permits the prefix list "
-            f"{lists[0]} and sets {med}",
-            [
-                Piece(
-                    router.name,
-                    on_map(router.name, found.name, preceded(first)),
-                    f"map {found.name}",
-                )
-            ],
-        )
-
-
-def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield the sessions with ASes that receive our prefix on several, with the permitting entry.
-
-    No AS is yielded that receives our prefix on only one session.
-    """
-    found = []
-    for router, peer in outer_peers(world):
-        policy = _map_of(router, peer.route_map_out)
-        ours = {one.name for one in router.prefix_lists if _is_ours(world, one)}
-        if policy is not None and not peer.shutdown:
-            found += [
-                (router, peer, policy, entry)
-                for entry in policy.entries
-                if entry.prefix_list in ours and entry.verdict == "permit"
-            ]
-    systems = [peer.asn for _, peer, _, _ in found]
-    yield from (one for one in found if systems.count(one[1].asn) > 1)
-
-
-def _map_of(router: Router, name: str) -> RouteMap | None:
+def map_of(router: Router, name: str) -> RouteMap | None:
+    """Return a route map of a router, or None if it has no map with this name."""
     return next((one for one in router.route_maps if one.name == name), None)
-
-
-def _is_ours(world: World, one: PrefixList) -> bool:
-    """Return whether a prefix list permits exactly our announced prefix."""
-    return [(entry.verdict, entry.prefix) for entry in one.entries] == [("permit", world.block)]
 
 
 #: Kind of requested change -> its methods
@@ -579,9 +510,5 @@ BGP: Mapping[str, tuple[Method, ...]] = MappingProxyType(
         ),
         "reflection": (Method("reflectors", _to_reflectors), Method("mesh", _to_mesh)),
         "session_move": (Method("router", _move_session),),
-        "announcement": (
-            Method("stop", _stop_announcement),
-            Method("start", _start_announcement),
-        ),
     }
 )

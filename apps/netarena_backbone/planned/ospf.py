@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from types import MappingProxyType
 
 from netarena_backbone.fault.change import Change, Edit, Method, on_ospf, on_ospf_port, on_port
+from netarena_backbone.planned.link import move_link
 from netarena_backbone.planned.requested import (
     End,
     Piece,
@@ -488,7 +489,11 @@ OSPF: Mapping[str, tuple[Method, ...]] = MappingProxyType(
         "link_back": (Method("undrain", _undrain_link), Method("add", _start_link)),
         "router_out": (Method("drain", _drain_router),),
         "router_back": (Method("undrain", _undrain_router),),
-        "area": (Method("leaf", _leaf_area), Method("number", _renumber_area)),
+        "area": (
+            Method("leaf", _leaf_area),
+            Method("link", move_link),
+            Method("number", _renumber_area),
+        ),
         "summary": (Method("add", _summarise), Method("remove", _separate)),
         "renumber": (Method("link", _renumber_link),),
         "ospf_authentication": (

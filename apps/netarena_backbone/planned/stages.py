@@ -130,7 +130,8 @@ class Stages:
             own = {place for place in every if self.parts[place].owner == owner}
             # One part without the others, and the others without it: these are all states that
             # the two ends of a session or link can be in.
-            for place in sorted(own):
+            # A part on a host cannot take down any of them.
+            for place in sorted(one for one in own if self.parts[one].machine in self.world.names):
                 for made in ({place}, own - {place}):
                     found |= self._down(every - made) & self._down(own - made)
         return frozenset(found)

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from netarena_backbone.fault.change import Method
+from netarena_backbone.planned.announcement import ANNOUNCEMENT
 from netarena_backbone.planned.bgp import BGP
 from netarena_backbone.planned.filter import FILTER
+from netarena_backbone.planned.host import HOST
+from netarena_backbone.planned.link import LINK
 from netarena_backbone.planned.ospf import OSPF
 
 #: Kind of requested change -> its methods
-KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **FILTER})
+KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {**OSPF, **BGP, **ANNOUNCEMENT, **FILTER, **HOST, **LINK}
+)
 #: (kind, method) -> the method whose change is undone first, so that the world needs this one.
 #: The world that is documented today has the earlier change.
 SETUPS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
@@ -22,6 +27,10 @@ SETUPS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
         ("summary", "remove"): ("summary", "add"),
         ("session_move", "router"): ("neighbour_remove", "remove"),
         ("announcement", "start"): ("announcement", "stop"),
+        ("announcement", "withdraw"): ("announcement", "prefix"),
+        ("announcement", "aggregate"): ("announcement", "prefix"),
+        ("path_mtu", "raise"): ("path_mtu", "lower"),
+        ("static_routes", "to_ospf"): ("static_routes", "to_static"),
         ("neighbour_add", "set_up"): ("neighbour_remove", "remove"),
         ("neighbour_add", "start"): ("neighbour_remove", "shut_down"),
         ("zone_filter", "open"): ("zone_filter", "close"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from netarena_backbone.world.contingency import Contingency, during, link_between
 from netarena_backbone.world.forwarding import SMALL_BYTES, Follower
 from netarena_backbone.world.lab_spec import Heard, Neighbour, Observation
-from netarena_backbone.world.model import Link, Router, World
+from netarena_backbone.world.model import Link, Router, World, bare
 from netarena_backbone.world.render import asks
 from netarena_backbone.world.routing import Tables, neighbours, settle
 
@@ -138,23 +138,23 @@ def _follow_without(world: World, cable: tuple[str, str]) -> Follower | None:
 
 
 def _answers(world: World, follower: Follower) -> Iterator[str]:
-    servers = dict(_records(world))
-    named: dict[tuple[str, str], bool] = {}
+    zones = {
+        address: dict(host.records)
+        for host in world.hosts
+        for address in (bare(host.port.address), *host.held)
+    }
+    named: dict[tuple[str, str], Mapping[str, str]] = {}
     for ask in asks(world):
         host = world.host(ask.source)
         address = ask.target
         if host.resolver:
             key = host.name, host.resolver
             if key not in named:
-                named[key] = follower.ask(host.name, host.resolver, "udp", 53)
-            address = servers.get(ask.target, "") if named[key] else ""
+                is_answered = follower.ask(host.name, host.resolver, "udp", 53)
+                named[key] = zones.get(host.resolver, {}) if is_answered else {}
+            address = named[key].get(ask.target, "")
         works = bool(address) and follower.ask(ask.source, address, ask.protocol, ask.port)
         yield "1" if works else "0"
-
-
-def _records(world: World) -> Iterator[tuple[str, str]]:
-    for host in world.hosts:
-        yield from host.records
 
 
 def _heard(tables: Tables, router: Router) -> tuple[Heard, ...]:

@@ -62,7 +62,7 @@ class Ask(Record):
     """A test of a service from one machine.
 
     ``target`` is an address, or a name that the machine's DNS server must resolve. The test
-    succeeds only if ``server`` answers.
+    succeeds only if ``server`` answers, or ``also``, the host to which a service moves.
     """
 
     source: str
@@ -70,6 +70,7 @@ class Ask(Record):
     target: str
     protocol: Protocol
     port: int
+    also: str = ""
 
 
 class Edit(Record):

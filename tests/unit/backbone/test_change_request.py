@@ -195,6 +195,21 @@ def test_every_sort_of_difference_has_its_words() -> None:
     assert [*differences(before, before)] == ["None. Only settings change."]
 
 
+def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
+    small = {Fact("ping", "h1", one): WORKS for one in ("h2", "h3", "h4")}
+    full = [Fact("full", "h1", one) for one in ("h2", "h3", "h4")]
+    before = {**small, full[0]: FAILS, full[1]: WORKS, full[2]: FAILS}
+    after = {**small, full[0]: WORKS, full[1]: FAILS, full[2]: FAILS}
+    assert [*differences(before, after)] == [
+        "Additional pings of full size: h1 -> h2",
+        "Failing pings of full size: h1 -> h3",
+    ]
+    # a small ping that no longer works includes the large one
+    assert [*differences(before, {**before, full[1]._replace(sort="ping"): FAILS})] == [
+        "Pings (both sizes) that no longer work: h1 -> h3"
+    ]
+
+
 def test_backup_path_that_no_longer_exists_is_told() -> None:
     """Today's documentation names it, and would otherwise still apply."""
     today, back, _ = link_pair()

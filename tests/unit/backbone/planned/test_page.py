@@ -20,13 +20,13 @@ _SEEDS = (35, 36, 37)
 
 
 def _example(worlds: list[World], kind: str, method: str) -> str:
-    """Return the words of a requested change, in a world that is prepared for it if needed."""
+    """Return the shortest words of a method, in a world that is prepared for it if needed."""
     for world in worlds:
         setup = SETUPS.get((kind, method))
         prepared = [one.edit(world) for one in options(world, *setup)] if setup else [world]
         for one in prepared:
-            for change in options(one, kind, method):
-                return change.words
+            if words := [change.words for change in options(one, kind, method)]:
+                return min(words, key=lambda told: (len(told), told))
     raise AssertionError(f"no world has room for {kind} {method}")
 
 

@@ -100,6 +100,19 @@ def test_probe_is_answered_by_the_intended_server(
 
 
 @pytest.mark.requires("root")
+def test_host_to_which_a_service_moves_may_answer_too(
+    here: tuple[dict[str, int], serve.Servers, dict[str, int]],
+) -> None:
+    spaces, servers, ports = here
+    asks = [
+        Ask(source="h2", server=server, also=also, target="127.0.0.1", protocol=kind, port=port)
+        for server, also in (("h2", "h1"), ("h1", "h2"), ("h2", ""), ("h2", "h3"))
+        for kind, port in (("tcp", ports["tcp"]), ("udp", ports["udp"]))
+    ]
+    assert serve.ask(asks, {}, spaces, servers, lambda: None) == "11110000"
+
+
+@pytest.mark.requires("root")
 def test_browser_gets_the_name_of_the_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:

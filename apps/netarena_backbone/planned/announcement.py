@@ -1,0 +1,270 @@
+"""Requested changes of what we announce to other ASes: our prefix, and parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Network
+from types import MappingProxyType
+
+from netarena_backbone.fault.change import (
+    Change,
+    Edit,
+    Method,
+    Turn,
+    added,
+    dropped,
+    on_items,
+    on_list,
+    on_map,
+    outer_peers,
+    preceded,
+    swapped,
+)
+from netarena_backbone.planned.bgp import FIRST, map_of, named
+from netarena_backbone.planned.requested import Piece, listed, requested
+from netarena_backbone.world.model import (
+    MapEntry,
+    Peer,
+    PrefixEntry,
+    PrefixList,
+    RouteMap,
+    Router,
+    Static,
+    World,
+)
+
+
+def _stop_announcement(world: World) -> Iterator[Change]:
+    """Yield withdrawals of our prefix from one of two sessions with an AS."""
+    for router, peer, found, entry in _announcing(world):
+        yield requested(
+            f"{router.name} {found.name}",
+            f"Stop announcing {world.block} on the session {named(router, peer)}: remove entry "
+            f"{entry.seq}, which permits it, from route map {found.name} of {router.name}",
+            [
+                Piece(
+                    router.name,
+                    on_map(router.name, found.name, dropped(entry)),
+                    f"map {found.name}",
+                )
+            ],
+        )
+
+
+def _start_announcement(world: World) -> Iterator[Change]:
+    """Yield announcements of our prefix on sessions whose route map permits only other routes."""
+    for router, peer in outer_peers(world):
+        found = map_of(router, peer.route_map_out)
+        lists = [one.name for one in router.prefix_lists if _is_ours(world, one)]
+        if found is None or not lists or not found.entries or peer.shutdown:
+            continue
+        if found.entries[0].seq <= FIRST or any(one.prefix_list in lists for one in found.entries):
+            continue
+        first = MapEntry(seq=FIRST, prefix_list=lists[0], metric=found.entries[0].metric)
+        med = "no MED" if first.metric is None else f"the MED {first.metric}"
+        yield requested(
+            f"{router.name} {found.name}",
+            f"Announce {world.block} on the session {named(router, peer)}: at the start of route "
+            f"map {found.name} of {router.name}, add entry {FIRST}, which permits the prefix list "
+            f"{lists[0]} and sets {med}",
+            [
+                Piece(
+                    router.name,
+                    on_map(router.name, found.name, preceded(first)),
+                    f"map {found.name}",
+                )
+            ],
+        )
+
+
+def _on_networks(name: str, change: Turn) -> Edit:
+    """Return an edit of the prefixes that a router originates in BGP."""
+
+    def edit(router: Router) -> Router:
+        networks = change(router.bgp.networks)
+        bgp = router.bgp.model_copy(update={"networks": networks})
+        return router.model_copy(update={"bgp": bgp})
+
+    return lambda world: world.edit(name, edit)
+
+
+def _announce_prefix(world: World) -> Iterator[Change]:
+    """Yield announcements of the prefix of a zone, in addition to our whole prefix."""
+    origins = [router.name for router in world.routers if world.block in router.bgp.networks]
+    known = {static.prefix for router in world.routers for static in router.statics}
+    for zone in world.zones:
+        prefix = zone.block
+        if prefix in known or not origins or not _is_inside(world, prefix):
+            continue
+        pieces, told = [], []
+        for router in world.routers:
+            ours = next((one for one in router.prefix_lists if _is_ours(world, one)), None)
+            if ours is not None:
+                seq = 5 + max(entry.seq for entry in ours.entries)
+                new = PrefixEntry(seq=seq, verdict="permit", prefix=prefix)
+                edit = on_list(router.name, ours.name, added(new))
+                pieces.append(Piece(router.name, edit, f"list {ours.name}"))
+                told.append(f"entry {seq} of {ours.name} on {router.name}")
+            if router.name in origins:
+                static = Static(prefix=prefix, via="blackhole")
+                pieces += [
+                    Piece(
+                        router.name,
+                        on_items(router.name, "statics", added(static)),
+                        f"route {prefix}",
+                    ),
+                    Piece(router.name, _on_networks(router.name, added(prefix)), "networks"),
+                ]
+        permitted = f"; permit it in prefix lists ({listed(told)})" if told else ""
+        yield requested(
+            prefix,
+            f"Announce {prefix}, the prefix of zone {zone.name}, in addition to {world.block}: "
+            f"originate it on {listed(origins)}, with a blackhole route and a network statement"
+            f"{permitted}",
+            pieces,
+        )
+
+
+def _withdraw_prefix(world: World) -> Iterator[Change]:
+    """Yield ends of the announcement of a part of our prefix."""
+    for prefix, origins, entries in _parts_of_block(world):
+        told = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
+        denied = f", and the entries that permit it ({listed(told)})" if told else ""
+        yield requested(
+            prefix,
+            f"Stop announcing {prefix} in addition to {world.block}: remove its blackhole route "
+            f"and network statement from {listed(origins)}{denied}",
+            [
+                *(
+                    Piece(router, on_list(router, name, dropped(entry)), f"list {name}")
+                    for router, name, entry in entries
+                ),
+                *(
+                    piece
+                    for name in origins
+                    for piece in (
+                        Piece(
+                            name,
+                            on_items(
+                                name, "statics", dropped(Static(prefix=prefix, via="blackhole"))
+                            ),
+                            f"route {prefix}",
+                        ),
+                        Piece(name, _on_networks(name, dropped(prefix)), "networks"),
+                    )
+                ),
+            ],
+        )
+
+
+def _announce_aggregate(world: World) -> Iterator[Change]:
+    """Yield announcements of half of our prefix instead of the prefix of one zone."""
+    length = IPv4Network(world.block).prefixlen + 1
+    for prefix, origins, entries in _parts_of_block(world):
+        if IPv4Network(prefix).prefixlen <= length:
+            continue
+        new = str(IPv4Network(prefix).supernet(new_prefix=length))
+        told = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
+        permitted = f", and in the entries that permit it ({listed(told)})" if told else ""
+        yield requested(
+            prefix,
+            f"Announce the aggregate {new} instead of {prefix}: on {listed(origins)}, replace "
+            f"{prefix} by {new} in the blackhole route and in the network statement{permitted}",
+            [
+                *(
+                    Piece(
+                        router,
+                        on_list(
+                            router,
+                            name,
+                            swapped(entry, entry.model_copy(update={"prefix": new})),
+                        ),
+                        f"list {name}",
+                    )
+                    for router, name, entry in entries
+                ),
+                *(
+                    piece
+                    for name in origins
+                    for piece in (
+                        Piece(
+                            name,
+                            on_items(
+                                name,
+                                "statics",
+                                swapped(
+                                    Static(prefix=prefix, via="blackhole"),
+                                    Static(prefix=new, via="blackhole"),
+                                ),
+                            ),
+                            f"route {prefix}",
+                        ),
+                        Piece(name, _on_networks(name, swapped(prefix, new)), "networks"),
+                    )
+                ),
+            ],
+        )
+
+
+def _parts_of_block(
+    world: World,
+) -> Iterator[tuple[str, list[str], list[tuple[str, str, PrefixEntry]]]]:
+    """Yield the parts of our prefix that are announced too.
+
+    Each comes with the routers that originate it, and with the entries of prefix lists that permit
+    it, as (router, list, entry).
+    """
+    prefixes = dict.fromkeys(prefix for router in world.routers for prefix in router.bgp.networks)
+    for prefix in prefixes:
+        if prefix != world.block and _is_inside(world, prefix):
+            origins = [one.name for one in world.routers if prefix in one.bgp.networks]
+            entries = [
+                (router.name, found.name, entry)
+                for router in world.routers
+                for found in router.prefix_lists
+                for entry in found.entries
+                if entry.prefix == prefix and entry.verdict == "permit"
+            ]
+            yield prefix, origins, entries
+
+
+def _is_inside(world: World, prefix: str) -> bool:
+    return IPv4Network(prefix).subnet_of(IPv4Network(world.block))
+
+
+def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
+    """Yield the sessions with ASes that receive our prefix on several, with the permitting entry.
+
+    No AS is yielded that receives our prefix on only one session.
+    """
+    found = []
+    for router, peer in outer_peers(world):
+        policy = map_of(router, peer.route_map_out)
+        ours = {one.name for one in router.prefix_lists if _is_ours(world, one)}
+        if policy is not None and not peer.shutdown:
+            found += [
+                (router, peer, policy, entry)
+                for entry in policy.entries
+                if entry.prefix_list in ours and entry.verdict == "permit"
+            ]
+    systems = [peer.asn for _, peer, _, _ in found]
+    yield from (one for one in found if systems.count(one[1].asn) > 1)
+
+
+def _is_ours(world: World, one: PrefixList) -> bool:
+    """Return whether a prefix list permits exactly our announced prefix."""
+    return [(entry.verdict, entry.prefix) for entry in one.entries] == [("permit", world.block)]
+
+
+#: Kind of requested change -> its methods
+ANNOUNCEMENT: Mapping[str, tuple[Method, ...]] = MappingProxyType(
+    {
+        "announcement": (
+            Method("stop", _stop_announcement),
+            Method("start", _start_announcement),
+            Method("prefix", _announce_prefix),
+            Method("withdraw", _withdraw_prefix),
+            Method("aggregate", _announce_aggregate),
+        ),
+    }
+)
