@@ -14,9 +14,9 @@ from netarena.sdk import CommandLimits, PromptParts, Step, read_examples, read_t
 from netarena_backbone.declaration import REFUSALS
 from netarena_backbone.planned.host import moved
 from netarena_backbone.planned.plan import Plan
-from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs, only_small
+from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs
 from netarena_backbone.query import Case
-from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, misfits
+from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, misfits, only_small
 from netarena_backbone.ticket import tell_lasting, tell_saving
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS

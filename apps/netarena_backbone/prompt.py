@@ -33,6 +33,7 @@ from netarena_backbone.state import (
     facts_of,
     first,
     misfits,
+    only_small,
     read,
 )
 from netarena_backbone.world.model import Host, Peer, Router, World, bare
@@ -268,15 +269,6 @@ def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
         yield f"{router} receives {', '.join(routes)}"
     if not wrong or {fact.sort for fact in wrong} == {"adjacency"}:
         yield "no exception"
-
-
-def only_small(wanted: Facts) -> list[Fact]:
-    """Return the pings of full size that fail although small pings of the same pair work."""
-    return [
-        fact
-        for fact, value in wanted.items()
-        if fact.sort == "full" and value == FAILS and wanted[fact._replace(sort="ping")] == WORKS
-    ]
 
 
 def list_pairs(facts: Iterable[Fact], between: str) -> str:

@@ -414,6 +414,15 @@ _SAID = {
 }
 
 
+def only_small(wanted: Facts) -> list[Fact]:
+    """Return the pings of full size that fail although small pings of the same pair work."""
+    return [
+        fact
+        for fact, value in wanted.items()
+        if fact.sort == "full" and value == FAILS and wanted[fact._replace(sort="ping")] == WORKS
+    ]
+
+
 def harms_of_both(
     world: World,
     documented: tuple[Facts, Facts],

@@ -31,7 +31,7 @@ from netarena_backbone.planned.refusal import (
 from netarena_backbone.planned.requested import name_of, running_links
 from netarena_backbone.planned.stages import Computed, Left, Stages
 from netarena_backbone.planned.table import KINDS
-from netarena_backbone.state import WORKS, Facts, facts_of, misfits, predicted
+from netarena_backbone.state import WORKS, Facts, facts_of, misfits, only_small, predicted
 from netarena_backbone.world.forwarding import Follower
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
@@ -207,8 +207,8 @@ def _with_closed_zone(world: World, rng: random.Random) -> World:
 
 def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
     """Yield a world and two requests, the second of which probably does harm before the first."""
-    kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit)
-    (pairs,) = rng.choices(kinds, (0.6, 0.15, 0.25))
+    kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit, _pairs_by_mtu)
+    (pairs,) = rng.choices(kinds, (0.55, 0.1, 0.2, 0.15))
     return pairs(world, rng)
 
 
@@ -233,6 +233,32 @@ def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Re
         found = [one for one in interrupted if second.change.machines & one.change.machines]
         if found:
             yield world, _one(found, rng), second
+
+
+def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
+    """Yield a world with a small MTU on one link, the request to raise it, and a change of costs.
+
+    The costs move traffic of full size to the link.
+    """
+    lowered = [*options(world, "path_mtu", "lower")]
+    for lower in rng.sample(lowered, len(lowered)):
+        today = lower.edit(world)
+        (first,) = (one for one in options(today, "path_mtu", "raise") if one.key == lower.key)
+        facts = documentable(today)
+        if facts is None:
+            continue
+        moved = [
+            Request("costs", "one", one)
+            for one in options(today, "costs", "one")
+            if not one.holds & first.holds and _narrows(facts, predicted(one.edit(today)))
+        ]
+        if moved:
+            yield today, Request("path_mtu", "raise", first), rng.choice(moved)
+
+
+def _narrows(before: Facts, after: Facts | None) -> bool:
+    """Return whether a packet of full size worked before and now fails, but not a small one."""
+    return after is not None and any(before.get(fact) == WORKS for fact in only_small(after))
 
 
 def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
