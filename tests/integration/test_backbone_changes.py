@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from backbone_requests import APP, config_of, load, own_prefix_request, plan_of, session_request
+from backbone_requests import (
+    APP,
+    config_of,
+    load,
+    own_prefix_request,
+    plan_of,
+    service_request,
+    session_request,
+)
 
 from netarena.model import Judgement, Query, Refusal
 from netarena.training.session import Session
@@ -77,6 +85,12 @@ def _wrong(judgement: Judgement) -> int:
 def test_reference_order_is_safe_and_survives_all_contingencies() -> None:
     query = load("ordered")
     assert APP.trials_s(query) > 0
+    info = _episode(query, [*APP.solve(query), APP.tickets.reference(query)])
+    assert (info["solved"], info["safe"]) == (True, True)
+
+
+def test_moved_service_and_raised_mtu_survive_all_contingencies() -> None:
+    query = service_request()
     info = _episode(query, [*APP.solve(query), APP.tickets.reference(query)])
     assert (info["solved"], info["safe"]) == (True, True)
 

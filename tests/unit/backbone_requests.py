@@ -29,6 +29,7 @@ from netarena_backbone.planned.refusal import REFUSED, options
 from netarena_backbone.planned.request import Draft, Request, _pairs_by_link, _Room
 from netarena_backbone.planned.table import SETUPS
 from netarena_backbone.query import case_of
+from netarena_backbone.state import misfits
 from netarena_backbone.world.model import World
 from netarena_network.action import action_of
 
@@ -144,6 +145,26 @@ def own_prefix_request() -> Query:
     kind, method, change = next(REFUSED["own_prefix"](today, cost.edit(today)))
     refused = Request(kind, method, change, "own_prefix")
     return asked(today, Request("costs", "one", cost), refused)
+
+
+@cache
+def service_request() -> Query:
+    """Return a query that requests to raise an MTU and to move a service, with contingencies."""
+    text = STORED.with_name("drawn.json").read_text(encoding="utf-8")
+    drawn = World.model_validate(json.loads(text)["contingent"])
+    for lower in options(drawn, "path_mtu", "lower"):
+        today = lower.edit(drawn)
+        wide = Request("path_mtu", "raise", options(today, "path_mtu", "raise")[0])
+        moved = Request("service_move", "host", options(today, "service_move", "host")[0])
+        query = asked(today, wide, moved)
+        plan = plan_of(query)
+        assert plan.stages.today is not None
+        is_narrow = any(
+            one.sort == "full" for one in misfits(plan.stages.today, case_of(query).wanted)
+        )
+        if is_narrow and not plan.doubts():
+            return query
+    raise AssertionError("no link of the stored world can be narrowed")
 
 
 def _session() -> tuple[World, Request]:

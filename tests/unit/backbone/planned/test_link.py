@@ -131,7 +131,7 @@ def test_static_routes_lead_over_both_routers_to_the_hosts(world: World) -> None
     for change in changes[:4]:
         net, far, near = change.key.split()
         after = change.edit(world)
-        tables, before = settle(after).fib, settle(world).fib
+        tables = settle(after).fib
         address = net.partition("/")[0]
         hops = []
         for name in (far, near):
@@ -142,9 +142,14 @@ def test_static_routes_lead_over_both_routers_to_the_hosts(world: World) -> None
         assert net in {
             str(IPv4Interface(port.address).network) for port in world.router(hops[1]).ports
         }
-        assert any(
-            before[name].look_up(address) != tables[name].look_up(address) for name in (far, near)
-        )
+
+
+def test_static_routes_replace_the_next_hop_of_at_least_one_router(world: World) -> None:
+    tables = settle(world).fib
+    for change in options(world, "static_routes", "to_static"):
+        net, *names = change.key.split()
+        routes = [tables[name].look_up(net.partition("/")[0]) for name in names]
+        assert any(route is None or route.hop.gateway not in change.words for route in routes)
 
 
 def test_static_routes_are_replaced_by_the_paths_of_ospf(world: World, wanted: Facts) -> None:
