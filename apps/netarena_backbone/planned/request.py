@@ -40,8 +40,11 @@ from netarena_backbone.world.routing import settle
 #: Number of pairs whose seconds of loss are measured.
 _PROBED = 8
 #: Maximum numbers of worlds, of plans for one world, of pairs in which one change needs the other,
-#: of further changes, and of latent faults that are tried.
-WORLDS, _PLANS, _PAIRS, _OTHERS, _LATENT = 24, 6, 4, 24, 20
+#: and of further changes that are tried.
+WORLDS, _PLANS, _PAIRS, _OTHERS = 24, 6, 4, 24
+#: Maximum numbers of latent faults that are tried: of those that show afterwards, and of those that
+#: show only in a contingency, which are harder to find.
+_MOVED, _LATER = 20, 60
 #: Share of requests with several changes whose order decides, and of requests with at least two
 #: further changes in which a zone is opened to a service that must be closed first.
 _ORDERED, _EXPOSED = 0.85, 0.6
@@ -481,7 +484,7 @@ class _Room:
                 edited = {name for one in self.made for name in one.change.machines}
                 found.sort(key=lambda one: one[2].machine in edited)
         known = {one.kind for one in self.faults}
-        for kind, method, change in found[:_LATENT]:
+        for kind, method, change in found[: _LATER if is_lasting else _MOVED]:
             if kind in known or self._held & change.holds:
                 continue
             now = facts_with(self.world, change)
