@@ -13,15 +13,13 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from backbone_requests import asked, link_pair, plan_of
+from backbone_requests import asked, link_pair, load, plan_of
 
-from netarena_backbone.app import Backbone
 from netarena_backbone.declaration import REFUSALS
 from netarena_backbone.fault.change import outer_peers
 from netarena_backbone.planned.plan import Plan
 from netarena_backbone.planned.refusal import REFUSED, bridges, inner_links, options
 from netarena_backbone.planned.request import Request
-from netarena_backbone.query import case_of
 from netarena_backbone.state import predicted
 from netarena_backbone.world.model import World
 
@@ -42,10 +40,7 @@ def bench() -> Any:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Return a request without a refusal, in which the order decides."""
-    app = Backbone()
-    query = next(iter(app.generate(app.config_type.parse({**KEYS, "num_queries": 1}), 5)))
-    found = case_of(query).plan
-    assert found is not None
+    found = plan_of(load("ordered"))
     assert not found.refused
     return found
 

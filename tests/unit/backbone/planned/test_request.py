@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from itertools import combinations, islice
 
 import pytest
 from backbone_requests import SORTS, load, plan_of
@@ -19,6 +19,7 @@ from netarena_backbone.planned.request import (
     Request,
     _pairs_by_exit,
     _pairs_by_link,
+    _pairs_by_mtu,
     _pairs_by_session,
     _Room,
     _with_closed_zone,
@@ -89,15 +90,15 @@ def test_order_decides_and_neither_text_nor_names_are_a_safe_order(name: str) ->
     assert next(stages.safe_orders())
 
 
-@pytest.mark.parametrize("pairs", [_pairs_by_link, _pairs_by_session])
+@pytest.mark.parametrize("pairs", [_pairs_by_link, _pairs_by_session, _pairs_by_mtu])
 def test_second_change_of_a_pair_needs_the_first_one(
     pairs: Callable[[World, random.Random], Iterator[tuple[World, Request, Request]]],
     world: World,
 ) -> None:
     stored = [world, *(plan_of(load(name)).target for name in NAMES)]
-    found = [one for some in stored for one in pairs(some, random.Random(1))][:6]
+    found = (one for some in stored for one in pairs(some, random.Random(1)))
     decided = 0
-    for today, first, second in found:
+    for today, first, second in islice(found, 6):
         room = _Room(today)
         if not room.is_pair(first, second):
             continue
