@@ -168,7 +168,7 @@ def drawer(config: BackboneConfig) -> Drawer:
 def _draw_changes(config: BackboneConfig, label: str, rng: random.Random) -> Drawn:
     try:
         draft = request.draw(rng, CHANGES[label], config.routers)
-    except RuntimeError:
+    except request.NoRequestError:
         size = "" if config.routers is None else f" of {config.routers} routers"
         raise ConfigError(
             "config.error_types",

@@ -63,6 +63,9 @@ _REFUSED = 1 / 6
 #: further changes that have the form of requests that must be refused in other queries. Without
 #: them, the form of a request would show that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
+#: Share of worlds that are prepared with one of these settings, which requests undo.
+_SET = 0.5
+_SETTINGS = (("path_mtu", "lower"), ("static_routes", "to_static"), ("announcement", "prefix"))
 #: Rules whose violation loses documented traffic.
 _TRAFFIC = frozenset({"pair_broken", "service_broken"})
 #: Changes that interrupt a link or a session, at least for some time.
@@ -80,6 +83,10 @@ _REFUSABLE = (
     *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
     *(("service_filter", "close"), ("zone_filter", "close")),
 )
+
+
+class NoRequestError(Exception):
+    """No request with the wanted properties was found in the worlds that were drawn."""
 
 
 class Request(NamedTuple):
@@ -127,7 +134,7 @@ def stages_of(
 
 
 def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
-    """Return a request of ``number`` changes. Raises RuntimeError if none is found.
+    """Return a request of ``number`` changes. Raises NoRequestError if none is found.
 
     The target is documentable, and there is an order in which no step does harm.
     """
@@ -151,7 +158,7 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
             found = room.finish(rng)
             if found is not None:
                 return found
-    raise RuntimeError(f"no request of {number} changes in {WORLDS} worlds")
+    raise NoRequestError(f"no request of {number} changes in {WORLDS} worlds")
 
 
 def _draw_in(
@@ -164,7 +171,7 @@ def _draw_in(
     if because == "own_prefix" or rng.random() < _SPARE:
         sessions = options(world, "neighbour_remove", "remove")
         world = rng.choice(sessions).edit(world) if sessions else world
-    world = _with_closed_zone(world, rng)
+    world = _with_settings(world, rng)
     if is_ordered:
         for tried, (today, first, second) in enumerate(_pairs(world, rng)):
             room = _Room(today)
@@ -193,6 +200,7 @@ def _prepared(world: World, rng: random.Random) -> World:
         ("neighbour_remove", "shut_down"),
         ("zone_filter", "close"),
         ("service_filter", "close"),
+        *_SETTINGS,
     )
     for kind, method in rng.sample(setups, rng.randint(1, 2)):
         found = options(world, kind, method)
@@ -201,11 +209,17 @@ def _prepared(world: World, rng: random.Random) -> World:
     return world
 
 
-def _with_closed_zone(world: World, rng: random.Random) -> World:
-    """Return the world with a zone that is closed to another one, if that can be documented."""
-    found = options(world, "zone_filter", "close")
-    closed = rng.choice(found).edit(world) if found else world
-    return world if documentable(closed) is None else closed
+def _with_settings(world: World, rng: random.Random) -> World:
+    """Return the world with a zone that is closed to another one, and often with another setting
+    that a request can undo, if that can be documented."""
+    names = [("zone_filter", "close")]
+    if rng.random() < _SET:
+        names.append(rng.choice(_SETTINGS))
+    for name in names:
+        found = options(world, *name)
+        changed = rng.choice(found).edit(world) if found else world
+        world = world if documentable(changed) is None else changed
+    return world
 
 
 def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
@@ -445,9 +459,15 @@ class _Room:
         return {setting for change in changes for setting in change.holds}
 
     def add_contingencies(self, rng: random.Random) -> bool:
-        """Draw the contingencies of the target; return whether it is suitable for documentation."""
-        target = self.stages(self.made).at(())
+        """Draw the contingencies of the target; return whether it is suitable for documentation.
+
+        Only a request to lower an MTU may end pings of full size whose small pings still work.
+        """
+        target, today = self.stages(self.made).at(()), self.today
         wanted = documentable(target)
+        is_lowered = any((one.kind, one.method) == ("path_mtu", "lower") for one in self.made)
+        if today is None or (not is_lowered and _narrows(today, wanted)):
+            return False
         found = None if wanted is None else with_contingencies(target, wanted, rng)
         if found is None:
             return False

@@ -111,7 +111,8 @@ class Tables:
     adjacent: list[Link] = field(default_factory=list)
     #: Full adjacencies that carry no routes because their two ends have different network types.
     unused: list[Link] = field(default_factory=list)
-    #: (router, prefix) of routes that depend on a tie or never converge.
+    #: (router, prefix) of routes that depend on a tie or never converge, and of kernel routes whose
+    #: gateway is in no connected network.
     doubtful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -128,6 +129,8 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
         for address in router.addresses
     }
     ospf = _Ospf(world, tables)
+    for router in world.routers:
+        tables.doubtful |= {*_stranded(router)}
     inner = {
         router.name: (*_connected(router), *ospf.routes(router.name))
         for router in (*world.routers, *world.outside)
@@ -177,9 +180,26 @@ def _connected(router: Router) -> Iterator[Route]:
     for static in router.kernel_routes:
         hop = BLACKHOLE
         if static.via != "blackhole":
-            port = next(one for one in router.ports if is_on(static.via, one.address))
+            port = _port_to(router, static.via)
+            if port is None:
+                continue
             hop = Hop(port.name, static.via)
         yield Route(network_of(static.prefix), hop, _KERNEL)
+
+
+def _port_to(router: Router, address: Address) -> Port | None:
+    """Return the port whose network contains an address, or None."""
+    return next((one for one in router.ports if is_on(address, one.address)), None)
+
+
+def _stranded(router: Router) -> Iterator[tuple[str, str]]:
+    """Yield the router and prefix of each kernel route whose gateway is in no connected network.
+
+    Which effect such a route has depends on when the port lost its address.
+    """
+    for static in router.kernel_routes:
+        if static.via != "blackhole" and _port_to(router, static.via) is None:
+            yield router.name, static.prefix
 
 
 def _add_statics(table: Table, router: Router) -> None:

@@ -251,7 +251,7 @@ def test_tools_ask_for_refused_changes_only_where_changes_are_requested() -> Non
 
 def test_request_that_fits_in_no_world_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(*_: object) -> Draft:
-        raise RuntimeError("no request")
+        raise request.NoRequestError
 
     monkeypatch.setattr("netarena_backbone.planned.request.draw", draw)
     with pytest.raises(ConfigError) as refused:

@@ -22,7 +22,7 @@ from netarena_backbone.planned.request import (
     _pairs_by_mtu,
     _pairs_by_session,
     _Room,
-    _with_closed_zone,
+    _with_settings,
     documentable,
 )
 from netarena_backbone.planned.table import KINDS
@@ -112,7 +112,7 @@ def test_second_change_of_a_pair_needs_the_first_one(
 
 def test_interrupting_a_session_after_traffic_has_moved_to_its_end_does_harm() -> None:
     rng = random.Random(0)
-    world = _with_closed_zone(draw_world(rng, contingent=True), rng)
+    world = _with_settings(draw_world(rng, contingent=True), rng)
     pairs, room = [*_pairs_by_exit(world, rng)], _Room(world)
     found = [(first, second) for _, first, second in pairs if room.is_pair(first, second)]
     assert found

@@ -310,6 +310,18 @@ def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
             yield router.name, ports
 
 
+def test_kernel_route_whose_gateway_is_in_no_connected_network_is_doubtful(world: World) -> None:
+    name = world.routers[0].name
+    reachable = Static(prefix="203.0.113.0/24", via="blackhole")
+    stranded = Static(prefix="203.0.113.0/25", via="203.0.113.1")
+
+    def add(router: Router) -> Router:
+        return router.model_copy(update={"kernel_routes": (reachable, stranded)})
+
+    tables = settle(world.edit(name, add))
+    assert tables.doubtful == {(name, stranded.prefix)}
+
+
 def _with(world: World, edits: Sequence[Edit]) -> World:
     for edit in edits:
         world = edit(world)
