@@ -18,7 +18,7 @@ from netarena_backbone.config import BackboneConfig
 from netarena_backbone.declaration import REFUSALS
 from netarena_backbone.planned.plan import Plan, actions_of
 from netarena_backbone.planned.refusal import options
-from netarena_backbone.planned.request import Draft, Request
+from netarena_backbone.planned.request import Draft, NoRequestError, Request
 from netarena_backbone.planned.table import KINDS
 from netarena_backbone.prompt import document
 from netarena_backbone.query import Case, case_of
@@ -251,7 +251,7 @@ def test_tools_ask_for_refused_changes_only_where_changes_are_requested() -> Non
 
 def test_request_that_fits_in_no_world_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw(*_: object) -> Draft:
-        raise request.NoRequestError
+        raise NoRequestError
 
     monkeypatch.setattr("netarena_backbone.planned.request.draw", draw)
     with pytest.raises(ConfigError) as refused:
