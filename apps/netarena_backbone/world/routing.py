@@ -180,10 +180,10 @@ def _connected(router: Router) -> Iterator[Route]:
     for static in router.kernel_routes:
         hop = BLACKHOLE
         if static.via != "blackhole":
-            port = _port_to(router, static.via)
-            if port is None:
+            near = _port_to(router, static.via)
+            if near is None:
                 continue
-            hop = Hop(port.name, static.via)
+            hop = Hop(near.name, static.via)
         yield Route(network_of(static.prefix), hop, _KERNEL)
 
 
