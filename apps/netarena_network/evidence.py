@@ -77,6 +77,10 @@ _FRR = re.compile(
     r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update",
     re.IGNORECASE,
 )
+#: Keys with a number of neighbours, routes or database entries, which is a symptom.
+_SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
+#: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
+_ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
 _NAME = re.compile(r"\bp\d+_\w+(?:-eth\d+)?")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)*(?:/\d+)?")
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+):(\d+):(\d+)")
@@ -313,13 +317,18 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
     for command, value in shown.items():
         fields: dict[str, list[float]] = {}
         for key, number in _leaves(value):
-            if _FRR.search(key):
+            if _FRR.search(key) and not _SIZE.match(key):
                 fields.setdefault(key, []).append(number)
         for key, values in fields.items():
             # A session that is not established is a symptom, so only sessions with a value are
             # used.
             having = [one for one in values if one]
-            yield from _order(f"{command.removesuffix(' json')}.{key}", having)
+            name = f"{command.removesuffix(' json')}.{key}"
+            if _ASSIGNED.search(key):
+                if having:
+                    yield f"{name} gaps", max(having) - min(having) + 1 - len({*having})
+                continue
+            yield from _order(name, having)
 
 
 def _lines(text: str) -> Counter[str]:

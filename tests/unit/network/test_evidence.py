@@ -110,15 +110,39 @@ def test_changed_machine_has_a_different_trace(change, feature):
     [
         lambda read: read["link"][0][1].update({"4": 100, "16": 2}),
         lambda read: read["route"][0][1].update({"1": 77}),
+        lambda read: read["route"].append(copy.deepcopy(read["route"][0])),
         lambda read: read["sysctl"].__setitem__("net/ipv4/ip_forward", "1"),
         lambda read: read.__setitem__("nft", read["nft"].replace("drop", "accept")),
     ],
-    ids=["link", "route", "sysctl", "filter"],
+    ids=["link", "route", "further route", "sysctl", "filter"],
 )
 def test_symptom_does_not_change_the_trace(change):
     changed, _ = look(h2=change)
     same, _ = look()
     assert changed["p1_h2", "host"].trace == same["p1_h2", "host"].trace
+
+
+def test_protocol_of_a_route_is_part_of_its_form():
+    changed, _ = look(h2=lambda read: read["route"][0][0].__setitem__(5, 4))
+    forms = [changed[name, "with a setting"].form for name in ("p1_h2", "p1_h3")]
+    assert [[one for one in form if "protocol 4" in one] != [] for form in forms] == [True, False]
+
+
+def test_numbers_of_neighbours_and_routes_in_frr_are_no_traces_but_gaps_are():
+    def frr(neighbours, groups):
+        shown = {
+            "running": "",
+            "show ip ospf json": {"nbrFullAdjacentCounter": neighbours, "spfLastDurationMsecs": 2},
+            "show ip route json": {"10.0.0.0/8": [{"nexthopGroupId": one} for one in groups]},
+        }
+        return lambda read: read.update({"frr.conf": "", "frr": shown})
+
+    machines = {"h1": (3, [5, 6, 7]), "h2": (1, [5, 6]), "h3": (3, [5, 9])}
+    candidates, _ = look(**{name: frr(*shown) for name, shown in machines.items()})
+    traces = [candidates[name, "host"].trace for name in NAMES]
+    assert traces[0] == traces[1]
+    assert not any("Counter" in name for name in traces[0])
+    assert [one["show ip route.nexthopGroupId gaps"] for one in traces] == [0, 0, 3]
 
 
 def test_machines_with_a_setting_are_compared_by_form():
