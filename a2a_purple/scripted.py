@@ -195,7 +195,7 @@ def _requests_changes(brief: Brief) -> bool:
 
 
 def _reply_then_declare(brief: Brief, replies: Sequence[str], turn: Turn) -> str:
-    """Return the turn's reply among the replies and a declaration, which start again at the end."""
+    """Return the reply of this turn: the replies in order, then a declaration, repeated."""
     said = [*replies, brief.application.tickets.declare(())]
     return said[turn.number % len(said)]
 
@@ -207,9 +207,9 @@ def _require(brief: Brief, agent: str) -> None:
 
 
 class Heuristic(_Scripted):
-    """Works through a checklist with one operator per conversation; uses only the prompts.
+    """Works through a checklist with one operator per conversation.
 
-    In a change request, it makes the changes that it finds in the query instead.
+    Uses only the prompts, except in change requests, where it knows the requested configuration.
     """
 
     def __init__(self, brief: Brief) -> None:

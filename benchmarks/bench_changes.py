@@ -9,8 +9,8 @@ tables in Markdown on standard output; progress is on standard error. An interru
 results so far. ``--save`` appends one line of JSON per request to a file, and ``--read`` adds such
 lines to the tables.
 
-Agents, each known only by the order of its commands. ``netarena run`` plays the first three with
-the same code, the second one as ``shuffle``:
+Agents, which differ only in the order of their commands. ``netarena run`` plays the first three
+with the same code, the second one as ``shuffle``:
 
 - ``push``: each machine in the order of names gets its whole target configuration in one turn. This
   includes the repair of latent faults.

@@ -18,6 +18,7 @@ from netarena_backbone.prompt import PACKAGE, document, exceptions, list_pairs
 from netarena_backbone.query import Case
 from netarena_backbone.state import FAILS, STANDS, WORKS, Fact, Facts, misfits, only_small
 from netarena_backbone.ticket import tell_lasting, tell_saving
+from netarena_backbone.world.forwarding import SMALL_BYTES
 from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS
 
@@ -57,9 +58,12 @@ def requests(plan: Plan) -> Iterator[str]:
 def _afterwards(case: Case) -> Iterator[str]:
     """Yield the lines about the time after the changes."""
     yield "Today's documentation still applies, with these exceptions:"
-    yield from (f"- {line}" for line in differences(case.of_today.wanted, case.wanted))
-    yield from (f"- {line}" for line in moved(case.world, case.goal))
-    yield from (f"- {line}" for line in _backups(case))
+    lines = [
+        *differences(case.of_today.wanted, case.wanted, case.world.packet_bytes),
+        *moved(case.world, case.goal),
+        *_backups(case),
+    ]
+    yield from (f"- {line}" for line in lines or ["None. Only settings change."])
     if case.contingencies:
         yield (
             "Contingencies after the changes: a failing link loses its carrier at both ends, so "
@@ -70,10 +74,14 @@ def _afterwards(case: Case) -> Iterator[str]:
             yield f"- {one.name}: {'; '.join(exceptions(case.wanted, case.wanted_in(one)))}."
 
 
-def differences(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield what the documentation ``after`` states otherwise than ``before``, in words."""
+def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
+    """Yield what the documentation ``after`` states otherwise than ``before``, in words.
+
+    ``packet_bytes`` is the size of the larger pings.
+    """
     wrong = misfits(before, after)
-    gained = [fact for fact in wrong if after.get(fact) in {WORKS, STANDS}]
+    narrow = {fact._replace(sort="ping") for fact in only_small(after)}
+    gained = [fact for fact in wrong if after.get(fact) in {WORKS, STANDS} and fact not in narrow]
     lost = [fact for fact in wrong if after.get(fact, FAILS) == FAILS]
     for sort, noun in (
         ("ping", "pings (both sizes)"),
@@ -81,7 +89,7 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
     ):
         yield from _tell(f"Additional {noun}: ", sort, gained, " -> ")
         yield from _tell(f"{noun[0].upper()}{noun[1:]} that no longer work: ", sort, lost, " -> ")
-    yield from _tell_full(before, after)
+    yield from _tell_by_size(before, after, packet_bytes)
     for sort, noun in (("adjacency", "OSPF adjacencies"), ("session", "BGP sessions")):
         yield from _tell(f"New {noun}: ", sort, gained, " - ")
         yield from _tell(f"{noun} that no longer exist: ", sort, lost, " - ")
@@ -95,17 +103,20 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
             heard.setdefault(fact.source, []).append(told)
     for router, routes in heard.items():
         yield f"{router} receives {'; '.join(routes)}"
-    if not wrong:
-        yield "None. Only settings change."
 
 
-def _tell_full(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield the pairs whose pings of full size change although their small pings do not."""
+def _tell_by_size(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
+    """Yield the pairs of which only the small or only the large pings change."""
     fail_before, fail_after = only_small(before), only_small(after)
-    lost = [fact for fact in fail_after if fact not in fail_before]
+    small = [fact for fact in fail_after if before.get(fact._replace(sort="ping")) != WORKS]
     gained = [fact for fact in fail_before if after.get(fact) == WORKS]
-    for words, facts in (("Additional", gained), ("Failing", lost)):
-        yield from _tell(f"{words} pings of full size: ", "full", facts, " -> ")
+    lost = [fact for fact in fail_after if before.get(fact) == WORKS]
+    for words, facts in (
+        (f"Additional pings of {SMALL_BYTES} bytes only: ", small),
+        (f"Additional pings of {packet_bytes} bytes: ", gained),
+        (f"Pings of {packet_bytes} bytes that no longer work: ", lost),
+    ):
+        yield from _tell(words, "full", facts, " -> ")
 
 
 def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterator[str]:

@@ -358,7 +358,7 @@ def _carries(world: World) -> list[object]:
 def is_documentable(world: World, seen: Observation) -> bool:
     """Return whether the documentation can state what was observed in a world.
 
-    It lists zones, not hosts. Only the pairs that just small packets can use are listed one by one.
+    It lists zones, not hosts. Pairs that only small packets can use are listed individually.
     """
     return _reach_alike(world, seen.small) and _serve_alike(world, seen.services)
 

@@ -169,7 +169,7 @@ def document(case: Case) -> Iterator[str]:
         "that belong to no connection that it has seen."
     )
     yield (
-        f"Hosts send packets of up to {world.packet_bytes} bytes; links may carry longer ones. "
+        f"Hosts send packets of up to {world.packet_bytes} bytes; {_carried(wanted)}. "
         f"Pings are tested with IP packets of 84 and {world.packet_bytes} bytes that must not be "
         "fragmented (DF is set). They work as listed here; all others fail by design. Machines of "
         "one zone reach each other only if the zone is in its own list:"
@@ -366,7 +366,12 @@ def _pings(world: World, wanted: Facts) -> Iterator[str]:
         yield f"- {zone} {'reach' if zone == 'the routers' else 'reaches'} {_list(to)}"
     if narrow := only_small(wanted):
         pairs = list_pairs(narrow, " -> ")
-        yield f"- pings of {world.packet_bytes} bytes that fail by design: {pairs}"
+        yield f"- exceptions, pings of {world.packet_bytes} bytes that fail by design: {pairs}"
+
+
+def _carried(wanted: Facts) -> str:
+    """Return what the documentation says about the MTUs of links."""
+    return "MTUs of links differ" if only_small(wanted) else "links may carry longer ones"
 
 
 def _services(world: World, wanted: Facts) -> Iterator[str]:

@@ -174,7 +174,7 @@ def harms(
     found = []
     for fact, value in wanted.items():
         if before.get(fact) == value and _differs(fact, value, after):
-            rule = _rule(fact, value)
+            rule = _rule(fact, wanted)
             if rule and not (value == WORKS and step.was_carried(fact)):
                 found.append((rule, fact))
     found += [("route_lost", fact) for fact in step.lost_routes()]
@@ -201,17 +201,21 @@ def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
     wrong = [
         fact
         for fact, value in wanted.items()
-        if not _rule(fact, value) and before.get(fact) == value and _differs(fact, value, after)
+        if not _rule(fact, wanted) and before.get(fact) == value and _differs(fact, value, after)
     ]
     return wrong + [fact for fact in after if fact not in wanted and fact not in before]
 
 
-def _rule(fact: Fact, value: str) -> str:
+def _rule(fact: Fact, wanted: Facts) -> str:
     """Return the rule that is violated if a step makes a fact wrong; "" if that is no harm.
 
-    The end of an announcement may be harm, but depends on several facts (``_Step.lost_routes``).
+    A larger ping that works is no harm if the small ping of the pair must work. The end of an
+    announcement may be harm, but depends on several facts (``_Step.lost_routes``).
     """
+    value = wanted[fact]
     if fact.sort in {"way", "route"}:
+        return ""
+    if fact.sort == "full" and value == FAILS and wanted.get(fact._replace(sort="ping")) == WORKS:
         return ""
     if value == STANDS:
         return "neighbour_lost"

@@ -160,8 +160,8 @@ def plan(topology: Topology) -> Plan:
 
 
 def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]:
-    """Return the line of a link, from centre to centre, and a line next to it for traffic of either
-    time.
+    """Return the line of a link, from centre to centre, and lines next to it for traffic before
+    and after the step.
 
     A link passes below boxes that are between its ends in one row.
     """

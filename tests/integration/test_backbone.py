@@ -358,6 +358,10 @@ LATE = {
 }
 
 
+#: Time for which the bridges in ``LATE`` listen before they forward packets, in s.
+LISTENING_S = 30
+
+
 @pytest.mark.parametrize("late", LATE.values(), ids=LATE)
 def test_change_scheduled_for_later_counts_as_unsettled(late: Sequence[str]) -> None:
     async def run() -> tuple[list[Observation], list[str]]:
@@ -366,8 +370,11 @@ def test_change_scheduled_for_later_counts_as_unsettled(late: Sequence[str]) -> 
             try:
                 await net.build()
                 seen = [await look(net)]
+                began = time.monotonic()
                 said = [(await net.run("r1", "; ".join(late), COMMAND_S)).output]
                 seen.append(await look(net))
+                if "br9" in late[0] and time.monotonic() - began > LISTENING_S:
+                    pytest.skip("the machine is too busy to observe the bridge while it listens")
                 said.append((await net.run("r0", "id", COMMAND_S)).output)
                 return [*seen, await look(net)], said
             finally:

@@ -126,7 +126,7 @@ def _announce_prefix(world: World) -> Iterator[Change]:
 
 
 def _withdraw_prefix(world: World) -> Iterator[Change]:
-    """Yield ends of the announcement of a part of our prefix."""
+    """Yield withdrawals of a part of our prefix."""
     for prefix, origins, entries in _parts_of_block(world):
         told = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
         denied = f", and the entries that permit it ({listed(told)})" if told else ""
@@ -209,7 +209,7 @@ def _announce_aggregate(world: World) -> Iterator[Change]:
 def _parts_of_block(
     world: World,
 ) -> Iterator[tuple[str, list[str], list[tuple[str, str, PrefixEntry]]]]:
-    """Yield the parts of our prefix that are announced too.
+    """Yield the parts of our prefix that we also announce.
 
     Each comes with the routers that originate it, and with the entries of prefix lists that permit
     it, as (router, list, entry).
@@ -233,9 +233,9 @@ def _is_inside(world: World, prefix: str) -> bool:
 
 
 def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield the sessions with ASes that receive our prefix on several, with the permitting entry.
+    """Yield sessions with ASes that receive our prefix on several sessions.
 
-    No AS is yielded that receives our prefix on only one session.
+    Each has the entry that permits the prefix.
     """
     found = []
     for router, peer in outer_peers(world):

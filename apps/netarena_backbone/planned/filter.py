@@ -108,6 +108,7 @@ def _close_service(world: World) -> Iterator[Change]:
                 f"{offer.protocol} port {offer.port} of {offer.address}, as the first rule "
                 f"of FORWARD ({_insertion(rule)})",
                 [Piece(name, on_items(name, "rules", preceded(rule)), _HELD)],
+                f"service {offer.name}",
             )
 
 
@@ -120,6 +121,7 @@ def _open_service(world: World) -> Iterator[Change]:
                 f"Open the service {offer.name}: on {name}, remove the rule of FORWARD that "
                 f"rejects {offer.protocol} port {offer.port} of {offer.address}",
                 [_removal(name, rule)],
+                f"service {offer.name}",
             )
 
 

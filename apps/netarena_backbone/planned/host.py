@@ -191,6 +191,7 @@ def _move_service(world: World) -> Iterator[Change]:
                         f"service {service.port} {service.address}",
                     ),
                 ],
+                f"service {offer.name}",
             )
 
 

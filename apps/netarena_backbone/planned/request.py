@@ -1,9 +1,9 @@
 """Seeded draw of a change request: today's world, latent faults and requested changes.
 
-In most requests with several changes the order decides: one of the changes interrupts a link or a
-session that carries documented traffic until another change has brought its alternative into
-service. The draw constructs such pairs from the graph of the network, and computes the worlds
-between the steps to verify them.
+In most requests with several changes the order decides: one of the changes does harm until another
+one is made. For example, it interrupts a link that is the only path until an alternative is in
+service, or it moves traffic to a link whose MTU must be raised first. The draw proposes such pairs,
+and computes the worlds between the steps to verify them.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, R
 
 
 def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a request that interrupts a session of ours, and one that moves traffic to its end.
+    """Yield a request that interrupts a session of ours, and one that moves traffic to the router
+    at one end of that session.
 
     As long as several borders are used, the router at the other end has another exit.
     """
@@ -274,7 +275,8 @@ def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Req
 
 
 def _narrows(before: Facts, after: Facts | None) -> bool:
-    """Return whether a packet of full size worked before and now fails, but not a small one."""
+    """Return whether a packet of full size worked before and now fails, while small packets
+    still work."""
     return after is not None and any(before.get(fact) == WORKS for fact in only_small(after))
 
 
@@ -414,7 +416,7 @@ class _Room:
     def _draw_exposed(self, rng: random.Random) -> list[Request]:
         """Return a service that is closed, then a zone that is opened, or nothing.
 
-        A host of the zone has the service. In the other order, a step opens the service.
+        A host in the zone offers the service. In the other order, a step opens the service.
         """
         made: list[list[Request]] = [
             [
@@ -441,7 +443,20 @@ class _Room:
         kind = rng.choice(sorted(kinds))
         method = rng.choice([one for other, one in names if other == kind])
         free = [one for one in self._find(kind, method) if not self._held & one.holds]
-        return Request(kind, method, rng.choice(free)) if free else None
+        if not free:
+            return None
+        change = rng.choice(free)
+        is_kept = kind != "service_move" or self._keeps_names(change)
+        return Request(kind, method, change) if is_kept else None
+
+    def _keeps_names(self, change: Change) -> bool:
+        """Return whether all hosts that use a service by its name today can still use it."""
+        then, names = predicted(change.edit(self.world)), {one.name for one in self.world.offers}
+        return then is not None and all(
+            then.get(fact) == WORKS
+            for fact, value in (self.today or {}).items()
+            if fact.sort == "service" and value == WORKS and fact.target.split()[1] in names
+        )
 
     @property
     def _kinds(self) -> set[str]:

@@ -32,8 +32,10 @@ class End(NamedTuple):
     port: Port
 
 
-def requested(key: str, words: str, pieces: Iterable[Piece]) -> Change:
+def requested(key: str, words: str, pieces: Iterable[Piece], *also: str) -> Change:
     """Return a requested change. Pieces of one machine become one part.
+
+    ``also`` names settings of no single machine that only one request may change.
 
     Raises ValueError without pieces.
     """
@@ -51,7 +53,8 @@ def requested(key: str, words: str, pieces: Iterable[Piece]) -> Change:
         edit=both(*parts),
         holds=frozenset(
             f"{piece.machine} {piece.holds}" for own in by_machine.values() for piece in own
-        ),
+        )
+        | {*also},
         parts=parts,
         others=tuple(others),
     )

@@ -98,7 +98,8 @@ def _required(lines: frozenset[str]) -> frozenset[str]:
 
 def _plain(line: str) -> str:
     """Return a line in the form that all ways to enter its setting have in common."""
-    return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, line))
+    same = line.replace(" Null0", " blackhole")
+    return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, same))
 
 
 def _with_number(area: re.Match[str]) -> str:

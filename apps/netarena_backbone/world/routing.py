@@ -195,7 +195,7 @@ def _port_to(router: Router, address: Address) -> Port | None:
 def _stranded(router: Router) -> Iterator[tuple[str, str]]:
     """Yield the router and prefix of each kernel route whose gateway is in no connected network.
 
-    Which effect such a route has depends on when the port lost its address.
+    The effect of such a route depends on when the port lost its address.
     """
     for static in router.kernel_routes:
         if static.via != "blackhole" and _port_to(router, static.via) is None:

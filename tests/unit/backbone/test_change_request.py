@@ -80,7 +80,7 @@ def test_prompt_has_documentation_of_today_and_all_that_differs_afterwards(name:
     rules = _parts(name).rules
     today = Case(plan.world.model_copy(update={"contingencies": ()}))
     assert "\n".join(document(today)) in rules
-    for line in differences(today.wanted, case.wanted):
+    for line in differences(today.wanted, case.wanted, plan.world.packet_bytes):
         assert f"\n- {line}" in rules
     for one in case.contingencies:
         assert f"\n- {one.name}: " in rules
@@ -178,7 +178,7 @@ def test_every_sort_of_difference_has_its_words() -> None:
         Fact("route", "x1", "10.0.0.0/8 from 10.1.1.1"): "path 1 2",
         Fact("route", "x2", "10.0.0.0/8 from 10.1.1.1"): "path 1",
     }
-    assert [*differences(before, after)] == [
+    assert [*differences(before, after, 1400)] == [
         "Additional pings (both sizes): h3 -> h4",
         "Pings (both sizes) that no longer work: h1 -> h2",
         "Additional services: h2 -> tcp b 80",
@@ -192,7 +192,7 @@ def test_every_sort_of_difference_has_its_words() -> None:
         "x1 receives 10.0.0.0/8 from 10.1.1.1 path 1 2; no longer 11.0.0.0/8 from 10.1.1.1",
         "x2 receives 10.0.0.0/8 from 10.1.1.1 path 1",
     ]
-    assert [*differences(before, before)] == ["None. Only settings change."]
+    assert [*differences(before, before, 1400)] == []
 
 
 def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
@@ -200,14 +200,21 @@ def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
     full = [Fact("full", "h1", one) for one in ("h2", "h3", "h4")]
     before = {**small, full[0]: FAILS, full[1]: WORKS, full[2]: FAILS}
     after = {**small, full[0]: WORKS, full[1]: FAILS, full[2]: FAILS}
-    assert [*differences(before, after)] == [
-        "Additional pings of full size: h1 -> h2",
-        "Failing pings of full size: h1 -> h3",
+    assert [*differences(before, after, 1400)] == [
+        "Additional pings of 1400 bytes: h1 -> h2",
+        "Pings of 1400 bytes that no longer work: h1 -> h3",
     ]
     # a small ping that no longer works includes the large one
-    assert [*differences(before, {**before, full[1]._replace(sort="ping"): FAILS})] == [
+    assert [*differences(before, {**before, full[1]._replace(sort="ping"): FAILS}, 1400)] == [
         "Pings (both sizes) that no longer work: h1 -> h3"
     ]
+
+
+def test_new_small_pings_of_a_narrow_path_are_not_told_as_both_sizes() -> None:
+    small, full = (Fact(sort, "h1", "h2") for sort in ("ping", "full"))
+    before, after = {small: FAILS, full: FAILS}, {small: WORKS, full: FAILS}
+    told = ["Additional pings of 84 bytes only: h1 -> h2"]
+    assert [*differences(before, after, 1400)] == told
 
 
 def test_backup_path_that_no_longer_exists_is_told() -> None:

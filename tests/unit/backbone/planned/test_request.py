@@ -135,6 +135,24 @@ def test_service_is_closed_before_its_zone_is_opened(world: World) -> None:
     assert {rule for rule, _ in harm} == {"service_opened"}
 
 
+def test_service_does_not_move_to_a_host_that_some_of_its_users_cannot_reach(world: World) -> None:
+    kept = {}
+    for closed in options(world, "zone_filter", "close"):
+        room = _Room(closed.edit(world))
+        for one in options(room.world, "service_move", "host") if room.today else ():
+            kept[closed.key, one.key] = room._keeps_names(one)
+        if {*kept.values()} == {True, False}:
+            return
+    raise AssertionError(f"all moves are alike: {kept}")
+
+
+def test_a_service_is_not_both_moved_and_closed(world: World) -> None:
+    for moved in options(world, "service_move", "host"):
+        for closed in options(world, "service_filter", "close"):
+            is_same = closed.key == moved.key.split()[0]
+            assert (f"service {closed.key}" in closed.holds & moved.holds) == is_same
+
+
 def test_world_whose_zones_are_not_treated_alike_cannot_be_documented(world: World) -> None:
     assert documentable(world) == intended(world)
     zone = next(
