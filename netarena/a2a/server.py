@@ -228,8 +228,10 @@ def _warn(check: Check) -> None:
 
 
 class Applications:
-    """A service's application, and the applications to which it forwards requests. Each is entered
-    on first use."""
+    """A service's application, and the applications to which it forwards requests.
+
+    An application to which requests are forwarded is entered on first use.
+    """
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -78,7 +78,7 @@ U = TypeVar("U", bound=Unasked)
 
 
 class Grouped(Protocol):
-    """The fields by which breakdowns group; queries and outlines both have them."""
+    """A query or an outline, with the fields by which breakdowns are grouped."""
 
     @property
     def label(self) -> str: ...
@@ -176,8 +176,10 @@ def public_config(config: Config, seed: int | None) -> dict[str, Any]:
 
 
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
-    """Count episodes by failure type. The result lists all types, or is empty if no episode has
-    one."""
+    """Count episodes by failure type.
+
+    The result contains all types, or is empty if no episode has a failure type.
+    """
     counts = Counter(episode.failure for episode in episodes if episode.failure)
     kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
     return {kind.value: counts[kind] for kind in kinds} if counts else {}

@@ -411,9 +411,9 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 
 
 async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None = None) -> T:
-    """Run all steps and return their result; call ``done`` after each step.
+    """Run a generator to its end and return its result; call ``done`` after each step.
 
-    A cancellation takes effect after each step.
+    A cancellation takes effect at the end of a step.
     """
     while True:
         try:
@@ -444,7 +444,7 @@ class _Trial(NamedTuple):
     """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
-    #: Whether the replies are repairs in an order that must be unsafe, instead of a solution.
+    #: Whether the replies are not a solution, but repairs in an order that must be unsafe.
     hasty: bool = False
 
 
@@ -791,7 +791,7 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            # only a ticket would not end here
+            # an episode would end here, except in a ticket without a declaration so far
             ended = not self._is_ticket or claim is not None or number == len(replies)
             if judgement.correct and ended:
                 self._settle(claim)
@@ -805,7 +805,7 @@ class _Proof:
         return self.config.briefing is Briefing.TICKET
 
     def _declared(self, replies: Sequence[str]) -> Sequence[str]:
-        """Return a ticket's solution with the declaration without which it is not solved."""
+        """Return a solution, with the declaration added if the ticket needs one."""
         tickets = self.application.tickets
         if not self._is_ticket or not tickets.unsettled(self.query, None):
             return replies
@@ -830,7 +830,7 @@ class _Proof:
                 raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {verdict.reason}")
 
     async def haste(self, replies: Sequence[str]) -> None:
-        """Try ``replies`` in an order that must be unsafe."""
+        """Try ``replies``, which are repairs in an order that must be unsafe."""
         async for _, judgement, _ in self._play(replies):
             if not judgement.safe:
                 return

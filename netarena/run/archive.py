@@ -1,7 +1,7 @@
 """Reader of an assessment's folder: queries, config and journals, by participant.
 
 ``netarena report`` and ``netarena regrade`` use this reader. It needs no network, agent or world.
-The graded part of a killed or running run can be read.
+If a run was killed or is still running, its graded episodes can be read.
 """
 
 from __future__ import annotations

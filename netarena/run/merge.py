@@ -1,8 +1,8 @@
 """Merges the folders of all shards into the folder that a single run would have written.
 
 All data comes from the journals of the shards. Each journal is read twice: first for the positions
-of its lines, then episode by episode in the order of the whole run. In memory are only two numbers
-per line of a journal, and the outline of each episode.
+of its lines, then episode by episode in the order of the whole run. Only two numbers per line of a
+journal, and the outline of each episode, are in memory.
 """
 
 from __future__ import annotations
@@ -522,11 +522,11 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
 def _asks(shards: Shards, role: str) -> Iterator[tuple[_Part, int, list[str], str]]:
     """Yield all requests in the order of one run.
 
-    Each request comes with its shard, the position of its query in the shard, the lines before its
-    verdict, and the verdict.
+    Each item is the request's shard, the position of its query in the shard, the journal's lines
+    before the verdict, and the line with the verdict.
     """
     run = shards.run
-    # position of the next line before a verdict, by shard
+    # for each shard, the position of the next line that precedes a verdict
     next_line = [0] * run.of
     for repeat in range(run.config.repeats):
         for rank in range(len(run.order)):

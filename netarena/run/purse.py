@@ -1,10 +1,10 @@
 """Cost limit of an assessment's replies (``netarena run --max-cost``).
 
-A ``Purse`` belongs to all participants of an assessment. Before each request, the purse reserves
-the maximum cost of the reply; after the reply, it counts the reported cost. If the rest of the
-limit is less than this maximum, the request waits for other replies, because they usually cost less
-than their reservation. If the rest is still too small afterwards, the run ends. The attempt then
-has no verdict, and a resumed run repeats it.
+All participants of an assessment share a ``Purse``. Before each request, the purse reserves the
+maximum cost of the reply; after the reply, it counts the reported cost. If the rest of the limit is
+less than this maximum, the request waits for other replies, because they usually cost less than
+their reservation. If the rest is still too small afterwards, the run ends. The attempt then has no
+verdict, and a resumed run repeats it.
 """
 
 from __future__ import annotations

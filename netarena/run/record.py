@@ -63,16 +63,16 @@ def _claim_keys(episode: Episode) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A graded episode: all that the head of a run needs, without the episode itself."""
+    """The data that the head of a run needs about a graded episode."""
 
     outline: Outline
     #: The record in ``results.json``.
     record: dict[str, Any]
-    #: Why the episode failed, in words; also for failures that ``outline`` does not explain.
+    #: Why the episode failed, as text; also for failures that ``outline`` does not explain.
     detail: str
     #: Whether the agent sent text, readable or not.
     answered: bool
-    #: Returns the episode as JSON, for the journal.
+    #: Function that returns the episode as JSON, for the journal.
     dump: Callable[[], bytes]
 
     @classmethod
