@@ -9,18 +9,20 @@ tables in Markdown on standard output; progress is on standard error. An interru
 results so far. ``--save`` appends one line of JSON per request to a file, and ``--read`` adds such
 lines to the tables.
 
-Agents, each known only by the order of its commands. ``netarena run`` plays the first three with
-the same code, the second one as ``shuffle``:
+The agents differ only in the order of their commands. ``netarena run`` uses the same code for the
+first three, and calls the second one ``shuffle``:
 
 - ``push``: each machine in the order of names gets its whole target configuration in one turn. This
   includes the repair of latent faults.
 - ``push, random order``: the same, with the machines in random order.
-- ``heuristic``: brings into service first, changes costs and preferences next, and takes out of
-  service last; one machine of one change per turn; latent faults stay.
-- ``text order``: one machine of one change per turn, in the order of the text; latent faults stay.
+- ``heuristic``: makes first the changes that bring something into service, then the changes of
+  costs and preferences, and last the changes that take something out of service. Each turn makes
+  one change on one machine; latent faults stay.
+- ``text order``: makes one change on one machine per turn, in the order of the text; latent faults
+  stay.
 - ``noop``: declares the end at once.
 
-None of them refuses a change. ``safe`` is judged for the changes that can be made.
+None of them refuses a change. ``safe`` covers only the changes that can be made.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ def invalid(app: Backbone, query: Query, plan: Plan) -> Iterator[str]:
 
 
 def required(plan: Plan) -> list[bool]:
-    """Return for each part of a change whether it requires a setting at the end."""
+    """Return for each part of a change whether a setting must be present or absent at the end."""
     found = []
     edits = [edit for edit in plan.edits() if edit.strict]
     for edit in edits:
@@ -121,7 +123,7 @@ def required(plan: Plan) -> list[bool]:
 
 
 def left_out(plan: Plan) -> Iterator[str]:
-    """Yield the parts without which the end would still be correct."""
+    """Yield a message for each part that is not needed for a correct final state."""
     stages, settings = plan.stages, iter(required(plan))
     for place, part in enumerate(stages.parts):
         differs = shown(plan, stages.at([place])) != "never"
@@ -169,7 +171,7 @@ def sessions(world: World) -> set[tuple[int, str, str]]:
 
 
 def lost(plan: Plan, one: Request) -> bool:
-    """Return whether traffic ends that is documented today and after the other changes."""
+    """Return whether a change ends traffic that is documented today and after all other changes."""
     today, target = plan.stages.today, plan.stages.target
     then = predicted(one.change.edit(plan.target))
     if today is None or target is None or then is None:
@@ -193,7 +195,7 @@ def is_cut(plan: Plan, one: Request) -> bool:
 
 
 def addresses(world: World) -> Counter[str]:
-    """Return the addresses of all machines, without lengths of prefixes."""
+    """Count the addresses of all machines, without prefix lengths."""
     return Counter(
         port.address.partition("/")[0]
         for machine in world.machines.values()
@@ -222,7 +224,7 @@ def contradicts(word: str, plan: Plan, one: Request) -> bool:
 
 
 def blocks_service(plan: Plan, one: Request) -> bool:
-    """Return whether a service ends that is documented today and after the other changes."""
+    """Return whether a change ends a service that is documented today and after all others."""
     today, target = plan.stages.today, plan.stages.target
     then = predicted(one.change.edit(plan.target))
     if today is None or target is None or then is None:
@@ -244,9 +246,9 @@ PROOFS: dict[str, Callable[[Plan, Request], bool]] = {
 
 
 def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
-    """Return whether the parts of all turns are done, and whether no turn does harm.
+    """Return whether the turns make all parts, and whether no turn does harm.
 
-    A turn whose facts rest on a tie counts as safe.
+    A turn whose resulting facts depend on a tie counts as safe.
     """
     left, safe = stages.every, True
     for turn in turns:
@@ -258,7 +260,7 @@ def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
 
 
 def fixed_refusals(plan: Plan) -> Iterator[str]:
-    """Yield the refusals of one fixed change with one fixed word that are right."""
+    """Yield each answer that refuses one fixed change with one fixed word, if it is right."""
     for number, word in plan.refused.items():
         if len(plan.refused) == 1:
             yield f"{number} {word}"
@@ -268,7 +270,7 @@ def fixed_refusals(plan: Plan) -> Iterator[str]:
 
 
 def forms(one: Request) -> list[str]:
-    """Return properties of a request that a reader sees in its words without the documentation."""
+    """Return properties that can be read from a request's text without the documentation."""
     found = [f"{one.kind}.{one.method}"]
     if one.kind == "renumber":
         for address, length in re.findall(r"(\d+)/(\d+) on", one.change.words)[:1]:
@@ -349,7 +351,7 @@ def share(number: int, of: int) -> str:
 
 
 def decides(one: Record) -> bool:
-    """Return whether the order of the text and that of names both lose documented traffic."""
+    """Return whether documented traffic is lost in the order of the text and in that of names."""
     return all(TRAFFIC & {*(rules or ())} for rules in one["orders"].values())
 
 
@@ -502,7 +504,7 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
 
 
 def _rules(many: Sequence[Record], made: Counter[str], refused: Counter[str]) -> Iterator[str]:
-    """Compare rules that name the refused change from forms with a random choice."""
+    """Compare a random choice with rules that guess the refused change from its form."""
     with_one = [one for one in many if any(r["because"] for r in one["requests"])]
     if not with_one:
         return

@@ -3,10 +3,9 @@
     python benchmarks/bench_view.py RUN [RUN...] [--episodes 10000] [--browser PROGRAM]
 
 The episodes of the given runs are repeated under other ids. With a browser (Debian's chromium), the
-times are those that a person sees, from the request to the painted page. Without a browser, the
-times are only the server's. Processor times (server and client together) do not depend on other
-programs on the machine. The exit status is 1 if a first paint takes more than 1 s, or a filter more
-than 200 ms.
+times are from the request to the painted page. Without a browser, only the server is measured.
+Processor times (server and client together) do not depend on other programs on the machine. The
+exit status is 1 if a first paint takes more than 1 s, or a filter more than 200 ms.
 """
 
 from __future__ import annotations

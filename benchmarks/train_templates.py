@@ -33,7 +33,7 @@ from netarena.report.markdown import replace_section
 TURNS = 3
 #: Bonus, in units of reward, for a template that was never tried.
 HOPE = 40.0
-#: Number of tries in each situation that the mean over all situations counts for.
+#: Weight of the mean over all situations, as a number of tries in the current situation.
 PRIOR = 1.0
 Facts = dict[str, Any]
 
@@ -48,7 +48,7 @@ _ROW = re.compile(r"^(\S+) -> (.+)$", re.MULTILINE)
 
 
 def read_route(prompt: str) -> tuple[str, Facts]:
-    """Return the situation without machine names, and facts about the most affected subnet."""
+    """Return the situation, without names of machines, and facts on the most affected subnet."""
     subnets = _SUBNET.findall(prompt)
     rows = {name: cells.split() for name, cells in _ROW.findall(prompt[prompt.rindex("Pingall") :])}
     missing = {row[4]: rows[row[4]].count("X") for row in subnets}
@@ -141,7 +141,7 @@ def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Calla
 
 
 def _ingress(*, callers: bool = True, port: bool = True) -> Callable[[Facts], Any]:
-    """Return a value for templates: the receiver's intended ingress, or without callers or port."""
+    """Return the receiver's intended ingress for templates, or a form without callers or port."""
 
     def fill(facts: Facts) -> list[dict[str, Any]]:
         told, rule = facts["callers"].get(facts["target"], ""), dict[str, Any]()
