@@ -1,13 +1,13 @@
-"""Train a learner over command templates, with only Gymnasium, and compare a random baseline.
+"""Train a policy over command templates, with only Gymnasium, and compare it with a random one.
 
     python benchmarks/train_templates.py k8s --markdown docs/evidence/training.md
 
 A template is a command with slots that are filled from the prompt. A policy picks one template per
-turn, and no template twice in an episode. For each situation that prompts report, the learner
-stores each template's mean immediate reward, and tries templates that are promising or rarely
-tried. The learner trains on queries for training. Scores are the shares solved safely of an
-assessment's queries, which are not used for training: before the training, after the training, and
-with a policy that picks at random.
+turn, and no template twice in an episode. For each situation that prompts report, the trained
+policy stores each template's mean immediate reward, and tries templates that are promising or
+rarely tried. It is trained on queries for training. A score is the share of an assessment's queries
+that are solved safely. These queries are not used for training. There are three scores: before the
+training, after it, and with a policy that picks at random.
 """
 
 from __future__ import annotations

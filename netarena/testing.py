@@ -629,9 +629,9 @@ class ApplicationContract:
             )
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
-        """Small version of ``netarena audit --traces``.
+        """Run a small version of ``netarena audit --traces``.
 
-        Each hand-written rule gives all candidates of one role the same score, in all tickets.
+        Each hand-written rule must give all candidates of one role the same score, in all tickets.
         """
         application, by_id = self.load_ticket()
         config = application.config_type.parse({**self.config, **self.ticketed()})

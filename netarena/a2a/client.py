@@ -192,7 +192,7 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._clients: dict[str, Client] = {}
-        #: Creates the client for a URL, with or without streaming.
+        #: Function that creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
         #: URLs in the order of attempts. As soon as one URL has accepted a message, the others are
@@ -383,7 +383,7 @@ class A2AAgent:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove nulls, which some agents write for lists."""
+    """Return a JSON value without members that are null, which some agents write for lists."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value

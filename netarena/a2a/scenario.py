@@ -110,7 +110,7 @@ class Party:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's environment, with ``${NAME}`` replaced from ``given``.
+        """Return the agent's environment, with values of ``given`` in place of ``${NAME}``.
 
         Raises ConfigError.
         """
@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def examined(self) -> str:
-        """Return the application, guessed if the green agent is a service."""
+        """Return the application; it is guessed if the green agent is a service."""
         roles = [party.role for party in self.participants]
         return self.application or _guess_application(self.green, roles)
 

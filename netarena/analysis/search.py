@@ -132,7 +132,8 @@ class Search:
         self.history: list[tuple[Draw, bool]] = []
         self._rng = rng
         self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
-        #: Failed and all queries with each feature or pair of features, drawn from any stratum.
+        #: Feature or pair of features -> numbers of failed and of all queries with it, whatever
+        #: stratum they were drawn from.
         self._shared: dict[Stratum, list[int]] = {}
         self._empty: set[Cell] = set()
         #: Strata in which no cell was found.
@@ -234,7 +235,7 @@ class Search:
         return chosen
 
     def _children(self) -> dict[Stratum, list[Stratum]]:
-        """Return the children of each stratum that were drawn often enough, in a fixed order.
+        """Return each stratum's children that were drawn often enough, in a fixed order.
 
         Pairs are also children of the root.
         """
@@ -268,8 +269,10 @@ class Search:
         )
 
     def _mutate(self) -> Stratum | None:
-        """Return the stratum of a failed draw with one feature changed, or None without failed
-        draws."""
+        """Return the stratum of a failed draw with one feature changed or removed.
+
+        Return None if there is no failed draw.
+        """
         losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
         if not losses:
             return None
@@ -473,7 +476,7 @@ class Search:
         return tally.drawn < DEEPER and not refuted
 
     def _best(self, least: int) -> Stratum | None:
-        """Return the stratum with the highest lower bound, unless one of its children is better."""
+        """Return the stratum with the highest lower bound; None if a smaller one is better."""
         known = [
             (stratum, Tally(*tally))
             for stratum, tally in self._tallies.items()

@@ -68,7 +68,7 @@ T = TypeVar("T")
 class Reason(StrEnum):
     """The condition that a query violates."""
 
-    ENVIRONMENT = "environment"  # the world cannot be built or broke, or a fault has no effect
+    ENVIRONMENT = "environment"  # the world cannot be built or breaks, or a fault has no effect
     SOLVED = "solved"  # doing nothing solves the query
     UNSTABLE = "unstable"  # observations of an unchanged world differ
     REFUSED = "refused"  # the parser refuses the reference solution

@@ -237,7 +237,7 @@ def _shard_of(folder: Path, told: Mapping[str, Any]) -> Shard:
 
 
 def _compare(first: Path, one: Mapping[str, Any], second: Path, other: Mapping[str, Any]) -> None:
-    """Refuse two shards of different runs; name the first difference. Raises ConfigError."""
+    """Raise ConfigError, with the first difference, for two shards of different runs."""
     for what in _SAME:
         left, right = one.get(what), other.get(what)
         if what == "config":
@@ -309,10 +309,10 @@ def _read_part(run: Run, folder: Path, shard: Shard) -> _Part:
 
 
 def _read_ids(run: Run, part: _Part) -> dict[str, int]:
-    """Find each query of a shard in its file of queries; return id -> position in the shard's
-    order.
+    """Find the queries of a shard in its file of queries.
 
-    Raises ConfigError for a query of another shard, and for a query that occurs twice.
+    Returns the position in the shard's order by id. Raises ConfigError for a query of another
+    shard, and for a query that occurs twice.
     """
     path = part.folder / QUERIES_NAME
     places = {index: place for place, index in enumerate(part.order)}

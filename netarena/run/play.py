@@ -293,7 +293,7 @@ class Play:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     def _settle(self) -> None:
-        """Decide whether a ticket's declaration, or its absence, leaves the task unsolved."""
+        """Decide whether a wrong or missing declaration leaves a ticket unsolved."""
         if not self.ticket:
             return
         tickets = self.application.tickets
