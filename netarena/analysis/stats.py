@@ -210,10 +210,11 @@ def count_unasked(
 
 
 def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
-    """Count graded episodes that are not safe by failure type, the most frequent first.
+    """Count the unsafe graded episodes by failure type, the most frequent type first.
 
-    The failure type names the first cause of a failure, so unsafe episodes may have other types
-    than safety violation. ``unasked`` are never-asked queries that count as failures.
+    The failure type names the first cause of a failure, so an unsafe episode may have another type
+    than "safety violation". ``unasked`` is the number of never-asked queries that count as
+    failures.
     """
     safe = VERDICTS["safety"]
     counts = Counter(

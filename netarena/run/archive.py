@@ -72,7 +72,7 @@ class Stored:
 
 
 def find_participants(folder: Path) -> tuple[Path, list[Path]]:
-    """Return the folder with the queries, and the folders with a journal by role.
+    """Return the folder with the queries, and the participants' folders with their journals.
 
     ``folder`` is a run's folder or the folder of one of its participants. Raises ConfigError if it
     does not contain an assessment.
