@@ -4,7 +4,7 @@
     python benchmarks/bench_changes.py --requests 0 --read ONE.jsonl TWO.jsonl
 
 Draws requests as a run does, and computes every state that an agent passes through. ``--requests``
-counts the requests of each label. The program proves each refusal with code of its own. Results are
+counts the requests of each label. The program proves each refusal with separate code. Results are
 tables in Markdown on standard output; progress is on standard error. An interrupted run prints the
 results so far. ``--save`` appends one line of JSON per request to a file, and ``--read`` adds such
 lines to the tables.

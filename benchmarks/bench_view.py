@@ -90,7 +90,7 @@ def median_ms(act: Callable[[], Any]) -> tuple[float, float]:
 def in_browser(program: str, url: str) -> tuple[float, float]:
     """Return the times, in ms, of the first paint and of the slowest filter.
 
-    A filter's time is from the last key to the filtered rows.
+    A filter's time is from the last key press until the filtered rows are shown.
     """
     from playwright.sync_api import sync_playwright
 

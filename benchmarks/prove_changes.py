@@ -2,7 +2,7 @@
 
 The network documented today is built. The parts of a requested change are then made one machine
 after the other, as an agent makes them. After each part, the network must be as computed, and the
-lab must report exactly the remaining parts as left.
+lab must report exactly those parts that are not made yet.
 
     python benchmarks/prove_changes.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 

@@ -685,7 +685,7 @@ class ApplicationContract:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
-            Path(private).chmod(0o711)  # commands of other users use files below it
+            Path(private).chmod(0o711)  # commands that run as other users use files below it
             tempfile.tempdir = private  # other processes do not create files in this folder
             os.environ[mark] = "1"
             try:

@@ -440,11 +440,10 @@ def _costs(episodes: Iterable[Outline]) -> list[float]:
 def _quality(
     graded: Iterable[Outline], measured: Iterable[Mapping[str, float]]
 ) -> dict[str, list[float]]:
-    """Return the interval of the mean quality, or nothing for fewer than two queries with a
-    quality.
+    """Return the interval of the mean quality; empty for fewer than two queries with a quality.
 
-    ``measured`` has the measures of each episode, which are also those of the mean. Answers to
-    equal queries form one cluster.
+    ``measured`` contains the measures of each episode, from which the mean is computed too. Answers
+    to equal queries form one cluster.
     """
     values: dict[str, list[float]] = {}
     for episode, measures in zip(graded, measured, strict=True):

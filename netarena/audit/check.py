@@ -311,8 +311,10 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result of the audit of ``total`` queries, for those that were checked or are
-        flawed."""
+        """Return the result of an audit of ``total`` queries.
+
+        It covers the queries that were checked or are flawed.
+        """
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
         order = {item.query.id: number for number, item in enumerate(items)}

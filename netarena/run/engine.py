@@ -384,7 +384,7 @@ class Run:
     async def _count(self, verdict: Verdict) -> None:
         """Add a verdict from the journal to the results and report the verdict."""
         self._answers = self._answers or verdict.answered
-        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered  # its worker died
+        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered  # the worker died
         if verdict.outcome is Outcome.AGENT_FAILED or silent:
             self._losses.add(verdict.outline.reason, verdict.detail)
         self._graded.episodes.append(verdict.outline)

@@ -1,6 +1,6 @@
 """Executor: the part of a run that plays episodes; ``Local`` plays them in this process.
 
-The engine (the head of a run) keeps the queries, their order, the journal, retries, the detection
+The engine (the head of a run) manages the queries, their order, the journal, retries, the detection
 of absent agents, deadlines and the summary. An executor opens a world, asks the agent, judges and
 closes the world. The two exchange only a few messages per episode, and none per turn:
 
@@ -147,7 +147,7 @@ class LocalPlayer:
 
 
 class LocalStage:
-    """A world of this process."""
+    """A world in this process, for one attempt."""
 
     def __init__(self, party: Party, world: World) -> None:
         self.party = party
@@ -297,7 +297,7 @@ def make_episode(
 
 
 def _claims(party: Party, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of the episode that only tickets have."""
+    """Return those fields of an episode that exist only for tickets."""
     if not play.ticket or verdict["outcome"] is Outcome.INVALID:
         return {}
     claim = play.claim

@@ -488,7 +488,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return the fields of the Episode that this attempt decides."""
+        """Return those fields of the episode that this attempt determines."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:

@@ -238,7 +238,7 @@ class RayLink:
                     raise LinkLostError("Ray reports that the node is dead", node_gone=True)
                 await asyncio.wait({ping}, timeout=_PAUSE_S)
             if self._cut_off or (ping.done() and isinstance(ping.exception(), errors.RayError)):
-                await asyncio.sleep(_NODE_S)  # ``receive`` reports the broken connection
+                await asyncio.sleep(_NODE_S)  # meanwhile, ``receive`` reports the broken connection
             if not ping.done() or ping.exception() is not None:
                 raise LinkLostError(f"the relay of the worker did not answer for {_NODE_S:g} s")
         finally:

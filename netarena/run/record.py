@@ -49,7 +49,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
 
 def _claim_keys(episode: Episode) -> dict[str, Any]:
-    """Return the keys of a record that only tickets have."""
+    """Return those keys of a record that exist only for tickets."""
     if episode.claimed is None:
         return {}
     fit = episode.localised

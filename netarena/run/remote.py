@@ -26,9 +26,9 @@ killed. An episode that has not ended ``OVERTIME_S`` after the deadline is aband
 ``unsolved`` if a command was executed, ``agent_failed`` if the agent was only asked, and otherwise
 it has no verdict.
 
-A worker holds worlds of one participant at a time, so an agent that kills its worker ends no other
-participant's episodes. There are two exceptions in which participants share a worker: there are
-more participants than workers, or a participant has waited ``START_S`` for a worker of its own.
+A worker has worlds of only one participant at a time, so an agent that kills its worker ends no
+other participant's episodes. Participants share a worker only in two cases: there are more
+participants than workers, or a participant has waited ``START_S`` for a worker of its own.
 
 A worker that cannot run a participant's agent gets none of the participant's episodes. A worker
 that can run no agent is stopped.
@@ -540,7 +540,7 @@ class RemotePlayer:
 
 
 class RemoteStage:
-    """A world of a worker."""
+    """A world on a worker, for one attempt."""
 
     def __init__(  # noqa: PLR0913, PLR0917 -- a stage's parts
         self,

@@ -90,7 +90,7 @@ class Outcome:
     """The result of a search."""
 
     found: Sequence[Found]
-    #: Cells of the found strata that have queries.
+    #: Those cells of the found strata that have queries.
     cells: Sequence[Cell]
     searched: Count
     #: Fresh queries of the found strata, and of all strata.
