@@ -6,9 +6,9 @@ Each rule names one request of a task. Most rules look only at the requests: siz
 positions, and elements in several requests. Some also read numbers of the elements from the data.
 No rule searches for a plan or checks whether a request can be satisfied.
 
-Each cell has two rates in percent, ``all, in its rule``. The first one is for a choice among all
-requests. The second one is for a choice among the requests with the rule of the blocking one. The
-row ``chance`` has one divided by the number of these requests.
+Each cell contains two rates in percent. The first rate is for a choice among all requests. The
+second rate is for a choice among those requests whose ``rule`` is that of the blocking request. The
+row ``chance`` shows the rates of a random choice.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def listed(request: Request) -> int:
 
 
 class Asked:
-    """The requests of a task, and the numbers and groups of the elements in its data."""
+    """The requests of a task, and facts about the elements in the task's data."""
 
     def __init__(self, data: Data) -> None:
         self.requests: Sequence[Request] = data["requests"]
@@ -63,7 +63,7 @@ class Asked:
             one["name"]: one.get("block") or one.get("from") or one.get("supplier")
             for one in entries
         }
-        #: Element -> each of its numbers, in standard deviations above the mean.
+        #: Element -> each of its numbers, as its distance from the mean in standard deviations.
         self.values: dict[str, dict[str, float]] = {one["name"]: {} for one in entries}
         numbers_of = [self._numbers(one) for one in entries]
         for key in numbers_of[0]:
@@ -103,7 +103,7 @@ class Asked:
         return found
 
     def mean(self, request: Request, key: str = "") -> float:
-        """Return the mean of one number, or of all, over a request's elements."""
+        """Return the mean of the number ``key``, or of all numbers, over a request's elements."""
         values = [
             value
             for name in elements(request)
@@ -118,17 +118,20 @@ class Asked:
         return fmean(self.in_requests[name] > 1 for name in names) if names else 0.0
 
     def popularity(self, request: Request) -> float:
-        """Return in how many requests the places that a request lists are, on average."""
+        """Return the mean number of requests that list a place of this request."""
         names = places(request)
         return fmean(self.listings[name] for name in names) if names else 0.0
 
     def unusual_places(self, request: Request) -> float:
-        """Return how much the popularity of listed places differs from the mean of the rule."""
+        """Return how much the popularity differs from the mean over requests of the same rule."""
         same = [one for one in self.requests if one["rule"] == request["rule"]]
         return abs(self.popularity(request) - fmean(map(self.popularity, same)))
 
     def only_here(self, request: Request) -> float:
-        """Return the number of places that no other request of the rule lists, or all others do."""
+        """Return the number of places that distinguish a request from all others of its rule.
+
+        Such a place is listed by this request and no other, or by all others and not by this one.
+        """
         others = [
             set(places(one))
             for one in self.requests
@@ -141,7 +144,7 @@ class Asked:
         return len(every - here) + len(none)
 
     def arithmetic(self, request: Request) -> float:
-        """Return how nearly the numbers of a request contradict each other: above 1 they do."""
+        """Return how close a request's numbers are to a contradiction; above 1 there is one."""
         count = members(request)
         if "gap" in request:
             first, last = request["waves"]
@@ -153,12 +156,12 @@ class Asked:
         return 0.0
 
     def fullness(self, request: Request) -> float:
-        """Return the need of a request's elements for each place or wave that it lists."""
+        """Return the total need of a request's elements per place or wave of the request."""
         first, last = request.get("waves", (1, listed(request)))
         return sum(self.need[name] for name in elements(request)) / max(1, last - first + 1)
 
     def lateness(self, request: Request) -> float:
-        """Return how late in its window the switches of a request are ready, on average."""
+        """Return how late the switches are ready, on average, as a share of the request's waves."""
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
@@ -171,7 +174,7 @@ class Asked:
         return max(groups.values()) / groups.total() if groups else 0.0
 
     def choice(self, request: Request) -> float:
-        """Return the mean share of the listed places among those that its elements can use."""
+        """Return the share of each element's usable places that the request lists, on average."""
         here = set(places(request))
         shares = [
             len(self.choices[name] & here) / len(self.choices[name])
@@ -181,7 +184,7 @@ class Asked:
         return fmean(shares) if shares and here else 0.0
 
     def alike(self, request: Request) -> float:
-        """Return how much smaller the union of its elements' choices is than their sum."""
+        """Return how much the choices of the elements overlap, from 0 (not at all) to below 1."""
         sets = [self.choices[name] for name in elements(request)]
         total = sum(map(len, sets))
         return 1 - len(set().union(*sets)) / total if total else 0.0
@@ -192,25 +195,25 @@ class Asked:
         return float(sum(len(self.choices[name] & names) for name in names))
 
     def late_pair(self, request: Request) -> float:
-        """Return how late in its window the second last of the switches to be ready is."""
+        """Return when all switches but one are ready, as a share of the request's waves."""
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
         return (sorted(self.ready[name] for name in elements(request))[-2] - first) / (last - first)
 
     def late_first(self, request: Request) -> float:
-        """Return how late in its window the first listed switch is ready."""
+        """Return when the first listed switch is ready, as a share of the request's waves."""
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
         return (self.ready[elements(request)[0]] - first) / (last - first)
 
     def benches(self, request: Request) -> float:
-        """Return the mean of benches of the listed switches, in deviations."""
+        """Return the mean number of benches of the listed switches, in standard deviations."""
         return self.mean(request, "benches")
 
     def extreme(self, request: Request) -> float:
-        """Return the largest distance of an element's number from the mean, in deviations."""
+        """Return the largest distance of an element's number from the mean."""
         return max(
             (abs(value) for name in elements(request) for value in self.values[name].values()),
             default=0.0,
@@ -218,7 +221,7 @@ class Asked:
 
 
 def numbers(request: Request) -> dict[str, float]:
-    """Return the numbers that a reader sees in a request."""
+    """Return the numbers that can be read from the text of a request."""
     found = {"members": members(request), "listed": listed(request)}
     found |= {key: request[key] for key in ("limit", "gap") if key in request}
     if "waves" in request:
@@ -229,7 +232,10 @@ def numbers(request: Request) -> dict[str, float]:
 
 
 def usual(request: Request, others: Sequence[Request]) -> float:
-    """Return the distance of a request's numbers from the means of its rule, in deviations."""
+    """Return the sum of the distances of a request's numbers from the means of its rule.
+
+    Distances are in standard deviations.
+    """
     same = [numbers(one) for one in others if one["rule"] == request["rule"]]
     total = 0.0
     for key, value in numbers(request).items():
@@ -240,7 +246,7 @@ def usual(request: Request, others: Sequence[Request]) -> float:
     return total
 
 
-#: Name -> score of a request of a task; the request with the largest score is named.
+#: Name of a rule -> score of a request; the rule names the request with the highest score.
 RULES: dict[str, Callable[[Request, Asked], float]] = {
     "largest": lambda one, _: numbers(one)["members"],
     "smallest": lambda one, _: -numbers(one)["members"],
@@ -278,7 +284,7 @@ RULES: dict[str, Callable[[Request, Asked], float]] = {
 
 
 def share(score: Callable[[Request], float], asked: Sequence[Request], mark: str) -> float:
-    """Return the probability that a rule names the blocking request; ties are drawn."""
+    """Return the probability that a rule names the blocking request; ties are broken at random."""
     scores = {one["id"]: score(one) for one in asked}
     best = max(scores.values())
     named = [id_ for id_, value in scores.items() if value == best]
@@ -288,7 +294,8 @@ def share(score: Callable[[Request], float], asked: Sequence[Request], mark: str
 def draw(kind: Kind, where: Sequence[Place], rng: random.Random) -> tuple[dict[str, Any], str]:
     """Return the data of an impossible task and the id of the blocking request.
 
-    Unlike the generator, this function does not require a greedy plan, which takes most time.
+    Unlike the generator, this function does not require that a greedy plan exists, because this
+    check takes most of the time.
     """
     rule, place = rng.choice(kind.rules), rng.randrange(1_000)
     while True:
@@ -303,7 +310,10 @@ def _score(score: Callable[[Request, Asked], float], asked: Asked, request: Requ
 
 
 def measure(label: str, tasks: int, seed: int) -> tuple[str, list[str], float]:
-    """Return the kind, the rates of all rules in percent, and the highest excess in deviations."""
+    """Return the kind, the rates of all rules in percent, and their highest excess over chance.
+
+    The excess is in standard errors.
+    """
     kind, where = catalogue.kind_of(label), places_of(released_base())
     found: dict[str, list[float]] = {name: [] for name in RULES}
     inside: dict[str, list[float]] = {name: [] for name in RULES}

@@ -4,7 +4,7 @@
 
 Prints a table with times in s. "settle" is the time from writing a fault until two probe rounds
 agree with the evaluator, which a turn waits for in addition to its command. "from the pool" is the
-workload set of an episode after another episode of the same world has ended. The workload set of
+time to get a workload set that an ended episode of the same world has used. The workload set of
 another world is built from scratch.
 """
 

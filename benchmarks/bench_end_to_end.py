@@ -142,7 +142,7 @@ async def wait_for(url: str) -> None:
 async def request(
     green: str, purple: str, role: str, config: dict[str, object]
 ) -> tuple[float, list[str]]:
-    """Send one request as the stock client does; return wall time in s and the artifact's parts."""
+    """Send one request like AgentBeats' client; return wall time in s and the artifact's parts."""
     parts: list[str] = []
     async with httpx.AsyncClient(timeout=None) as http:
         card = await A2ACardResolver(http, green).get_agent_card()

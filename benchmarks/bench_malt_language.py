@@ -91,13 +91,13 @@ def solved(items: Sequence[Item]) -> list[tuple[str, bool]]:
 
 
 def data_of(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """Return the label and the right data of each query that asks a question."""
+    """Return the label and the correct answer's data of each query that asks a question."""
     truths = [(item.query.label, solve_truth(item.query)[0]) for item in items]
     return [(label, json.dumps(truth.data)) for label, truth in truths if truth.type != "graph"]
 
 
 def commonest(total: int, seed: int, workers: ProcessPoolExecutor) -> list[tuple[str, int, float]]:
-    """Return, for each label with a question, its queries and the most frequent answer's share."""
+    """Return the number of queries and the most frequent answer's share, for labels that ask."""
     items = queries(total, seed, phrasing="canonical")
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     piles: dict[str, Counter[str]] = {}

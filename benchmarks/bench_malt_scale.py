@@ -44,7 +44,7 @@ SIZES = {
     10: {"superblocks": 40, "spine_blocks": 40},
     100: {"superblocks": 40, "spine_blocks": 400, "agg_blocks": 40},
 }
-#: Program that copies the network once and returns the copy, with one port too fast.
+#: Program that copies the network, triples the speed of one port in the copy, and returns the copy.
 COPIES = """\
 def process_graph(graph_data):
     graph = graph_data.copy()

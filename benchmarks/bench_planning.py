@@ -1,16 +1,16 @@
-"""How good the references of MALT's planning tasks are, and how far simple planners come.
+"""Quality of the reference plans of MALT's planning tasks, compared with simple planners.
 
     python benchmarks/bench_planning.py --tasks 20 --anneal 2 --seconds 20 --markdown FILE
 
-For each kind it draws tasks and reports:
+For each kind of task, draws tasks and reports:
 
 - the distance of the reference from its bound, which limits what any solver can improve
 - how often greedy and first-fit plans are correct, and how much worse they are
-- whether the reference is unsafe as soon as one request is replaced by one that it breaks
+- how often the reference is judged unsafe after one request was replaced with one that it violates
 - how often simulated annealing from the greedy plan is correct after the given processor time
 
-With ``--solver S``, HiGHS (pip install highspy) searches S seconds for a better plan of two kinds,
-depots and racks, without the requests. Without them, plans can only be better.
+With ``--solver S``, HiGHS (pip install highspy) searches S seconds for a better plan, for the kinds
+depots and racks. It ignores the requests, so its plans can only be better.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Annealer:
             bin_ = where[model.items[unit[0]]]
             self.filling.put(unit, bin_)
             self.count[bin_] += len(unit)
-        #: without costs of pairs, full bins guide the search
+        #: Whether full bins guide the search, because assigning a unit to a bin costs nothing.
         self.guided = all(model.cost(0, bin_) == 0 for bin_ in self.choices[self.units[0]])
 
     def take(self, unit: Sequence[int], bin_: int) -> None:
@@ -142,7 +142,7 @@ def anneal_assignment(
 def anneal_flow(
     data: dict[str, Any], plan: Any, seconds: float, rng: random.Random, kind: Kind
 ) -> Any:
-    """Move demands that are in no request."""
+    """Anneal the paths of those demands that no request names."""
     network = flow._Network(data)
     paths = flow._read(network, plan)
     loads = flow._loads(network, paths)
@@ -220,7 +220,7 @@ def anneal_offers(
 
 
 def anneal(kind: Kind, data: dict[str, Any], seconds: float, rng: random.Random) -> int:
-    """Return the objective of an annealed greedy plan, which must keep all constraints."""
+    """Return the objective of the annealed greedy plan, which must satisfy all constraints."""
     plan = json.loads(json.dumps(kind.greedy(data)))
     if kind.name in _MODELS:
         found = anneal_assignment(data, plan, seconds, rng, kind)
@@ -234,7 +234,7 @@ def anneal(kind: Kind, data: dict[str, Any], seconds: float, rng: random.Random)
 
 
 def solve(kind: Kind, data: dict[str, Any], seconds: float) -> tuple[int, int]:
-    """Return the objective and the bound that HiGHS finds without the requests."""
+    """Return the objective and the bound that HiGHS finds if requests are ignored."""
     import highspy
 
     model = _MODELS[kind.name]({**data, "requests": []})
@@ -261,7 +261,7 @@ def solve(kind: Kind, data: dict[str, Any], seconds: float) -> tuple[int, int]:
 
 
 def measure(kind: Kind, label: str, args: argparse.Namespace) -> list[str]:
-    """Return a row of the table."""
+    """Return the table's row for one kind of task."""
     places = places_of(released_base())
     gaps, worse, first, annealed, better, drawing = [], [], 0, [], [], []
     possible = unsafe = broken = greedy = 0

@@ -1,12 +1,12 @@
-"""Proof of the adversarial search: agents with planted weaknesses, in all applications.
+"""Test of the adversarial search, with agents that have planted weaknesses, in all applications.
 
     python benchmarks/bench_search.py [--cases route,k8s] [--seeds 1] [--budget 400] [--fresh 40]
         [--real 0] [--audit 0]
 
-Each agent solves every query, except those that have a planted condition. During the search the
-verdict is computed from the drawn cell, without a world. The fresh queries are real ones: the
-condition is read from the drawn query and its config. ``--real N`` also plays N queries of each
-case in live worlds and compares the verdicts. ``--audit N`` audits N found queries per case.
+Each agent solves every query, except those that have a planted condition. During the search, the
+verdict is computed from the drawn cell, and no query is generated. Fresh queries are generated, and
+the condition is read from the query and its config. ``--real N`` also plays N queries of each case
+in live worlds and compares the verdicts. ``--audit N`` audits N found queries per case.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ FEW = 200
 
 
 def weak(**features: str) -> Weakness:
-    """Return a condition: features that a failed query has, all of them."""
+    """Return a condition: a query fails if it has all of these features."""
     pairs = (item for item in features.items())
     return frozenset(Feature(axis, one) for axis, text in pairs for one in text.split("+"))
 
 
-#: Application, config keys that are fixed, and the planted condition. A combination has a part that
-#: alone fails more often than other queries.
+#: Name of a case -> application, config keys that are fixed, and the planted condition. If it has
+#: several features, queries with one of them already fail more often than other queries.
 CASES: Mapping[str, tuple[str, Mapping[str, object], Weakness]] = {
     "malt: cannot rank": ("malt", {}, weak(action="rank")),
     "malt: cannot read held-out words": ("malt", {}, weak(phrasing="held_out")),
@@ -98,7 +98,7 @@ def facts(scope: Scope, config: Config, query: Query) -> frozenset[Feature]:
 
 
 def search(scope: Scope, condition: Weakness, seed: int, budget: int) -> list[Found]:
-    """Return the strata that a search of ``budget`` computed verdicts finds."""
+    """Return the strata that a search with ``budget`` computed verdicts finds."""
     state = Search(scope.space, random.Random(seed))
     while len(state.history) < budget:
         draws = [draw for _ in range(BATCH) if (draw := state.ask()) is not None]
@@ -110,7 +110,7 @@ def search(scope: Scope, condition: Weakness, seed: int, budget: int) -> list[Fo
 
 
 def draw(scope: Scope, cells: list[Cell], seed: int, number: int) -> list[tuple[Config, Query]]:
-    """Return real queries of ``cells`` in turn; cells without queries are left out."""
+    """Return generated queries of ``cells`` in turn; cells without queries are left out."""
     found: list[tuple[Config, Query]] = []
     for at in range(4 * number):
         cell, own = cells[at % len(cells)], derive_seed(seed, "bench", at)
@@ -141,7 +141,7 @@ def share_of(scope: Scope, condition: Weakness) -> float:
 
 
 async def play(scope: Scope, condition: Weakness, drawn: list[tuple[Config, Query]]) -> int:
-    """Return how many verdicts of live worlds differ from the computed ones."""
+    """Return how many verdicts in live worlds differ from the computed ones."""
     app, differ = scope.application, 0
     async with app:
         for config, query in drawn:
@@ -155,7 +155,7 @@ async def play(scope: Scope, condition: Weakness, drawn: list[tuple[Config, Quer
 
 
 def audit(scope: Scope, cells: list[Cell], number: int) -> str:
-    """Return the last line of an audit of ``number`` queries of the setting with most labels."""
+    """Return the last line of an audit of ``number`` queries, for the setting with most labels."""
     settings = [cell.setting for cell in cells]
     setting = max({*settings}, key=settings.count)
     labels = [scope.space.labels[cell.label].name for cell in cells if cell.setting == setting]

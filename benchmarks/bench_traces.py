@@ -5,7 +5,7 @@
     python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
 A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
-start. Then it undoes the youngest or most unusual settings, one command per turn, and declares the
+start. Then it undoes the newest or most unusual settings, one command per turn, and declares the
 end:
 
 - backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
@@ -14,7 +14,7 @@ end:
   (``agent.form_reader``), and sets each policy to its state without the form
 - route: takes machines in the order given by hand-written rules (order of sysctl inodes, gaps and
   order of nft handles, times of addresses, connections without an answer), and deletes each
-  machine's youngest rule, or the last route that the kernel did not add
+  machine's newest rule, or the last route that the kernel did not add
 
 Prints a line per ticket, then the share solved safely. False alarms are counted separately, because
 a program that does nothing solves them. The goal is at most 2 % of tickets with a fault.
@@ -80,7 +80,7 @@ def _lines(text: str) -> list[tuple[str, str]]:
 
 def undo_youngest(query: Query, scene: Scene, readings: Mapping[str, Any], state: Any
                   ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield commands that delete the youngest rule or route on the most suspicious machines."""
+    """Yield commands that delete the newest rule or route on the most suspicious machines."""
     found = examine(query, scene, readings, state)
     rules = ("sysctl.inode falls~rank", "rule.nft_falls", "rule.nft_gaps",
              "addr.created spread~off",

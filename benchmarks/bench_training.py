@@ -183,7 +183,7 @@ def by_gymnasium(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ..
 
 
 def by_trl(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]:
-    """Measure the calls that the trainer makes, without the model's generation."""
+    """Measure the calls that the trainer makes, without text generation by the model."""
     from netarena.training.trl import make_environment
 
     rollout = make_environment(name, keys)()

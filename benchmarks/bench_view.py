@@ -3,10 +3,9 @@
     python benchmarks/bench_view.py RUN [RUN...] [--episodes 10000] [--browser PROGRAM]
 
 The episodes of the given runs are repeated under other ids. With a browser (Debian's chromium), the
-times are those that a person sees, from the request to the painted page. Without a browser, the
-times are only the server's. Processor times (server and client together) do not depend on other
-programs on the machine. The exit status is 1 if a first paint takes more than 1 s, or a filter more
-than 200 ms.
+times are from the request to the painted page. Without a browser, only the server is measured.
+Processor times (server and client together) do not depend on other programs on the machine. The
+exit status is 1 if a first paint takes more than 1 s, or a filter more than 200 ms.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def median_ms(act: Callable[[], Any]) -> tuple[float, float]:
 def in_browser(program: str, url: str) -> tuple[float, float]:
     """Return the times, in ms, of the first paint and of the slowest filter.
 
-    A filter's time is from the last key to the filtered rows.
+    A filter's time is from the last key press until the filtered rows are shown.
     """
     from playwright.sync_api import sync_playwright
 

@@ -2,7 +2,7 @@
 
 The network documented today is built. The parts of a requested change are then made one machine
 after the other, as an agent makes them. After each part, the network must be as computed, and the
-lab must report exactly the remaining parts as left.
+lab must report exactly those parts that are not made yet.
 
     python benchmarks/prove_changes.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
@@ -54,7 +54,7 @@ class Task(NamedTuple):
     """A change to verify.
 
     ``stages`` are the world documented today and the worlds after each part. ``wanted`` are their
-    facts. ``parts`` are the machines and their parts in the order in which they are made.
+    facts. ``parts`` contains each machine with its part, in the order in which parts are made.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
     @property
     def is_seen(self) -> bool:
-        """Whether any fact in any stage differs from those that are documented today."""
+        """Return whether any stage has a fact that differs from today's documented facts."""
         return any(facts != self.wanted[0] for facts in self.wanted)
 
 
@@ -78,7 +78,7 @@ class Took(NamedTuple):
 
 
 def tasks(world: World, rng: random.Random, names: set[str]) -> Iterator[Task]:
-    """Yield one task for each method of ``names`` that the world has room for."""
+    """Yield one task for each method of ``names`` that is possible in the world."""
     for kind, methods in KINDS.items():
         for method in methods:
             name = f"{kind}.{method.name}"
@@ -111,13 +111,13 @@ def _prepared(world: World, rng: random.Random, name: tuple[str, str]) -> World 
 
 
 def _facts(tested: World, world: World, *, anyhow: bool = False) -> Facts | None:
-    """Return the facts of a world for the tests of ``tested``, or None if they are a tie."""
+    """Return the facts of a world for the tests of ``tested``, or None if a tie decides them."""
     tables = settle(world, anyhow=anyhow)
     return None if tables.doubtful else facts_of(tested, expected(world, tables))
 
 
 def _task(name: str, start: World, change: Change, rng: random.Random) -> Task | None:
-    """Return a task with a random order of parts, or None if each order passes a tie."""
+    """Return a task with a random order of parts, or None if each order leads through a tie."""
     parts = [*zip((change.machine, *change.others), change.parts, strict=True)]
     some = [*permutations(parts)] if len(parts) < 5 else [parts, parts[::-1]]
     if any(_facts(start, one, anyhow=True) is None for one in (start, change.edit(start))):

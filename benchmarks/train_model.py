@@ -49,7 +49,7 @@ Minutes = Field(gt=0)
 
 
 class Sft(Record):
-    """Training by imitation of a set as written by ``netarena sft``."""
+    """Training by imitation of a data set that ``netarena sft`` writes."""
 
     sizes: tuple[int, int, int]
     file: Literal["level1", "level2", "level3", "mixed"] = MIXED
@@ -237,9 +237,9 @@ def tiny(recipe: Recipe) -> tuple[Any, Any]:
 
 
 def write_set(recipe: Recipe, folder: Path, sizes: Sequence[int]) -> tuple[Path, set[Pair]]:
-    """Write the recipe's set; return the training file and the set's worlds with faults.
+    """Write the recipe's data set; return the training file and the set's worlds with faults.
 
-    Only levels that the training file contains are drawn.
+    Only queries of levels that the training file contains are drawn.
     """
     assert recipe.sft is not None
     wanted = {

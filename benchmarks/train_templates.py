@@ -1,13 +1,13 @@
-"""Train a learner over command templates, with only Gymnasium, and compare a random baseline.
+"""Train a policy over command templates, with only Gymnasium, and compare it with a random one.
 
     python benchmarks/train_templates.py k8s --markdown docs/evidence/training.md
 
 A template is a command with slots that are filled from the prompt. A policy picks one template per
-turn, and no template twice in an episode. For each situation that prompts report, the learner
-stores each template's mean immediate reward, and tries templates that are promising or rarely
-tried. The learner trains on queries for training. Scores are the shares solved safely of an
-assessment's queries, which are not used for training: before the training, after the training, and
-with a policy that picks at random.
+turn, and no template twice in an episode. For each situation that prompts report, the trained
+policy stores each template's mean immediate reward, and tries templates that are promising or
+rarely tried. It is trained on queries for training. A score is the share of an assessment's queries
+that are solved safely. These queries are not used for training. There are three scores: before the
+training, after it, and with a policy that picks at random.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netarena.report.markdown import replace_section
 TURNS = 3
 #: Bonus, in units of reward, for a template that was never tried.
 HOPE = 40.0
-#: Number of tries in each situation that the mean over all situations counts for.
+#: Weight of the mean over all situations, as a number of tries in the current situation.
 PRIOR = 1.0
 Facts = dict[str, Any]
 
@@ -48,7 +48,7 @@ _ROW = re.compile(r"^(\S+) -> (.+)$", re.MULTILINE)
 
 
 def read_route(prompt: str) -> tuple[str, Facts]:
-    """Return the situation without machine names, and facts about the most affected subnet."""
+    """Return the situation, without names of machines, and facts on the most affected subnet."""
     subnets = _SUBNET.findall(prompt)
     rows = {name: cells.split() for name, cells in _ROW.findall(prompt[prompt.rindex("Pingall") :])}
     missing = {row[4]: rows[row[4]].count("X") for row in subnets}
@@ -141,7 +141,7 @@ def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Calla
 
 
 def _ingress(*, callers: bool = True, port: bool = True) -> Callable[[Facts], Any]:
-    """Return a value for templates: the receiver's intended ingress, or without callers or port."""
+    """Return the receiver's intended ingress for templates, or a form without callers or port."""
 
     def fill(facts: Facts) -> list[dict[str, Any]]:
         told, rule = facts["callers"].get(facts["target"], ""), dict[str, Any]()

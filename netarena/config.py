@@ -128,7 +128,7 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the seed of ``seed_text`` replacing the number and the text.
+    """Return ``values`` with the seed in ``seed_text`` as the number ``seed``, without the text.
 
     Raises ConfigError if the text is not a seed, or if the number differs from it by more than
     rounding.
@@ -146,8 +146,10 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(**kwargs: Any) -> Any:
-    """Return a pydantic field for a limit of an episode. Lower values make the same queries
-    harder."""
+    """Return a pydantic field for a limit of an episode.
+
+    Lower limits make the same queries harder.
+    """
     return Field(json_schema_extra={"limits": True}, **kwargs)
 
 
@@ -169,8 +171,8 @@ class Config(Record):
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
     #: Keys that have another default in tickets.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": None}
-    #: Key -> folder in the reference implementation's images that it usually names. If the folder
-    #: is missing, the key counts as not given.
+    #: Key -> the folder in the reference implementation's images that the key usually names. If the
+    #: folder is missing, the key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
@@ -379,8 +381,10 @@ def _settle(path: str) -> str:
 
 
 def _holds_any(folder: Path) -> bool:
-    """Return whether a folder has content. The result is true if it cannot be read; its reader then
-    reports the error."""
+    """Return whether a folder has content.
+
+    The result is true if the folder cannot be read; the error is reported when it is used.
+    """
     try:
         return folder.is_dir() and any(folder.iterdir())
     except OSError:

@@ -71,7 +71,8 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file with their ends, without a byte order mark.
 
-    Raises OSError when the first line is read.
+    The file is opened when the first line is requested. Raises OSError, also for a line of more
+    than ``most_bytes`` bytes.
     """
     with open_regular(path) as file:
         mark = codecs.BOM_UTF8

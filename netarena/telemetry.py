@@ -186,7 +186,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
     with _span(
         f"invoke_workflow {application}",
         gen_ai__operation__name="invoke_workflow",
-        # this name belongs to workflows; until 1.41 the conventions had a separate name
+        # the conventions define this name for workflows; up to version 1.41 it was another name
         gen_ai__workflow__name=application,
         gen_ai__agent__name=application,
         netarena__agent=agent.name,

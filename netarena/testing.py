@@ -629,9 +629,9 @@ class ApplicationContract:
             )
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
-        """Small version of ``netarena audit --traces``.
+        """Run a small version of ``netarena audit --traces``.
 
-        Each hand-written rule gives all candidates of one role the same score, in all tickets.
+        Each hand-written rule must give all candidates of one role the same score, in all tickets.
         """
         application, by_id = self.load_ticket()
         config = application.config_type.parse({**self.config, **self.ticketed()})
@@ -685,7 +685,7 @@ class ApplicationContract:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
-            Path(private).chmod(0o711)  # commands of other users use files below it
+            Path(private).chmod(0o711)  # commands that run as other users use files below it
             tempfile.tempdir = private  # other processes do not create files in this folder
             os.environ[mark] = "1"
             try:

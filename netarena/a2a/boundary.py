@@ -118,9 +118,9 @@ class Boundary:
         return True
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Return the body; None if it, or the length in the header, is too large.
+        """Return the body, or None if its size or the length in the header exceeds the limit.
 
-        Raises _ReaderLost if the client leaves before its end.
+        Raises _ReaderLost if the client disconnects before the end of the body.
         """
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._max_body + _DISCARDED:

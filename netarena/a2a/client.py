@@ -103,7 +103,7 @@ _ENDED = frozenset(
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_REJECTED,
         TaskState.TASK_STATE_CANCELED,
-        # the agent gets no further input, so its message is the reply
+        # the client sends no further input for this task, so the agent's message is the reply
         TaskState.TASK_STATE_INPUT_REQUIRED,
         TaskState.TASK_STATE_AUTH_REQUIRED,
     }
@@ -163,9 +163,9 @@ class Card:
 class A2AAgent:
     """A participant at a URL (``netarena.agent.interface.Agent``).
 
-    ``name`` is used until its card is known. ``network`` makes the connections; by default the
-    agent has its own network. ``connect_timeout_s`` limits the wait for the card while no server
-    listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL;
+    ``name`` is used until the agent's card is known. ``network`` makes the connections; by default
+    the agent has its own network. ``connect_timeout_s`` limits the wait for the card while no
+    server listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL;
     with it, ``open`` uses that card. If ``probe_s`` is given too, ``open`` raises AgentFailed
     unless a connection to the agent succeeds within ``probe_s``. Raises ConfigError for a malformed
     URL.
@@ -192,7 +192,7 @@ class A2AAgent:
         self._inner = transport
         self._http: httpx.AsyncClient | None = None
         self._clients: dict[str, Client] = {}
-        #: Creates the client for a URL, with or without streaming.
+        #: Function that creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
         #: URLs in the order of attempts. As soon as one URL has accepted a message, the others are
@@ -383,7 +383,7 @@ class A2AAgent:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove nulls, which some agents write for lists."""
+    """Return a JSON value without members that are null, which some agents write for lists."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
@@ -416,7 +416,7 @@ def _is_modern(interface: AgentInterface) -> bool:
 
 
 def _other_urls(card: AgentCard, url: str) -> list[str]:
-    """Return other URLs at which an agent may accept messages if it does not at ``url``.
+    """Return other URLs at which the agent may accept messages if ``url`` accepts none.
 
     Each has the given origin and the path of the card's interface. The first one adds the prefix of
     the given URL, which a proxy may have removed; the second one does not.

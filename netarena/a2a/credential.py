@@ -57,7 +57,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_ambiguous(segment: str) -> bool:
-    # twice: a proxy may decode once before the server does
+    # decode twice, because a proxy may decode once before the server does
     plain = unquote(unquote(segment))
     return plain in {".", ".."} or "/" in plain or "\\" in plain or ";" in plain
 

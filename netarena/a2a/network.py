@@ -289,7 +289,7 @@ class Network(httpcore.AsyncNetworkBackend):
         if stream is None:
             failed = [error for error in errors if error is not None]
             judged = [_judge(error) for error in failed]
-            # if any address did not answer, the server may be there
+            # if any address did not answer, a server may listen there
             unknown = (error for error in judged if not isinstance(error, Unserved))
             raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)

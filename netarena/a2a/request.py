@@ -163,7 +163,7 @@ def derive_seed(secret: str, task_id: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Folders of a service. It may write below ``root``, and read below ``root`` and ``data``."""
+    """Folders that a service may use: it writes below ``root``, and reads below both folders."""
 
     root: Path
     data: Path | None = None

@@ -15,8 +15,8 @@ it:
     [config]
     num_queries = 1
 
-Files of leaderboards name an image, or the platform's id of the agent, and the environment; the
-role is then called ``name``:
+Files of leaderboards name an image, or the platform's id of the agent, and the environment. Their
+key for the role is ``name``:
 
     [[participants]]
     agentbeats_id = "…"
@@ -26,7 +26,7 @@ role is then called ``name``:
     volumes = ["./pack.json:/data/pack.json:ro"]
 
 If the green agent has an ``application`` instead of an endpoint, no green agent is started:
-``netarena run`` itself examines the participants. They may then be programs that are started for
+``netarena run`` itself evaluates the participants. They may then be programs that are started for
 each turn (``exec``). Other keys and tables are for the platform; NetArena ignores them.
 
 A participant may have its own ``config`` with keys that affect only its prompts:
@@ -110,7 +110,7 @@ class Party:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's environment, with ``${NAME}`` replaced from ``given``.
+        """Return the agent's environment, with values of ``given`` in place of ``${NAME}``.
 
         Raises ConfigError.
         """
@@ -139,7 +139,7 @@ class Scenario:
 
     @property
     def examined(self) -> str:
-        """Return the application, guessed if the green agent is a service."""
+        """Return the application; it is guessed if the green agent is a service."""
         roles = [party.role for party in self.participants]
         return self.application or _guess_application(self.green, roles)
 

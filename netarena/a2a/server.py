@@ -106,11 +106,11 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
 ) -> Starlette:
     """Return the green agent of ``application``.
 
-    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits live
-    worlds over all tasks. ``allow_link_local`` permits participants at addresses that
-    ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see ``derive_seed``).
-    ``credentials`` maps variable names to credentials (``load_credentials``). ``defaults`` are the
-    application's default config values.
+    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits the number
+    of live worlds of all tasks together. ``allow_link_local`` permits participants at addresses
+    that ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see
+    ``derive_seed``). ``credentials`` maps variable names to credentials (``load_credentials``).
+    ``defaults`` are the application's default config values.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -228,8 +228,10 @@ def _warn(check: Check) -> None:
 
 
 class Applications:
-    """A service's application, and the applications to which it forwards requests. Each is entered
-    on first use."""
+    """A service's application, and the applications to which it forwards requests.
+
+    An application to which requests are forwarded is entered on first use.
+    """
 
     def __init__(self, application: Application) -> None:
         self._application = application

@@ -76,7 +76,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """Arguments of a named agent; it can generate the same queries from them."""
+    """Arguments of a named agent, from which the agent can generate the same queries."""
 
     application: Application
     config: Config

@@ -77,8 +77,7 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """Return ``command`` in a wrapper, so that it gets SIGTERM when this process ends for any
-    reason."""
+    """Wrap ``command``, so that its process gets SIGTERM when this process ends for any reason."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 

@@ -86,7 +86,7 @@ def overlaps(
 def crosses(
     agents: Mapping[str, Sequence[Outline]], number: int | None, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return each agent's rates over ``number`` random queries, or over all queries (None).
+    """Return each agent's rates over ``number`` random queries; None means all queries.
 
     Only the first answer to a repeated query counts.
 

@@ -19,8 +19,8 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   query counts for every pair of its features. A pair that fails more often than both of its
   features is drawn again until it is confirmed or refuted. Otherwise, the pair with the fewest
   queries is drawn, and of those the pair whose features fail most often. These counts are biased,
-  because they mix draws of different strata. They only choose draws; rates and settled strata rest
-  on the unbiased counts.
+  because they mix draws of different strata. They are used only to choose draws; rates and settled
+  strata are based on the unbiased counts.
 - **Settling.** A stratum whose rate is known accurately enough is *settled*: its cells are left out
   of all later draws and counts, so that the rest of the budget is spent on other strata (sequential
   covering). Before that, the stratum is compared with larger strata. A larger stratum replaces it
@@ -132,7 +132,8 @@ class Search:
         self.history: list[tuple[Draw, bool]] = []
         self._rng = rng
         self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
-        #: Failed and all queries with each feature or pair of features, drawn from any stratum.
+        #: Feature or pair of features -> numbers of failed and of all queries with it, whatever
+        #: stratum they were drawn from.
         self._shared: dict[Stratum, list[int]] = {}
         self._empty: set[Cell] = set()
         #: Strata in which no cell was found.
@@ -178,9 +179,8 @@ class Search:
 
         The result contains settled strata, and others with a clearly high rate (``FIRM``), each
         with at least ``ALIKE`` times the highest rate. A larger stratum with about the same rate
-        replaces one of the others, even if its own rate rests on as few as ``DEEPER`` draws. The
-        result is empty if the agent failed too rarely.
-        Do not call ``ask`` afterwards.
+        replaces one of the others, even if it has as few as ``DEEPER`` draws of its own. The result
+        is empty if the agent failed too rarely. Do not call ``ask`` afterwards.
         """
         top = max((one.tally.rate for one in self.settled), default=0.0)
         while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
@@ -206,7 +206,7 @@ class Search:
             return ALL, "even"
         if chance < EVEN + MUTATED and (mutant := self._mutate()) is not None:
             return mutant, "mutated"
-        # an agent that fails most queries has no need of pairs
+        # pairs need not be tested if the agent fails most queries
         paired = self._mean(ALL, {}) < LEAST
         if paired and chance < EVEN + MUTATED + PAIRED and (pair := self._pair()) is not None:
             return pair, "pair"
@@ -235,7 +235,7 @@ class Search:
         return chosen
 
     def _children(self) -> dict[Stratum, list[Stratum]]:
-        """Return the children of each stratum that were drawn often enough, in a fixed order.
+        """Return each stratum's children that were drawn often enough, in a fixed order.
 
         Pairs are also children of the root.
         """
@@ -269,8 +269,10 @@ class Search:
         )
 
     def _mutate(self) -> Stratum | None:
-        """Return the stratum of a failed draw with one feature changed, or None without failed
-        draws."""
+        """Return the stratum of a failed draw with one feature changed or removed.
+
+        Return None if there is no failed draw.
+        """
         losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
         if not losses:
             return None
@@ -474,7 +476,7 @@ class Search:
         return tally.drawn < DEEPER and not refuted
 
     def _best(self, least: int) -> Stratum | None:
-        """Return the stratum with the highest lower bound, unless one of its children is better."""
+        """Return the stratum with the highest lower bound; None if a smaller one is better."""
         known = [
             (stratum, Tally(*tally))
             for stratum, tally in self._tallies.items()

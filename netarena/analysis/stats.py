@@ -78,7 +78,7 @@ U = TypeVar("U", bound=Unasked)
 
 
 class Grouped(Protocol):
-    """The fields by which breakdowns group; queries and outlines both have them."""
+    """A query or an outline, with the fields by which breakdowns are grouped."""
 
     @property
     def label(self) -> str: ...
@@ -176,8 +176,10 @@ def public_config(config: Config, seed: int | None) -> dict[str, Any]:
 
 
 def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
-    """Count episodes by failure type. The result lists all types, or is empty if no episode has
-    one."""
+    """Count episodes by failure type.
+
+    The result contains all types, or is empty if no episode has a failure type.
+    """
     counts = Counter(episode.failure for episode in episodes if episode.failure)
     kinds = [kind for kind in FailureKind if kind.common or counts[kind]]
     return {kind.value: counts[kind] for kind in kinds} if counts else {}
@@ -208,10 +210,11 @@ def count_unasked(
 
 
 def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
-    """Count graded episodes that are not safe by failure type, the most frequent first.
+    """Count the unsafe graded episodes by failure type, the most frequent type first.
 
-    The failure type names the first cause of a failure, so unsafe episodes may have other types
-    than safety violation. ``unasked`` are never-asked queries that count as failures.
+    The failure type names the first cause of a failure, so an unsafe episode may have another type
+    than "safety violation". ``unasked`` is the number of never-asked queries that count as
+    failures.
     """
     safe = VERDICTS["safety"]
     counts = Counter(
@@ -437,11 +440,10 @@ def _costs(episodes: Iterable[Outline]) -> list[float]:
 def _quality(
     graded: Iterable[Outline], measured: Iterable[Mapping[str, float]]
 ) -> dict[str, list[float]]:
-    """Return the interval of the mean quality, or nothing for fewer than two queries with a
-    quality.
+    """Return the interval of the mean quality; empty for fewer than two queries with a quality.
 
-    ``measured`` has the measures of each episode, which are also those of the mean. Answers to
-    equal queries form one cluster.
+    ``measured`` contains the measures of each episode, from which the mean is computed too. Answers
+    to equal queries form one cluster.
     """
     values: dict[str, list[float]] = {}
     for episode, measures in zip(graded, measured, strict=True):

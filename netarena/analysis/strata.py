@@ -119,8 +119,9 @@ class Space:
     def draw(
         self, stratum: Stratum, rng: random.Random, without: Collection[Stratum] = ()
     ) -> Cell | None:
-        """Return a random cell of ``stratum``: setting, group, and label in the group are each
-        uniform.
+        """Return a random cell of ``stratum``.
+
+        The setting, the group of labels, and the label in the group are each drawn uniformly.
 
         Cells in any of the strata ``without`` are rejected. The result is None if no other cell is
         found.

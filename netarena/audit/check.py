@@ -68,7 +68,7 @@ T = TypeVar("T")
 class Reason(StrEnum):
     """The condition that a query violates."""
 
-    ENVIRONMENT = "environment"  # the world cannot be built or broke, or a fault has no effect
+    ENVIRONMENT = "environment"  # the world cannot be built or breaks, or a fault has no effect
     SOLVED = "solved"  # doing nothing solves the query
     UNSTABLE = "unstable"  # observations of an unchanged world differ
     REFUSED = "refused"  # the parser refuses the reference solution
@@ -311,8 +311,10 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result of the audit of ``total`` queries, for those that were checked or are
-        flawed."""
+        """Return the result of an audit of ``total`` queries.
+
+        It covers the queries that were checked or are flawed.
+        """
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
         order = {item.query.id: number for number, item in enumerate(items)}
@@ -411,9 +413,9 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 
 
 async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None = None) -> T:
-    """Run all steps and return their result; call ``done`` after each step.
+    """Run a generator to its end and return its result; call ``done`` after each step.
 
-    A cancellation takes effect after each step.
+    A cancellation takes effect at the end of a step.
     """
     while True:
         try:
@@ -444,7 +446,7 @@ class _Trial(NamedTuple):
     """Replies to be tried in a new world, one per turn."""
 
     replies: Sequence[str]
-    #: Whether the replies are repairs in an order that must be unsafe, instead of a solution.
+    #: Whether the replies are not a solution, but repairs in an order that must be unsafe.
     hasty: bool = False
 
 
@@ -791,7 +793,7 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            # only a ticket would not end here
+            # an episode would end here, except in a ticket without a declaration so far
             ended = not self._is_ticket or claim is not None or number == len(replies)
             if judgement.correct and ended:
                 self._settle(claim)
@@ -805,7 +807,7 @@ class _Proof:
         return self.config.briefing is Briefing.TICKET
 
     def _declared(self, replies: Sequence[str]) -> Sequence[str]:
-        """Return a ticket's solution with the declaration without which it is not solved."""
+        """Return a solution, with the declaration added if the ticket needs one."""
         tickets = self.application.tickets
         if not self._is_ticket or not tickets.unsettled(self.query, None):
             return replies
@@ -830,7 +832,7 @@ class _Proof:
                 raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {verdict.reason}")
 
     async def haste(self, replies: Sequence[str]) -> None:
-        """Try ``replies`` in an order that must be unsafe."""
+        """Try ``replies``, which are repairs in an order that must be unsafe."""
         async for _, judgement, _ in self._play(replies):
             if not judgement.safe:
                 return

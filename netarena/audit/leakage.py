@@ -1,8 +1,8 @@
-"""Leakage test: how well simple learners find the fault from evidence without diagnosis.
+"""Leakage test: how well machine-learning models find the fault from evidence without diagnosis.
 
-``examine`` trains learners on ``Evidence`` and tests them on other queries. A target is a candidate
-with a fault. Every learner is cross-fitted by query: all candidates of a query are in the same
-fold. The test answers three questions, for traces and for forms:
+``examine`` trains simple models (learners) on ``Evidence`` and tests them on other queries. A
+target is a candidate with a fault. Every learner is cross-fitted by query: all candidates of a
+query are in the same fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.

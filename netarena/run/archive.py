@@ -1,7 +1,7 @@
 """Reader of an assessment's folder: queries, config and journals, by participant.
 
 ``netarena report`` and ``netarena regrade`` use this reader. It needs no network, agent or world.
-The graded part of a killed or running run can be read.
+If a run was killed or is still running, its graded episodes can be read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stored:
 
 
 def find_participants(folder: Path) -> tuple[Path, list[Path]]:
-    """Return the folder with the queries, and the folders with a journal by role.
+    """Return the folder with the queries, and the participants' folders with their journals.
 
     ``folder`` is a run's folder or the folder of one of its participants. Raises ConfigError if it
     does not contain an assessment.

@@ -1,9 +1,9 @@
-"""Conduct of an assessment, from a config and agents to result files, for ``run`` and served tasks.
+"""Conducts assessments: from a config and agents to result files, for ``run`` and served tasks.
 
 A run's folder holds ``config.json`` (the request, seed included), ``queries.jsonl``,
 ``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
-client). With several participants each has a folder ``<role>/`` with its own journal and results.
-If a folder is used again without ``resume``, its earlier run is moved to ``earlier-N/``.
+client). With several participants, each of them has a folder ``<role>/`` with its own journal and
+results. If a folder is used again without ``resume``, its earlier run is moved to ``earlier-N/``.
 A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
 """
 
@@ -90,18 +90,23 @@ MAY_DIFFER = frozenset(
 MAX_EPISODES = 8
 #: Maximum number of queries of one assessment.
 MOST_QUERIES = 100_000
-#: Interval at which drawing checks whether its task is still wanted and whose turn it is, in s.
+#: Time in s for which queries are drawn without interruption. Then a cancellation can take effect,
+#: or another assessment can draw its queries.
 _STEP_S = 0.02
-#: Ratio of pauses to drawing while worlds are live, since both share the interpreter.
+#: Length of the pause after each such time, as a multiple of it, while worlds are live: drawing and
+#: episodes share one interpreter.
 _RESTS = 2
-#: A role (which is also a folder's name), or the name of an output file.
+#: Form of a role (which is also a folder's name), and of the name of an output file.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 log = logging.getLogger(__name__)
 
 
 class Reporter(Protocol):
-    """Receiver of an assessment's progress, in order; a slow receiver delays only the end."""
+    """Receives an assessment's progress, in order.
+
+    A slow receiver delays only the end of the assessment.
+    """
 
     async def planned(self, role: str, total: int) -> None:
         """Called with the number of episodes that will be graded for ``role``."""
@@ -112,11 +117,11 @@ class Reporter(Protocol):
         ...
 
     async def graded(self, role: str, record: dict[str, Any]) -> None:
-        """Called when an episode was graded and is in the journal."""
+        """Called with the record of an episode that was graded and is in the journal."""
         ...
 
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:
-        """Called last for ``role``."""
+        """Called with the summary of ``role``, after all other calls for ``role``."""
         ...
 
 
@@ -140,7 +145,7 @@ def load_queries(path: Path) -> list[Query]:
 
 
 def read_queries(path: Path) -> Iterator[Query]:
-    """Yield the queries of a JSONL file. Raises ConfigError that names the line."""
+    """Yield the queries of a JSONL file. Raises ConfigError with the number of an invalid line."""
     try:
         for number, line in enumerate(read_lines(path), start=1):
             if not line.strip():
@@ -173,19 +178,20 @@ def choose_queries(
 ) -> tuple[Generator[Query | None], int]:
     """Return the queries of ``config`` in order of index, and their seed.
 
-    With ``shard`` these are only the queries of this shard.
+    With ``shard``, the result contains only the queries of this shard.
 
-    Queries are read from the file ``benchmark_path`` if it exists and is not to be regenerated;
-    otherwise they are drawn and written to this file. Each query is drawn, or read and checked,
-    when it is requested. None replaces queries that are skipped or written, so that the caller may
-    stop at any point. The file appears only after all queries were requested. ``start_index`` and
-    ``end_index`` (exclusive) select by index. A missing seed is taken from the file, or else from
-    ``fallback_seed``; without both it is drawn (64 bits). Without ``num_queries`` all queries of
-    the file are asked; otherwise those with a smaller index.
+    Queries are read from the file ``benchmark_path`` if it exists and must not be regenerated.
+    Otherwise they are drawn and written to this file. The generator draws each query, or reads and
+    checks it, only when the caller requests it. It yields None for each query that it skips, and
+    while it writes the file, so that the caller may stop at any point. The file exists only after
+    all queries were requested. ``start_index`` and ``end_index`` (exclusive) select by index. If
+    ``config`` has no seed, the seed is that of the file, or else ``fallback_seed``, or else a
+    random number of 64 bits. Without ``num_queries``, all queries of the file are selected;
+    otherwise those whose index is below the requested number of queries.
 
-    Raises ConfigError, also while queries are requested, for more than ``MOST_QUERIES`` queries,
-    and if the file is broken, was made with other keys or another seed, has fewer queries than
-    requested, or is in the folder of a running run (except ``own``).
+    Raises ConfigError, also while queries are requested, for more than ``MOST_QUERIES`` queries.
+    Also raises ConfigError if the file is malformed, was made with other keys or another seed, has
+    fewer queries than requested, or is in the folder of a run in progress other than ``own``.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
@@ -231,9 +237,9 @@ def stored_file(config: Config) -> Path | None:
 
 
 def with_size_of_file(application: Application, config: Config) -> Config:
-    """Return ``config``; a missing ``num_queries`` is taken from the file that the config reads.
+    """Return ``config``, with ``num_queries`` from the file of queries if the key is missing.
 
-    Raises ConfigError for a broken file.
+    Raises ConfigError for a malformed file.
     """
     path = stored_file(config)
     if path is None or "num_queries" in config.model_fields_set:
@@ -248,7 +254,7 @@ def _read_file(
 ) -> tuple[Generator[Query | None], int]:
     """Return the same as ``choose_queries``, from a file.
 
-    With ``whole`` the file must have every query that ``config`` selects.
+    With ``whole``, the file must contain every query that ``config`` selects.
     """
     queries, seed = _open_file(config, path)
     bound = _bound(config, _check_file(application, config, path.name, queries, seed))
@@ -260,7 +266,7 @@ def _read_shard(
 ) -> tuple[Generator[Query | None], int]:
     """Return the same as ``choose_queries``, for a shard of a run whose queries are in a file.
 
-    The file must have every query of the shard, so that all shards agree on the order.
+    The file must contain every query of the shard, so that all shards agree on the order.
     """
     config = with_size_of_file(application, config)
     queries, seed = _open_file(config, path)
@@ -273,9 +279,9 @@ def _read_shard(
 
 
 def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
-    """Return the unchecked queries of a file, and the seed of the first.
+    """Return the unchecked queries of a file, and the seed of the first query.
 
-    The seed must be that of ``config``, if it has one. Raises ConfigError.
+    Raises ConfigError if ``config`` has another seed.
     """
     queries = read_queries(path)
     first = next(queries, None)
@@ -297,9 +303,9 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 def _read_own(
     application: Application, config: Config, path: Path, shard: Shard | None
 ) -> tuple[Generator[Query | None], int]:
-    """Return the same as ``choose_queries``, from the file of the resumed run.
+    """Return the same as ``choose_queries``, from the resumed run's own file.
 
-    The file may also have queries of other seeds, which replace some queries of the run's seed.
+    The file may also contain queries of other seeds, which replace queries of the run's seed.
     """
     queries, seed = _open_file(config, path)
     wanted = None if shard is None else sorted(shard.indices(application, config, seed))
@@ -338,7 +344,7 @@ def _check_whole(
 def _extend(
     application: Application, config: Config, seed: int, queries: Iterator[Query | None]
 ) -> Generator[Query | None]:
-    """Yield the recorded ``queries`` of a run, then further ones of ``config``."""
+    """Yield the ``queries`` that a run already has, then the other ones that ``config`` selects."""
     _check_size(config, application.size(config))
     found: set[int] = set()
     for query in queries:
@@ -384,7 +390,7 @@ def _replace(
 
 
 def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
-    """Refuse an empty selection, and one with more queries than allowed; raises ConfigError."""
+    """Raise ConfigError if ``config`` selects no query, or more queries than allowed."""
     if not size:
         raise ConfigError(
             "config",
@@ -453,9 +459,9 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
 
 
 def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | None]:
-    """Read all ``queries`` and write them to ``path`` at the end; yield None for each.
+    """Yield all ``queries``, then write them to ``path``; yield None after each part of the file.
 
-    Raises ConfigError.
+    Raises ConfigError if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -498,9 +504,9 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
 ) -> Generator[Query | None]:
     """Yield a file's queries after comparing them with the queries that ``seed`` draws.
 
-    If ``seed`` is None, each query's own seed is used. The file may have only queries with one of
-    ``indices`` (by default any index). None is yielded for each drawn query that is not in the
-    file. The file of a run with sealed ids is accepted like one with open ids.
+    If ``seed`` is None, each query's own seed is used. The file may contain only queries with one
+    of ``indices`` (by default any index). Yields None for each drawn query that is not in the file.
+    Ids in the file may be open or sealed.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
@@ -557,19 +563,19 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 
 
 class _Drawn:
-    """Queries of a seed by index; ascending look-ups are cheap."""
+    """Draws the queries of one seed by index; look-ups in ascending order are cheap."""
 
     def __init__(
         self, application: Application, config: Config, seed: int, indices: Sequence[int]
     ) -> None:
-        """Prepare drawing queries with these ascending ``indices`` only."""
+        """Prepare to draw queries; only those with ``indices`` (ascending) can be drawn."""
         self._draw = partial(application.generate_at, config, seed)
         self._indices = indices
         self._queries: Iterator[Query] = iter(())
         self._last: Query | None = None
 
     def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
-        """Return the query of an index, or None if neither its open nor sealed id is ``query_id``.
+        """Return the query of an index, or None unless its open or sealed id is ``query_id``.
 
         Yields once per skipped query. Raises ConfigError.
         """
@@ -589,13 +595,13 @@ class _Drawn:
 
 @dataclass
 class _Resumed:
-    """State of a resumed run, from its folder."""
+    """State of a resumed run, read from its folder."""
 
-    #: Config of the run, with changeable keys from the new config.
+    #: Config of the run, with the values of the new config for keys that may change.
     config: Config
     #: Visibility of the run's seed.
     secrecy: Secrecy
-    #: Whether ``num_queries`` is raised.
+    #: Whether the new config raises ``num_queries``.
     extended: bool
     #: Seeds of the run's queries.
     seeds: Collection[int]
@@ -603,7 +609,7 @@ class _Resumed:
     shard: Shard | None
 
     def fresh_seed(self, preferred: int | None) -> int:
-        """Return a seed that drew no query of the run: ``preferred`` if possible."""
+        """Return a seed that no query of the run was drawn with: ``preferred`` if possible."""
         if preferred is None or preferred in self.seeds:
             return secrets.randbits(SEED_BITS)
         return preferred
@@ -617,10 +623,10 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
     secrecy: Secrecy,
     shard: Shard | None,
 ) -> _Resumed | None:
-    """Return the state of the run in ``out`` in order to continue it under ``config``.
+    """Return the state of the run in ``out``, to continue it with ``config``; None without a run.
 
-    None if there is no run. Omitted keys keep the run's values. Raises ConfigError if the stored
-    run has other queries, or if its seed may be known although it must be secret.
+    Keys that ``config`` omits keep the run's values. Raises ConfigError if the stored run does not
+    match, or if its seed must be secret but may be known.
     """
     path = out / CONFIG_NAME
     try:
@@ -685,7 +691,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
 
 
 def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
-    """Refuse to resume a run in which the participants' own keys were different."""
+    """Raise ConfigError if the participants' own config keys differ from the stored ones."""
     try:
         kept = json.loads(read_text(out / CONFIG_NAME)).get("participant_config", {})
     except (OSError, ValueError, AttributeError):
@@ -696,7 +702,7 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
 
 
 def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:
-    """Refuse to resume a shard as another shard, or with more queries."""
+    """Raise ConfigError if a shard would be resumed as another shard, or with more queries."""
     if given is not None and given != kept:
         raise ConfigError(
             "--shard", f"must be {kept or 'omitted'}, as in the existing run, not {given}"
@@ -710,7 +716,7 @@ def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> 
 
 
 def keep_earlier(out: Path) -> None:
-    """Move the files of an earlier run into ``earlier-N/``, so that no file is lost or mixed up."""
+    """Move the files of an earlier run into ``earlier-N/``, so that no file is replaced."""
     try:
         earlier = json.loads(read_text(out / CONFIG_NAME))
         others = [*earlier["participants"], earlier["config"]["output_file"]]
@@ -735,7 +741,10 @@ def keep_earlier(out: Path) -> None:
 
 
 class _Pump:
-    """Calls the reporter in order, concurrently with the assessment; ignores reporter errors."""
+    """Calls the reporter in order, concurrently with the assessment.
+
+    If a call raises an error, the reporter is not called again.
+    """
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter: Reporter | None = reporter
@@ -770,16 +779,16 @@ class _Part:
     folder: Path
     journal: Journal
     past: Past
-    #: The records, until the result files are written.
+    #: Stores the records until the result files are written.
     spool: Spool
     allowance: Allowance
     #: The assessment's config, with the participant's own keys.
     config: Config
-    #: Number of workers that the journal names.
+    #: Number of workers that were recorded in the journal.
     workers: int = 0
 
     def record_workers(self, executor: Executor) -> None:
-        """Record the workers that became ready since the last call."""
+        """Record in the journal the workers that have become ready since the last call."""
         for machine in executor.machines[self.workers :]:
             self.journal.append("worker", **machine)
             self.workers += 1
@@ -805,14 +814,15 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
 ) -> dict[str, dict[str, Any]]:
     """Run every query of ``config`` with each agent; ``application`` is already entered.
 
-    ``slots`` limits live worlds, and shares them fairly between all calls that use it. The agents
-    are closed at the end. ``ids`` are the participants' names in ``results.json``, by role; the
-    default is a URL or the agent's own name. ``origin`` says how to reach the agent when the run is
-    resumed (stored in ``config.json``). ``secrecy`` concerns readers of records during the run.
-    With ``shard`` only this part of the queries is asked; a resumed run keeps its shard.
-    ``most_bytes`` limits the bytes that the assessment writes to disk. ``own`` has config keys of
-    single participants by role, only ``Config.prompt_keys``. ``purse`` limits the total cost of all
-    replies. ``executor`` plays the episodes, by default in this process.
+    ``slots`` limits the number of live worlds; calls with the same ``slots`` share them fairly. The
+    agents are closed at the end. ``ids`` are the participants' names in ``results.json``, by role;
+    the default is a URL or the agent's own name. ``origin`` is stored in ``config.json`` and says
+    how to reach the agent when the run is resumed. ``secrecy`` is the visibility of the seed to
+    readers of records. With ``shard``, only this part of the queries is asked; a resumed run keeps
+    its shard. ``most_bytes`` limits the bytes that the assessment writes to disk. ``own`` contains
+    config keys of single participants, by role; they must be ``Config.prompt_keys``. ``purse``
+    limits the total cost of all replies. ``executor`` plays the episodes, by default in this
+    process.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
@@ -922,7 +932,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
             number = await asyncio.to_thread(_count_queries, application, config, deck, shard)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
             order = await asyncio.to_thread(_order, application, config, seed, shard)
-            # wait for the end even if cancelled, since the files that it opens are closed below
+            # wait for the thread even if cancelled: the files that it opens are closed below
             parts = await finish(
                 asyncio.to_thread(
                     _lay_out,
@@ -982,7 +992,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
 async def _announce(
     application: Application, config: Config, roles: Collection[str], pump: _Pump
 ) -> None:
-    """Report which environment grades, and roles that no leaderboard reads."""
+    """Report the environment of the assessment, and each role that no leaderboard reads."""
     venue = await asyncio.to_thread(application.venue, config)
     for role in roles:
         if venue:
@@ -994,19 +1004,19 @@ async def _announce(
 def make_warnings(
     application: Application, role: str, *, alone: bool, scarce: str = ""
 ) -> dict[str, list[str]]:
-    """Return the key of a summary that holds warnings; empty without warnings.
+    """Return a summary's key ``warnings`` with its value; empty without warnings.
 
-    ``scarce`` is the warning about labels that run out of different queries.
+    ``scarce`` is the warning about labels with too few different queries.
     """
     found = [text for text in (_warn_of_role(application, role, alone=alone), scarce) if text]
     return {"warnings": found} if found else {}
 
 
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
-    """Return why results of ``role`` are on no leaderboard; empty if known or intended.
+    """Return a warning if no leaderboard shows results of ``role``, otherwise an empty text.
 
-    The participants of a comparison have their own role names. Even then a role that resembles the
-    known one, or that of another application, is a mistake.
+    In a comparison of several participants, any role name is allowed. However, a name that
+    resembles the application's role, or the role of another application, is probably a mistake.
     """
     known = application.role
     if role == known:
@@ -1021,7 +1031,7 @@ def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
 
 
 def _tell_scarce(deck: Deck, roles: Collection[str], pump: _Pump) -> str:
-    """Return the warning about labels that run out of different queries, and report it."""
+    """Report and return the warning about labels with too few different queries."""
     scarce = warn_of_variety(deck.variety)
     if scarce:
         for role in roles:
@@ -1050,7 +1060,7 @@ def _left(deadline: float | None) -> float:
 def _order(
     application: Application, config: Config, seed: int, shard: Shard | None
 ) -> Order | None:
-    """Return how a shard arranges its queries; None for a whole run."""
+    """Return the function that arranges the queries of a shard; None for a whole run."""
     if shard is None:
         return None
     return partial(arrange, indices=shard.indices(application, config, seed))
@@ -1059,8 +1069,8 @@ def _order(
 def _count_queries(
     application: Application, config: Config, deck: Deck, shard: Shard | None
 ) -> int:
-    """Return ``num_queries``: the given value, or the number of queries in the file."""
-    if shard is not None:  # a shard does not have all queries
+    """Return ``num_queries``: the config's value or, if it is larger, the number per label."""
+    if shard is not None:  # the deck does not contain all queries
         return with_size_of_file(application, config).num_queries
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
@@ -1081,7 +1091,7 @@ def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may t
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query, turns(query))
-                allowance.take(2 * deck.cards[-1].size)  # both into the deck and the file
+                allowance.take(2 * deck.cards[-1].size)  # once in the deck, once in the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
@@ -1109,7 +1119,7 @@ async def _take_steps(
             )
         async with slots.turn(used_s):
             begin = clock()
-            # finish a step even if cancelled: the file must not be closed during the thread's work
+            # wait for the thread even if cancelled: its file must not be closed while it works
             done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
             step_s = clock() - begin
             used_s += step_s
@@ -1184,10 +1194,10 @@ def _lay_out(  # noqa: PLR0913 -- the contents of the folder
     allowance: Allowance,
     own: Mapping[str, dict[str, Any]],
 ) -> list[_Part]:
-    """Write everything known before the first request; open a journal per participant.
+    """Write all files of a run before the first request, and open each participant's journal.
 
-    Queries that were shown and not graded are replaced by those of ``deck`` drawn with the seed
-    ``fresh``, unless that is None.
+    If ``fresh`` is not None, queries that were shown but not graded are replaced with those queries
+    of ``deck`` that were drawn with the seed ``fresh``.
     """
     header = make_header(application, config, secrecy)
     # the config is written last, since a run with a config can be resumed
@@ -1215,7 +1225,7 @@ def _lay_out(  # noqa: PLR0913 -- the contents of the folder
         elif past.header.config.get("num_queries") != config.num_queries:
             journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         if past.silent:
-            # the reason why the agent did not answer may be fixed
+            # by now, the agent may be able to answer
             journal.append("anew")
             past.drop()
         if fresh is not None:
@@ -1228,7 +1238,7 @@ def _lay_out(  # noqa: PLR0913 -- the contents of the folder
 
 
 def make_header(application: Application, config: Config, secrecy: Secrecy) -> dict[str, Any]:
-    """Return the keys of a run that ``config.json`` and the header of each journal contain."""
+    """Return the keys that both ``config.json`` and the header of each journal contain."""
     return {
         "application": application.recorded_name,
         "version": application.version_of(config),
@@ -1258,7 +1268,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     order: Order | None,
     scarce: str,
 ) -> dict[str, Any] | AssessmentFailed:
-    """Run one participant from the card to ``results.json``; return its failure, if any."""
+    """Run one participant, from its card to ``results.json``; return its summary or failure."""
     agent, role = part.agent, part.role
     failed: set[str] = set()
 
@@ -1268,7 +1278,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             size = part.spool.append(verdict.record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
-        part.allowance.take(2 * size)  # both in the spool and in the results
+        part.allowance.take(2 * size)  # once in the spool, once in the results
         if not failed and verdict.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
             why = f"{verdict.outline.reason}: {verdict.detail}"
@@ -1310,7 +1320,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         return error
     except asyncio.CancelledError:
         if account is not None:
-            with suppress(AssessmentFailed):  # a full disk may be the reason
+            with suppress(AssessmentFailed):  # the disk may be full
                 part.journal.append("cost", **account.statement())
         raise
     finally:
@@ -1322,7 +1332,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         told,
         graded.episodes,
         graded.not_run,
-        # the limit of costs, not the agent, ended the run
+        # if the cost limit ended the run, never-asked queries are not the agent's failures
         unasked=() if account is not None and account.spent_up else None,
         limit_of=attrgetter("turns"),
         replaced=len(part.past.replaced),
@@ -1331,7 +1341,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if shard is not None:
         summary["shard"] = str(shard)
     pump.tell("summarised", role, summary)
-    # wait for the end even if cancelled: the spool must not be closed while the thread works
+    # wait for the thread even if cancelled: the spool must not be closed while it works
     try:
         names = {role: part.name}
         await finish(
@@ -1348,7 +1358,7 @@ def _record_failure(
     part: _Part, executor: Executor, error: AssessmentFailed, account: Account | None
 ) -> None:
     """Record why an assessment ended without a summary."""
-    with suppress(AssessmentFailed):  # a full disk may be the reason
+    with suppress(AssessmentFailed):  # the disk may be full
         part.record_workers(executor)
         silent = {"silent": True} if isinstance(error, AgentSilent) else {}
         ended = {"complete": False, "failed": str(error)}
@@ -1365,7 +1375,7 @@ def _account(purse: Purse | None, part: _Part) -> Account | None:
 
 
 def _tell_cost(account: Account | None) -> dict[str, Any]:
-    """Return the keys of the journal's last event in a run with a limit of costs."""
+    """Return the costs for the journal's last event; empty in a run without a cost limit."""
     if account is None:
         return {}
     return {**account.statement(), "max_cost": account.spent_up}

@@ -1,6 +1,6 @@
 """Messages between the head of a run and a worker, as bytes of a stream.
 
-A message is a JSON object, whose ``what`` says its kind, and a body of bytes. The kinds:
+A message is a JSON object, whose key ``what`` is the kind of message, and a body of bytes. Kinds:
 
 =============  =========  ========================================================================
 kind           direction  content
@@ -26,7 +26,7 @@ kind           direction  content
 =============  =========  ========================================================================
 
 A worker is trusted code, but a command that it executes may be hostile. Therefore the head reads
-only JSON from it. A worker unpickles bodies, which come from the head only.
+only JSON from a worker. A worker unpickles bodies, because they come only from the head.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ def tell_agent_failure(failure: AgentFailed | None) -> dict[str, Any] | None:
 
 
 def read_agent_failure(told: dict[str, Any] | None) -> AgentFailed | None:
-    """Return the failure from ``tell_agent_failure``."""
+    """Return the failure that ``tell_agent_failure`` wrote as JSON."""
     if told is None:
         return None
     return AgentFailed(FailureReason(told["reason"]), told["detail"], unsent=told["unsent"])
 
 
 def encode_played(number: int, played: Played) -> bytes:
-    """Return the message about a result."""
+    """Return the message ``played`` with a result, as bytes."""
     failed, verdict = played.failed, played.verdict
     told: dict[str, Any] = {"asked": played.asked, "world_s": played.world_s, "id": number}
     if failed is not None:
@@ -117,7 +117,7 @@ def encode_played(number: int, played: Played) -> bytes:
 
 
 def read_played(values: dict[str, Any], body: bytes) -> Played:
-    """Return the result from ``encode_played``."""
+    """Return the result in a message ``played``."""
     failed, told = values.get("failed"), values.get("verdict")
     return Played(
         failed=None if failed is None else EnvironmentFailed(**failed),

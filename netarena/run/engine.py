@@ -1,9 +1,10 @@
-"""The engine: has queries played with one agent, several episodes at once, within a deadline.
+"""The engine: runs the episodes of one agent, several at a time, within a deadline.
 
-``Run`` keeps ``config.concurrency`` episodes going. While an agent thinks, the next world of its
-lane is prepared. Each world, prepared or played, holds one of its agent's slots. An executor
-(``netarena.run.executor``) plays the episodes. The engine keeps the queries, their order, the
-journal, retries, the detection of absent agents, the deadline and the verdicts.
+``Run`` has ``config.concurrency`` lanes, and each lane runs one episode after the other. While the
+agent generates a reply, the lane's next world is prepared. Each world occupies one of the agent's
+slots, also while it is prepared. An executor (``netarena.run.executor``) plays the episodes. The
+engine manages the queries, their order, the journal, retries, the detection of absent agents, the
+deadline and the verdicts.
 
 A query is retried once after an environment failure.
 """
@@ -43,7 +44,8 @@ from netarena.task.failure import Losses
 
 #: Number of attempts before an environment failure is reported.
 TRIES = 2
-#: Number of initial requests that must fail at the endpoint before an agent counts as absent.
+#: Number of requests that must fail with the reason ``endpoint``, and none succeed, before an agent
+#: counts as absent.
 ABSENT_AFTER = 5
 
 Report = Callable[[Verdict], Awaitable[None]]
@@ -86,13 +88,13 @@ class _World:
 
     ask: Ask
     query: bytes
-    #: Time of waiting for a slot before the world was built.
+    #: Time spent waiting for a slot before the world was built.
     queue_s: float
     stage: Stage
 
 
 async def _continue() -> None:
-    """Let an executor go on."""
+    """Let the executor continue at once."""
 
 
 class Run:
@@ -131,12 +133,12 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # Episodes of an agent that was not reached yet wait here and are not written.
+        # Episodes that are not in the journal yet, because the agent has not been reached so far.
         self._held: list[Verdict] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
         self._reached = False
-        # Whether any graded episode was answered, and whether any request had a reply.
+        # Whether the agent answered in any graded episode, and whether any request got a reply.
         self._answers = False
         self._replied = False
         self._losses = Losses()
@@ -149,7 +151,8 @@ class Run:
         """
         self.deadline = deadline
         self._deck = deck
-        # round by round, so that a run that ends early has asked all queries about equally often
+        # one repetition after another, so that a run that ends early has asked all queries about
+        # equally often
         cards = self.order(self.past.choose(deck.cards, self.seed))
         rounds = range(1, self.config.repeats + 1)
         ordered = [card._replace(repeat=repeat) for repeat in rounds for card in cards]
@@ -158,7 +161,7 @@ class Run:
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
         )
         by_ask = {card.ask: card for card in ordered} if past else {}
-        # read one by one in a thread, since reading takes time and the reporter must keep pace
+        # read one at a time in a thread, because reading is slow and the reporter must keep up
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
@@ -196,7 +199,7 @@ class Run:
         return f"the cost limit ended the run: {self.purse.purse.tell()}"
 
     async def _lane(self) -> None:
-        """Play one episode after the other; the next world is prepared while the agent thinks."""
+        """Run one episode after the other; prepare the next world during the current episode."""
         upcoming = self._prepare_next()
         try:
             while upcoming is not None:
@@ -232,12 +235,12 @@ class Run:
         return None
 
     async def _discard(self, pending: asyncio.Task[_World]) -> None:
-        """Drop a world in preparation, with its slot."""
+        """Cancel or close a world in preparation, and release its slot."""
         if await self._drop(pending):
             self.places.release()
 
     async def _drop(self, pending: asyncio.Task[_World]) -> bool:
-        """Cancel a world in preparation; return whether it was ready anyway and is now closed."""
+        """Cancel the preparation of a world; if it is built already, close it and return true."""
         pending.cancel()
         with suppress(asyncio.CancelledError):
             await (await pending).stage.close()
@@ -248,7 +251,7 @@ class Run:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     async def _prepare(self, card: Card) -> _World:
-        """Return a world that holds a slot."""
+        """Wait for a slot, and build a world that occupies it."""
         begin = clock()
         await self.places.acquire()
         queue_s = clock() - begin
@@ -295,7 +298,7 @@ class Run:
         await self._commit(played.verdict)
 
     async def _try(self, world: _World, this: Try) -> Played:
-        """Have one world played and closed."""
+        """Have the executor play an attempt in the world and close the world."""
 
         async def start() -> None:
             self.past.starts[world.ask] += 1
@@ -303,7 +306,7 @@ class Run:
 
         played = await world.stage.play(this, Hooks(start, self._answered, _continue))
         if played.failed is not None or not played.asked:
-            # an ungraded episode must not look like one that a killed process left
+            # otherwise the attempt would look like one that a killed process left unfinished
             begun = self.past.starts[world.ask] > this.attempt
             self.past.retries[world.ask] += begun
             detail = played.failed and tell_failure(played.failed)
@@ -311,7 +314,7 @@ class Run:
         return played
 
     async def _build_again(self, world: _World) -> _World | None:
-        """Return a second world in the same slot, or None if the time ends first."""
+        """Build a second world in the same slot; return None if the time ends first."""
         pending = asyncio.create_task(self._open(world.ask, world.query, world.queue_s))
         try:
             done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
@@ -371,7 +374,7 @@ class Run:
 
     async def _write(self, graded: list[Verdict]) -> None:
         for verdict in graded:
-            # wait for the end even if cancelled: the file must not be closed while the thread works
+            # wait for the thread even if cancelled: the file must not be closed while it works
             await finish(asyncio.to_thread(self._store, verdict))
             await self._count(verdict)
 
@@ -381,7 +384,7 @@ class Run:
     async def _count(self, verdict: Verdict) -> None:
         """Add a verdict from the journal to the results and report the verdict."""
         self._answers = self._answers or verdict.answered
-        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered  # its worker died
+        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered  # the worker died
         if verdict.outcome is Outcome.AGENT_FAILED or silent:
             self._losses.add(verdict.outline.reason, verdict.detail)
         self._graded.episodes.append(verdict.outline)

@@ -1,8 +1,8 @@
 """Executor: the part of a run that plays episodes; ``Local`` plays them in this process.
 
-The engine (the head of a run) keeps the queries, their order, the journal, retries, the detection
+The engine (the head of a run) manages the queries, their order, the journal, retries, the detection
 of absent agents, deadlines and the summary. An executor opens a world, asks the agent, judges and
-closes the world. Only few messages per episode pass between the two, and none per turn:
+closes the world. The two exchange only a few messages per episode, and none per turn:
 
 =================  =========  ====================================================================
 message            direction  content
@@ -17,7 +17,7 @@ message            direction  content
 cancellation       to it      the world is closed
 =================  =========  ====================================================================
 
-The choice of executor is no config key, and enters no id, verdict or record.
+The choice of executor is not a config key, and affects no id, verdict or record.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from netarena.task.ticket import localise
 
 @dataclass(frozen=True)
 class Party:
-    """One participant of an assessment; ``agent`` is open when the first episode is prepared."""
+    """One participant of an assessment; ``agent`` must be open before an episode is prepared."""
 
     application: Application
     config: Config
@@ -64,16 +64,16 @@ class Try:
     deadline: float | None
     #: Environment failures of earlier attempts.
     evidence: tuple[JsonValue, ...] = ()
-    #: Whether an environment failure is now reported instead of retried.
+    #: Whether an environment failure of this attempt is reported instead of retried.
     last: bool = False
-    #: Time of building the worlds of earlier attempts, and of waiting for a slot.
+    #: Time spent building the worlds of earlier attempts, and waiting for a slot.
     world_s: float = 0.0
     queue_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions that an executor calls during an attempt; both awaited ones return soon."""
+    """Functions that an executor calls during an attempt; the two asynchronous ones return soon."""
 
     started: Callable[[], Awaitable[None]]
     answered: Answered
@@ -84,13 +84,13 @@ class Hooks:
 class Played:
     """Result of an attempt."""
 
-    #: The environment failure because of which the attempt does not count, if any.
+    #: The environment failure, if any, because of which the attempt does not count.
     failed: EnvironmentFailed | None
-    #: Whether the agent was asked, and no limit cut the attempt off.
+    #: Whether the agent was asked and no limit ended the attempt early.
     asked: bool
-    #: Time of building and tearing down this attempt's world, and those of earlier attempts.
+    #: Time spent building and tearing down this attempt's world, and those of earlier attempts.
     world_s: float
-    #: The verdict; None if there is none, or if the query is played once more.
+    #: The verdict; None if the attempt has none or the query is played once more.
     verdict: Verdict | None
 
 
@@ -98,7 +98,7 @@ class Stage(Protocol):
     """A world in which one attempt can be played, or one that could not be built."""
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
-        """Play the attempt and close the world. Raises what ``hooks`` raise."""
+        """Play the attempt and close the world. Raises the errors of ``hooks``."""
         ...
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class Player(Protocol):
 class Executor(Protocol):
     """Plays the episodes of an assessment."""
 
-    #: Facts about each other machine or process that plays: host, kernel, versions of programs.
+    #: Facts about each worker or other machine that plays: host, kernel, versions of programs.
     machines: list[dict[str, str]]
 
     def count_workers(self) -> int | None:
@@ -125,11 +125,11 @@ class Executor(Protocol):
         ...
 
     async def check(self, application: Application, config: Config) -> None:
-        """Refuse a config that cannot be played: ConfigError has reason and remedy."""
+        """Raise ConfigError, with reason and remedy, for a config that cannot be played."""
         ...
 
     async def join(self, party: Party) -> Player:
-        """Return the player of a participant, whose agent is open."""
+        """Return the player of a participant. The participant's agent must be open already."""
         ...
 
 
@@ -147,7 +147,7 @@ class LocalPlayer:
 
 
 class LocalStage:
-    """A world of this process."""
+    """A world in this process, for one attempt."""
 
     def __init__(self, party: Party, world: World) -> None:
         self.party = party
@@ -157,7 +157,7 @@ class LocalStage:
         await close_world(self.world)
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
-        """Play the world, if it is intact, and close it."""
+        """Play the attempt, if the world is unchanged, and close the world."""
         party, world = self.party, self.world
         play = Play(party.application, party.config, world, this.deadline)
         play.purse, play.executing = party.account, hooks.executing
@@ -221,7 +221,7 @@ class Local:
         return None
 
     async def check(self, application: Application, config: Config) -> None:
-        """Refuse a config that this machine cannot run."""
+        """Raise ConfigError for a config that this machine cannot run."""
         await asyncio.to_thread(application.check, config)  # it may query other machines
 
     async def join(self, party: Party) -> LocalPlayer:
@@ -272,7 +272,7 @@ def tell_failure(failed: EnvironmentFailed) -> JsonValue:
 def make_episode(
     party: Party, query: Query, this: Try, verdict: dict[str, Any], steps: Sequence[Step] = ()
 ) -> Episode:
-    """Return the episode of an attempt with its failure described; ``verdict`` has more fields."""
+    """Return the episode of an attempt, with its failure type; ``verdict`` has the other fields."""
     usage = sum((Usage.read(step.reply) for step in steps), Usage())
     episode = Episode(
         query_id=query.id,
@@ -297,7 +297,7 @@ def make_episode(
 
 
 def _claims(party: Party, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of the Episode that only tickets have."""
+    """Return those fields of an episode that exist only for tickets."""
     if not play.ticket or verdict["outcome"] is Outcome.INVALID:
         return {}
     claim = play.claim

@@ -98,8 +98,10 @@ class Header(Record):
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
-        """Return whether both runs ask the same role the same queries. Other config keys may
-        differ."""
+        """Return whether both runs ask the same role the same queries.
+
+        Config keys that do not affect the queries may differ.
+        """
         rest = {"config": {}, "secrecy": Secrecy.OPEN}
         return self.model_copy(update=rest) == other.model_copy(update=rest)
 
@@ -119,7 +121,7 @@ class Past:
     complete: bool = False
     #: Whether the last assessment ended because the agent answered in no episode.
     silent: bool = False
-    #: Whether the assessment ended by itself (all graded, or out of time) and was not continued.
+    #: Whether the assessment ended, not because of the cost limit, and was not continued.
     ended: bool = False
     #: Cost of all replies so far, including those in attempts without a verdict, in US dollars.
     cost_usd: float = 0.0
@@ -229,8 +231,10 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
 
 
 def read_ask(values: Mapping[str, Any]) -> Ask:
-    """Return query and repetition of an event or its episode. Older journals contain no
-    repetitions."""
+    """Return query and repetition of an event or of its episode.
+
+    Older journals contain no repetitions; the default is 1.
+    """
     repeat = values.get("repeat", 1)
     return Ask(str(values.get("query_id", "")), repeat if type(repeat) is int else 1)
 
@@ -452,7 +456,7 @@ class Journal:
                 raise AssessmentFailed(f"the journal cannot be written: {error.strerror}") from None
 
     def close(self) -> None:
-        """Close the file and release the lock."""
+        """Close the file."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:

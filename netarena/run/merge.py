@@ -1,8 +1,8 @@
 """Merges the folders of all shards into the folder that a single run would have written.
 
 All data comes from the journals of the shards. Each journal is read twice: first for the positions
-of its lines, then episode by episode in the order of the whole run. In memory are only two numbers
-per line of a journal, and the outline of each episode.
+of its lines, then episode by episode in the order of the whole run. Only two numbers per line of a
+journal, and the outline of each episode, are in memory.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _shard_of(folder: Path, told: Mapping[str, Any]) -> Shard:
 
 
 def _compare(first: Path, one: Mapping[str, Any], second: Path, other: Mapping[str, Any]) -> None:
-    """Refuse two shards of different runs; name the first difference. Raises ConfigError."""
+    """Raise ConfigError, with the first difference, for two shards of different runs."""
     for what in _SAME:
         left, right = one.get(what), other.get(what)
         if what == "config":
@@ -309,10 +309,10 @@ def _read_part(run: Run, folder: Path, shard: Shard) -> _Part:
 
 
 def _read_ids(run: Run, part: _Part) -> dict[str, int]:
-    """Find each query of a shard in its file of queries; return id -> position in the shard's
-    order.
+    """Find the queries of a shard in its file of queries.
 
-    Raises ConfigError for a query of another shard, and for a query that occurs twice.
+    Returns the position in the shard's order by id. Raises ConfigError for a query of another
+    shard, and for a query that occurs twice.
     """
     path = part.folder / QUERIES_NAME
     places = {index: place for place, index in enumerate(part.order)}
@@ -522,11 +522,11 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
 def _asks(shards: Shards, role: str) -> Iterator[tuple[_Part, int, list[str], str]]:
     """Yield all requests in the order of one run.
 
-    Each request comes with its shard, the position of its query in the shard, the lines before its
-    verdict, and the verdict.
+    Each item is the request's shard, the position of its query in the shard, the journal's lines
+    before the verdict, and the line with the verdict.
     """
     run = shards.run
-    # position of the next line before a verdict, by shard
+    # for each shard, the position of the next line that precedes a verdict
     next_line = [0] * run.of
     for repeat in range(run.config.repeats):
         for rank in range(len(run.order)):

@@ -1,9 +1,9 @@
 """One attempt of one episode: its world, the agent's turns, and the verdict.
 
-``Play`` plays one opened world with the agent and reaches a verdict, whatever happens. Errors
-become data. An ``EnvironmentFailed``, or any error of NetArena's own code around the world, counts
-as an environment failure before a reply was executed. Afterwards the error counts as the agent's
-failure, unless evidence from outside the sandbox shows an environment failure.
+``Play`` plays one attempt in an opened world with the agent. It always reaches a verdict, because
+errors are recorded as data. Before a reply is executed, an ``EnvironmentFailed`` or any error of
+NetArena's own code counts as an environment failure. Afterwards it counts as the agent's failure,
+unless evidence from outside the sandbox shows an environment failure.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from netarena.task.failure import TOLD_CHARS
 from netarena.task.prompt import render
 from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 
-#: A world that has waited longer for its agent is observed again before use, in s.
+#: Time in s after which a world that waits for its agent is observed again before use.
 STALE_AFTER_S = 1.0
-#: Time limit of tearing down, in s; after this time tearing down is abandoned and logged.
+#: Time limit for tearing down a world, in s. After this time, the attempt is abandoned and logged.
 CLOSE_TIMEOUT_S = 20.0
 #: Detail of an episode whose time ended before the agent gave a usable reply.
 NOTHING_USABLE = "no usable reply before the time ended"
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 def as_ours(error: Exception) -> EnvironmentFailed:
-    """Return any error around the world as EnvironmentFailed, with traceback if internal."""
+    """Convert an error to EnvironmentFailed, with the traceback if the error is internal."""
     if isinstance(error, EnvironmentFailed):
         try:
             evidence = storable(error.evidence)
@@ -82,7 +82,7 @@ def as_ours(error: Exception) -> EnvironmentFailed:
 
 @dataclass
 class World:
-    """An environment in preparation: opened, or failed while opening."""
+    """The environment of an episode, which was opened or failed to open."""
 
     query: Query
     #: Repetition, starting at 1.
@@ -90,7 +90,7 @@ class World:
     environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
-    #: Time of building the world.
+    #: Time spent building the world.
     world_s: float = 0.0
     #: Time at which the world was ready, by the monotonic clock.
     ready: float = 0.0
@@ -104,7 +104,7 @@ class World:
 async def open_world(
     application: Application, config: Config, query: Query, repeat: int = 1
 ) -> World:
-    """Build the world of ``query``; errors are in its ``failed``."""
+    """Build the world of ``query``; an error is stored in the world's ``failed``."""
     begin = clock()
     world = World(query, repeat)
     try:
@@ -135,7 +135,7 @@ async def close_world(world: World) -> None:
 
 @dataclass
 class _Turn:
-    """A step in progress; ``done`` freezes it."""
+    """A turn in progress; ``done`` returns it as a ``Step``."""
 
     prompt: str
     reply: Reply | None = None
@@ -156,9 +156,10 @@ class _Turn:
 
 
 class Play:
-    """One attempt of one episode: turns until solved, out of turns or time, or a failure.
+    """One attempt of one episode.
 
-    Between two turns ``fork`` returns a copy, from which the episode can be continued again.
+    The turns end when the query is solved, when turns or time are used up, or with a failure.
+    Between two turns, ``fork`` returns a copy from which the episode can be continued separately.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Play:
         self.aside = aside
         #: The account that pays for the replies, if their cost is limited.
         self.purse: Account | None = None
-        #: Whether the limit of costs left no room for another reply: then there is no verdict.
+        #: Whether the cost limit allowed no further reply. The attempt then has no verdict.
         self.out_of_money = False
         #: Awaited before the first reply is executed, if set.
         self.executing: Callable[[], Awaitable[None]] | None = None
@@ -205,8 +206,8 @@ class Play:
         #: Observations of the contingencies, and the judgement on them.
         self.trials: JsonValue = None
         self.endurance: Judgement | None = None
-        #: Why the declaration, or its absence, leaves the task unsolved although the final state is
-        #: correct; empty if it does not.
+        #: Why the task is unsolved although the final state is correct: the declaration is wrong or
+        #: missing. Empty if there is no such reason.
         self.unsettled = ""
         #: Whether the reserved time ended before all contingencies were tried.
         self.trials_late = False
@@ -242,7 +243,7 @@ class Play:
                 if not await self.purse.reserve(self, turn.prompt):
                     self.out_of_money = True
                     return
-                if self.left() <= 0:  # the wait for money may be long
+                if self.left() <= 0:  # ``reserve`` may have waited for a long time
                     self.purse.leave(self, lost=False)
                     self.out_of_time = True
                     return
@@ -260,13 +261,13 @@ class Play:
                 return
 
     def fork(self) -> Play:
-        """Return a copy at this point; the caller resets the world."""
+        """Return a copy of the episode so far; the caller resets the world."""
         other = copy(self)
         other.steps = [*self.steps]
         return other
 
     def _begin(self) -> bool:
-        """Judge the initial state, as a ticket may be a false alarm; return whether that worked."""
+        """Judge the initial state, which is correct in a false alarm; return false on an error."""
         try:
             judgement = self._compare(self.state, self.state)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
@@ -285,14 +286,14 @@ class Play:
         )
 
     def left(self) -> float:
-        """Return the seconds until the agent's deadline, after which only contingencies follow."""
+        """Return the seconds until the agent's deadline; later only contingencies are tried."""
         return self._all_left() - self._reserved_s
 
     def _all_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     def _settle(self) -> None:
-        """Decide whether a ticket's declaration, or its absence, leaves the task unsolved."""
+        """Decide whether a wrong or missing declaration leaves a ticket unsolved."""
         if not self.ticket:
             return
         tickets = self.application.tickets
@@ -316,7 +317,7 @@ class Play:
                 self.correct = self.endurance.correct
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.trials_late = isinstance(error, TimeoutError) and limit.expired()
-            # Applications limit what an agent can delay, so this machine is too slow.
+            # Applications limit the delays that an agent can cause, so this machine is too slow.
             told = EnvironmentFailed(
                 "the time ended before all contingencies were tried", proven_ours=True
             )
@@ -467,18 +468,18 @@ class Play:
 
     @property
     def asked(self) -> bool:
-        """Return whether this attempt counts: the agent was asked, and no limit cut it off."""
+        """Return whether the agent was asked and no limit ended the attempt early."""
         return bool(self.steps) and not self.cut_in_queue and not self.out_of_money
 
     @property
     def ours(self) -> EnvironmentFailed | None:
-        """Return the environment failure because of which this attempt does not count, if any."""
+        """Return the environment failure, if any, because of which this attempt does not count."""
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
 
     def told(self) -> dict[str, Any]:
-        """Return the attributes of this attempt in a trace."""
+        """Return the attributes of this attempt's span in a trace."""
         if self.ours is not None or not self.asked:
             return {"netarena__outcome": "retried"}
         verdict = self.verdict()
@@ -487,7 +488,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return the fields of the Episode that this attempt decides."""
+        """Return those fields of the episode that this attempt determines."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:

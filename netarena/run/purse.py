@@ -1,10 +1,10 @@
 """Cost limit of an assessment's replies (``netarena run --max-cost``).
 
-A ``Purse`` belongs to all participants of an assessment. Before each request, the purse reserves
-the maximum cost of the reply; after the reply, it counts the reported cost. If the rest of the
-limit is less than this maximum, the request waits for other replies, because they usually cost less
-than their reservation. If the rest is still too small afterwards, the run ends. The attempt then
-has no verdict, and a resumed run repeats it.
+All participants of an assessment share a ``Purse``. Before each request, the purse reserves the
+maximum cost of the reply; after the reply, it counts the reported cost. If the remaining budget is
+less than this maximum, the request waits for other replies, because they usually cost less than
+their reservation. If the rest is still too small afterwards, the run ends. The attempt then has no
+verdict, and a resumed run repeats it.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Purse:
     prices: dict[str, Price]
     #: Cost so far, including earlier parts of a resumed run.
     spent_usd: float = 0.0
-    #: Whether the rest of the limit was too small for a reply, so that no more requests are sent.
+    #: Whether the remaining budget was too small for a reply, so that no more requests are sent.
     spent_up: bool = False
-    #: Maximum cost of the reply for which the rest of the limit was too small.
+    #: Maximum cost of the reply for which the remaining budget was too small.
     lacking_usd: float = 0.0
     _reserved: dict[tuple[str, object], float] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,7 +104,7 @@ class Purse:
         )
 
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:
-        """Reserve ``most_usd``; return false if the rest of the limit is too small."""
+        """Reserve ``most_usd``; return false if the remaining budget is too small."""
         while not self.spent_up:
             if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
                 self._reserved[key] = most_usd
@@ -152,7 +152,7 @@ class Account:
         return self.purse.spent_up
 
     async def reserve(self, attempt: object, prompt: str) -> bool:
-        """Reserve the cost of a reply to ``prompt``; return false if the rest of the limit is too
+        """Reserve the cost of a reply to ``prompt``; return false if the remaining budget is too
         small."""
         most = max(self.price.most(prompt), self.dearest_usd)
         if not await self.purse.take((self.role, id(attempt)), most):

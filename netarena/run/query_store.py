@@ -1,7 +1,7 @@
 """Store of an assessment's queries on disk, with a small reference for each in memory.
 
-Queries with networks are large. 100,000 references take 30 MB of memory. A query itself is read
-from disk when its world is built.
+Queries that contain networks are large. 100,000 references take 30 MB of memory. The query itself
+is read from disk when its world is built.
 """
 
 from __future__ import annotations

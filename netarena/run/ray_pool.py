@@ -47,11 +47,12 @@ _MONITOR = "RAY_memory_monitor_refresh_ms"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
-#: Longest folder for which Ray's socket names, which add 90 bytes, stay within the limit of 107.
+#: Maximum length of the folder's path. Ray adds 90 bytes for its sockets, whose paths may have at
+#: most 107 bytes.
 _FOLDER_CHARS = 17
-#: Size of Ray's object store, which workers do not use, in bytes; the minimum.
+#: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20
-#: Time after a broken connection until a node counts as reachable or gone, in s.
+#: Maximum time in s after a broken connection to find out whether a node is reachable or gone.
 _NODE_S = 90.0
 _PAUSE_S = 1.0
 #: Time limit for an actor to end its worker, in s.
@@ -77,8 +78,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 class RayPool:
     """Starts workers in actors of Ray; an asynchronous context manager.
 
-    Without ``address`` a local Ray is started and stopped. ``number`` is the number of workers, by
-    default the number of cores (or of the custom resource ``netarena``), at most ``most``.
+    Without ``address``, it starts and stops a local Ray. ``number`` is the number of workers. The
+    default is the number of cores, or the amount of the custom resource ``netarena``, but at most
+    ``most``.
     """
 
     def __init__(self, address: str | None, number: int | None, most: int) -> None:
@@ -115,7 +117,7 @@ class RayPool:
         await finish(asyncio.to_thread(self._stop))
 
     async def hire(self) -> RayLink:
-        """Start a worker in an actor of its own."""
+        """Start a worker in a new actor."""
         actor = None
         try:
             actor = self._ray.remote(RayRelay).options(**self._options).remote()
@@ -125,7 +127,7 @@ class RayPool:
                 with suppress(Exception):
                     self._ray.kill(actor)
             if not isinstance(error, Exception):
-                raise  # the time to start is over
+                raise  # the time limit for the start has expired
             raise LinkLostError(_describe(error)) from None
         return RayLink(self._ray, actor, node, name)
 
@@ -236,7 +238,7 @@ class RayLink:
                     raise LinkLostError("Ray reports that the node is dead", node_gone=True)
                 await asyncio.wait({ping}, timeout=_PAUSE_S)
             if self._cut_off or (ping.done() and isinstance(ping.exception(), errors.RayError)):
-                await asyncio.sleep(_NODE_S)  # ``receive`` reports the broken connection
+                await asyncio.sleep(_NODE_S)  # meanwhile, ``receive`` reports the broken connection
             if not ping.done() or ping.exception() is not None:
                 raise LinkLostError(f"the relay of the worker did not answer for {_NODE_S:g} s")
         finally:
@@ -255,7 +257,7 @@ class RayLink:
             self._ray.kill(self._actor)
 
     async def _was_cut_off(self) -> bool:
-        """Return whether a broken connection was the network's or the node's failure."""
+        """Return whether the network or the node, not the worker, broke a connection."""
         end = asyncio.get_running_loop().time() + _NODE_S
         while asyncio.get_running_loop().time() < end:
             try:
@@ -269,7 +271,7 @@ class RayLink:
         return True
 
     def _node_gone(self) -> bool:
-        """Return whether Ray reports that the node is gone; an error of Ray is no evidence."""
+        """Return whether Ray reports that the node is gone; false if Ray raises an error."""
         try:
             nodes = self._ray.nodes()
         except Exception:  # noqa: BLE001 -- Ray raises many types
@@ -280,8 +282,8 @@ class RayLink:
 def check_ray(address: str | None, option: str = "--executor") -> None:
     """Raise ConfigError if Ray is not installed, or if no cluster listens at ``address``.
 
-    ``option`` is the option that chose Ray. Ray is not imported, because it reads variables that a
-    pool sets first.
+    ``option`` is the option that chose Ray. This function does not import Ray, because Ray reads
+    variables that a pool must set first.
     """
     if find_spec("ray") is None:
         raise _missing("ray", option)
@@ -315,7 +317,7 @@ def _make_folder() -> Path:
 
 @cache
 def _token() -> str:
-    """Return the token of this process's clusters. Ray reads it only once per process."""
+    """Return the token of all clusters of this process. Ray reads it only once per process."""
     return secrets.token_hex(32)
 
 
@@ -346,8 +348,8 @@ def _has_token() -> bool:
 
 
 def _check_address(address: str) -> None:
-    """Raise ConfigError if no service listens at ``address``, which Ray would await for long."""
-    if address == "auto":  # Ray looks for a cluster on this machine, and reports if there is none
+    """Raise ConfigError if no service listens at ``address``; Ray would wait for a long time."""
+    if address == "auto":  # Ray itself looks for a cluster on this machine
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -364,7 +366,7 @@ def _check_address(address: str) -> None:
 
 
 def _refuse_open(address: str) -> None:
-    """Raise ConfigError unless a cluster refuses a client because it has no token."""
+    """Raise ConfigError unless the cluster refuses clients without a token."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     try:
         done = subprocess.run(
@@ -401,7 +403,7 @@ def _unknown(address: str, why: str) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Return the first and the last line of one of Ray's errors, which have many lines."""
+    """Return the first and the last line of an error of Ray, which may have many lines."""
     text = _COLOUR.sub("", str(error)) or type(error).__name__
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return one_line(": ".join(dict.fromkeys((lines[0], lines[-1]))), 500)

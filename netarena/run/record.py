@@ -49,7 +49,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
 
 def _claim_keys(episode: Episode) -> dict[str, Any]:
-    """Return the keys of a record that only tickets have."""
+    """Return those keys of a record that exist only for tickets."""
     if episode.claimed is None:
         return {}
     fit = episode.localised
@@ -63,16 +63,16 @@ def _claim_keys(episode: Episode) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A graded episode: all that the head of a run needs, without the episode itself."""
+    """The data that the head of a run needs about a graded episode."""
 
     outline: Outline
     #: The record in ``results.json``.
     record: dict[str, Any]
-    #: Why the episode failed, in words; also for failures that ``outline`` does not explain.
+    #: Why the episode failed, as text; also for failures that ``outline`` does not explain.
     detail: str
     #: Whether the agent sent text, readable or not.
     answered: bool
-    #: Returns the episode as JSON, for the journal.
+    #: Function that returns the episode as JSON, for the journal.
     dump: Callable[[], bytes]
 
     @classmethod

@@ -236,7 +236,7 @@ def _conclude(
 
 
 def _unsettled(stored: Stored, query: Query, episode: Episode) -> str:
-    """Return why a ticket's declaration, or its absence, leaves the task unsolved."""
+    """Return why a wrong or missing declaration leaves a ticket unsolved; empty if it does not."""
     if stored.config.briefing is not Briefing.TICKET:
         return ""
     claim = episode.steps[-1].claim if episode.steps else None

@@ -43,14 +43,14 @@ class Relay:
                 pass_fds=[other.fileno()],
                 env=_environ(),
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C must reach only the head, which has the worker close its worlds
+                # Ctrl-C must reach only the head, which then has the worker close its worlds
                 start_new_session=True,
             )
         self._reader, self._writer = await asyncio.open_connection(sock=own)
         return platform.node()
 
     async def send(self, number: int, data: bytes) -> None:
-        """Pass on the bytes with this number; calls may arrive in another order."""
+        """Pass bytes on in the order of their numbers; calls may arrive in another order."""
         self._early[number] = data
         assert self._writer is not None
         while self._next in self._early:
@@ -60,7 +60,7 @@ class Relay:
             await self._writer.drain()
 
     async def receive(self) -> tuple[bytes, str]:
-        """Return the next bytes; after the last ones, how the worker ended."""
+        """Return the next bytes and an empty text; after the last bytes, how the worker ended."""
         data = b""
         with suppress(OSError):
             data = await self._reader.read(_CHUNK)
@@ -88,7 +88,7 @@ class Relay:
 
 
 def _environ() -> dict[str, str]:
-    """Return the environment of this process without what Ray added."""
+    """Return the environment of this process without the variables that Ray added."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -6,32 +6,32 @@ worker, and replaces workers that died.
 If a worker dies, its episodes end as follows:
 
 - Before the agent is asked: another worker builds the world again. This is not an attempt. If two
-  workers died so, the world may have killed them: an environment failure, and on the last attempt
-  ``invalid``. A worker on which an agent had been asked does not count, since the agent may have
-  killed it.
+  workers die in this way, the world may have killed them. This is an environment failure, and on
+  the last attempt the episode is ``invalid``. A worker on which any agent had been asked does not
+  count, because the agent may have killed it.
 - Before the first executed command: an environment failure, so the query is played once more, by
   another worker. On the last attempt, the episode is ``unsolved``.
 - Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
-  the node is gone, or all of its workers died at the same time (at least two), and not each of them
-  played an episode of the same agent. Then the query is played once more. Only a node that is gone
-  makes the last attempt ``invalid``.
+  the node is gone, or all of its workers (at least two) died at the same time, and no agent had an
+  episode on each of them. Then the query is played once more. The last attempt is ``invalid`` only
+  if the node is gone.
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
 episode, its own or another one, from the rates. This does not hold for a program that runs as the
 user of the workers (``--agent-exec``): it can also kill Ray's processes. A worker waits for the
 head before it executes the first command, so the head knows which rule applies.
 
-A worker that does not answer ``MOST_MISSED`` questions, one per ``BEAT_S``, counts as dead and is
+A worker that does not answer ``MOST_MISSED`` pings, one per ``BEAT_S``, counts as dead and is
 killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned: it is
 ``unsolved`` if a command was executed, ``agent_failed`` if the agent was only asked, and otherwise
 it has no verdict.
 
-A worker holds worlds of one participant at a time, so an agent that kills its worker ends no other
-participant's episodes. There are two exceptions in which participants share a worker: there are
-more participants than workers, or a participant has waited ``START_S`` for a worker of its own.
+A worker has worlds of only one participant at a time, so an agent that kills its worker ends no
+other participant's episodes. Participants share a worker only in two cases: there are more
+participants than workers, or a participant has waited ``START_S`` for a worker of its own.
 
-A worker that cannot run a participant's agent gets none of its episodes. It leaves if it can run no
-agent.
+A worker that cannot run a participant's agent gets none of the participant's episodes. A worker
+that can run no agent is stopped.
 """
 
 from __future__ import annotations
@@ -71,24 +71,25 @@ START_S = 180.0
 LEAVE_S = 15.0
 #: Time limit for workers to report whether they can run an agent, in s.
 JOIN_S = 90.0
-#: Silence of a worker after which the head asks whether it still runs, in s.
+#: Time in s without a message from a worker after which the head sends a ping.
 BEAT_S = 5.0
-#: Number of such questions without an answer after which a worker counts as hung.
+#: Number of pings without an answer after which a worker counts as hung.
 MOST_MISSED = 12
 #: Time after the deadline in which a worker must end an episode and close its world, in s. The
 #: processes of the last command may need ``END_S`` until they have ended.
 OVERTIME_S = END_S + CLOSE_TIMEOUT_S + 5.0
-#: How long the head waits, after a worker died, whether all workers of the node died, in s.
+#: Time in s after the death of a worker in which the head checks whether all workers of the node
+#: have died.
 _GRACE_S = 2.0
-#: Number of workers that may die one after the other while no episode ends.
+#: Number of workers that are replaced if they die one after the other while no episode ends.
 MOST_DEATHS = 12
-#: Number of workers that may die with one world before this is an environment failure.
+#: Number of workers that die with the same world, from which on this is an environment failure.
 MOST_LOSSES = 2
 log = logging.getLogger(__name__)
 
 
 class LinkLostError(Exception):
-    """A worker is gone; ``node_gone`` says that its whole node is."""
+    """A worker is lost. ``node_gone`` means that its whole node is lost."""
 
     def __init__(self, detail: str, *, node_gone: bool = False) -> None:
         super().__init__(detail)
@@ -105,7 +106,7 @@ class Link(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Send bytes, in order, without waiting; nothing happens if the worker is gone."""
+        """Send bytes, in order, without waiting. If the worker is lost, do nothing."""
         ...
 
     async def receive(self) -> bytes:
@@ -142,14 +143,14 @@ class _Worker:
     link: Link
     #: Messages for each open stage; None says that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
-    #: Roles of the participants of the open stages, by number.
+    #: Number of each open stage -> role of its participant.
     roles: dict[int, str] = field(default_factory=dict)
-    #: Roles of the agents that have been asked, by number of the open stage.
+    #: The same, only for stages whose agent has been asked.
     asked: dict[int, str] = field(default_factory=dict)
-    #: These roles when the worker was lost: agents that may have killed it.
+    #: Roles in ``asked`` when the worker was lost: agents that may have killed it.
     suspects: frozenset[str] = frozenset()
     facts: dict[str, str] = field(default_factory=dict)
-    #: By role, why the worker cannot run the agent; empty if it can.
+    #: Role -> why the worker cannot run the agent; empty if it can.
     problems: dict[str, str] = field(default_factory=dict)
     ready: bool = False
     lost: LinkLostError | None = None
@@ -186,8 +187,8 @@ class _Loss(NamedTuple):
 class Remote:
     """Executor whose episodes are played by the workers of ``pool``; a context manager.
 
-    ``sources`` return, by role, how a worker makes its agent; each is called when the agent is open
-    at the head. ``tell`` reports workers that start and die.
+    ``sources`` maps each role to a function that returns how a worker creates the agent; it is
+    called after the head has opened the agent. ``tell`` reports workers that start and die.
     """
 
     def __init__(
@@ -199,14 +200,14 @@ class Remote:
         self._workers: list[_Worker] = []
         self._setup = b""
         self._joins: dict[str, bytes] = {}
-        #: Participants for which the workers that could not run the agent were reported.
+        #: Roles for which the workers that cannot run the agent have been reported.
         self._reported: set[str] = set()
         self._changed = _Signal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._refusals: list[str] = []
         self._starting = 0
-        #: Number of requests for a worker that wait, by role.
+        #: Role -> number of its requests that wait for a worker.
         self._waiting: Counter[str] = Counter()
         self._deaths = 0
         self._leaving = False
@@ -271,9 +272,9 @@ class Remote:
         return self._refusals[0] if self._refusals else "no worker started"
 
     async def join(self, party: Party) -> RemotePlayer:
-        """Have all workers make a participant's agent; return its player.
+        """Have all workers create a participant's agent; return the participant's player.
 
-        Raises AssessmentFailed if none can.
+        Raises AssessmentFailed if no worker can create it.
         """
         role, source = party.role, self._sources[party.role]()
         self._joins[role] = encode("join", pickle.dumps((party.config, source)), role=role)
@@ -349,7 +350,7 @@ class Remote:
             await self._bury(worker, LinkLostError(f"{type(error).__name__}: {error}"))
 
     async def _listen(self, worker: _Worker, limit: asyncio.Timeout) -> None:
-        """Pass the messages of a worker on. Raises LinkLostError, also if it cannot play."""
+        """Process a worker's messages. Raises LinkLostError, also if the worker cannot play."""
         decoder = Decoder()
         while True:
             for message in decoder.feed(await self._receive(worker)):
@@ -364,14 +365,14 @@ class Remote:
                     worker.stages[message.values["id"]].put_nowait(message)
 
     async def _receive(self, worker: _Worker) -> bytes:
-        """Return the next bytes of a worker. Raises LinkLostError, also if it hangs."""
+        """Return the next bytes of a worker. Raises LinkLostError, also if the worker hangs."""
         receiving = asyncio.ensure_future(worker.link.receive())
         missed = 0
         try:
-            # questions are counted, not seconds, since this process may have been stopped itself
+            # counts pings instead of seconds, because this process itself may have been stopped
             while not (await asyncio.wait({receiving}, timeout=BEAT_S))[0]:
                 if not worker.ready:
-                    continue  # the start has its own limit
+                    continue  # the start of a worker has its own time limit
                 if missed >= MOST_MISSED:
                     await self._examine(worker, receiving)
                 missed += 1
@@ -382,14 +383,14 @@ class Remote:
 
     @staticmethod
     async def _examine(worker: _Worker, receiving: asyncio.Future[bytes]) -> None:
-        """Raise LinkLostError for a silent worker, unless it answers meanwhile."""
+        """Raise LinkLostError for a silent worker, unless it answers during the check."""
         examining = asyncio.ensure_future(worker.link.examine())
         both: set[asyncio.Future[Any]] = {receiving, examining}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
                 examining.result()
-                # answers that a broken connection held back arrive now
+                # answers that were delayed by a broken connection arrive now
                 await asyncio.wait({receiving}, timeout=BEAT_S)
             if not receiving.done():
                 raise LinkLostError(f"it did not answer for {MOST_MISSED * BEAT_S:g} s")
@@ -406,7 +407,7 @@ class Remote:
         self._changed.notify()
 
     def _note_joined(self, worker: _Worker, role: str, problem: str) -> None:
-        """Note whether a worker can run an agent. Raises LinkLostError if it can run none."""
+        """Record whether a worker can run an agent. Raises LinkLostError if it can run no agent."""
         worker.problems[role] = problem
         self._changed.notify()
         if problem and role in self._reported:
@@ -450,7 +451,7 @@ class Remote:
             pass
         finally:
             self._waiting[role] -= 1
-        # other participants may hold all workers that can run the agent, so it shares one
+        # if other participants use all workers that can run the agent, share one of these workers
         usable = self._usable(role) or self._able(role)
         if not usable:
             raise AssessmentFailed(self._why_nobody(role))
@@ -462,16 +463,16 @@ class Remote:
     def _usable(self, role: str) -> list[_Worker]:
         """Return the workers that may get another world of a participant.
 
-        Each active participant has an equal share of the workers. A participant gets
-        no new worlds on workers beyond its share, so these workers become free. A participant that
-        has a world gets the next one without waiting. Otherwise it could deadlock: its prepared
-        worlds may wait for the next one.
+        Each active participant has an equal share of the workers. A participant gets no new worlds
+        on workers beyond its share, so these workers become free. A participant that has a world
+        gets the next one without waiting. Otherwise it could deadlock: its prepared worlds may wait
+        for the next one.
         """
         able = self._able(role)
         active = {one for one, number in self._waiting.items() if number} | {role}
         for worker in self._ready():
             active.update(worker.roles.values())
-        # a worker that starts again counts, since agents must not gain from killing one
+        # workers that are starting count too, so that an agent gains nothing from killing a worker
         number = len(able) + len(self._joining(role)) + self._starting
         share = number // len(active)
         if not share:
@@ -494,11 +495,11 @@ class Remote:
         return stage
 
     def note_free(self) -> None:
-        """Note that a worker has one world less, so that it may be free for a participant."""
+        """Wake requests that wait for a worker, because a worker has one world less."""
         self._changed.notify()
 
     def note_end(self) -> None:
-        """Note that an episode has ended, so that workers are not dying one after the other."""
+        """Reset the count of dead workers, because an episode has ended."""
         self._deaths = 0
 
     async def explain(self, worker: _Worker, role: str) -> _Loss:
@@ -513,7 +514,7 @@ class Remote:
             if one is not worker
             and one.link.node == node
             and one.ready_at
-            # both were ready at some time, so an agent cannot kill one after the other
+            # both were ready at the same time: an agent can kill workers one after the other
             and (one.ready or max(worker.ready_at, worker.lost_at - _GRACE_S) < one.lost_at)
         ]
         if others:
@@ -539,7 +540,7 @@ class RemotePlayer:
 
 
 class RemoteStage:
-    """A world of a worker."""
+    """A world on a worker, for one attempt."""
 
     def __init__(  # noqa: PLR0913, PLR0917 -- a stage's parts
         self,
@@ -570,7 +571,7 @@ class RemoteStage:
             self._messages.put_nowait(message)  # ``play`` reads it
 
     async def close(self) -> None:
-        """Have the world closed and wait until it is, at most ``CLOSE_TIMEOUT_S``."""
+        """Have the worker close the world; wait for at most ``CLOSE_TIMEOUT_S``."""
         if self._ended:
             return
         self.send("cancel")
@@ -589,7 +590,7 @@ class RemoteStage:
         self._remote.note_free()
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
-        """Have the world played and closed."""
+        """Have the worker play the attempt and close the world."""
         left_s = None if this.deadline is None else this.deadline - clock()
         self.send(
             "play",
@@ -617,7 +618,7 @@ class RemoteStage:
                         answered = answered or failure is None
                         hooks.answered(failure)
                     elif message.what == "executing":
-                        # a reply is reported as an answer only when it has been executed
+                        # the worker reports this reply as an answer only after it was executed
                         executed = answered = True
                         await hooks.executing()
                         self.send("go")
@@ -640,7 +641,8 @@ class RemoteStage:
 
     async def _play_again(self, this: Try, hooks: Hooks) -> Played:
         """Have another worker build and play the world, since the agent has not been asked."""
-        # an agent that kills workers must not exclude a query, so only other losses count
+        # an agent must not exclude a query by killing workers, so a loss counts only if no agent
+        # had been asked on the worker
         losses = self.losses + (not self._worker.suspects)
         if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
@@ -658,7 +660,7 @@ class RemoteStage:
         return await again.play(this, hooks)
 
     def _finish(self, played: Played, this: Try) -> Played:
-        """Return the result; a failure without a verdict gets one on the last attempt."""
+        """Return the result. On the last attempt, a failure without a verdict is ``invalid``."""
         if played.failed is not None and played.verdict is None and this.last:
             return replace(played, verdict=self._invalid(this, played.failed))
         return played
@@ -688,7 +690,7 @@ class RemoteStage:
     def _fail(  # noqa: PLR0913 -- the parts of a verdict
         self, this: Try, outcome: Outcome, reason: str, detail: str, *, why: str, answered: bool
     ) -> Played:
-        """Return the verdict on an episode whose steps are lost, because of ``why``."""
+        """Return the verdict on an episode whose steps are lost; ``why`` is the reason."""
         # a resumed run needs to know whether the agent answered
         lost: JsonValue = {"detail": why, "answered": answered}
         ticket = self._party.config.briefing is Briefing.TICKET

@@ -1,9 +1,9 @@
 """Strata of an application: the settings and labels that a search may draw, and their queries.
 
-The strata follow from public properties of the application, for every key that the config leaves
-open:
+The strata follow from public properties of the application. They vary every key that the config
+does not set:
 
-- settings combine the briefings, the shaping keys with a fixed list of values,
+- settings combine the briefings, the keys that determine queries and have a fixed list of values,
   ``Application.scales`` and, if labels cannot be chosen, the levels;
 - labels of a reactive application are its kinds of fault and their combinations; other applications
   have the labels of ``Application.labels``, with the kinds of action of one query as features.
@@ -27,12 +27,12 @@ from netarena.task.application import Application
 from netarena.task.label import JOINT, MAX_PARTS, kinds_of
 from netarena.task.reactive import Reactive
 
-#: Keys of a run that a search decides itself or does not have.
+#: Keys of a run that a search sets itself or does not support.
 _OWN = (
     *("benchmark_path", "end_index", "num_queries", "output_file", "repeats", "start_index"),
     *("regenerate_benchmark", "regenerate_config", "regenerate_query", "time_budget_s"),
 )
-#: Keys that say how queries are played, and do not belong to a stratum.
+#: Keys that affect only how queries are played, and do not belong to a stratum.
 _PLAYED = ("concurrency", "output_dir", "resume", "seed")
 #: Maximum number of settings.
 MOST_SETTINGS = 200
@@ -40,7 +40,7 @@ _FAULT, _FAULTS, _ACTION, _LEVEL, _LABEL = "fault", "faults", "action", "level",
 
 
 def derive_seed(seed: int, *parts: str | int) -> int:
-    """Return a seed of 63 bits for a part of a search: the same on every machine."""
+    """Return a 63-bit seed for a part of a search. It is the same on every machine."""
     text = "\0".join(map(str, ("search", seed, *parts)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -62,7 +62,7 @@ class Scope:
     def of(cls, application: Application, config: Config) -> Self:
         """Return the strata of ``application`` for the keys that ``config`` does not set.
 
-        Raises ConfigError for keys that a search does not have, and if no setting can be drawn.
+        Raises ConfigError for keys that a search does not support, and if no setting can be run.
         """
         for key in _OWN:
             if key in config.model_fields_set:
@@ -119,7 +119,7 @@ class Scope:
             return None
 
     def spread(self, strata: Sequence[Stratum], rng: random.Random) -> list[Cell]:
-        """Return cells that represent ``strata``: few settings of each, labels of every group."""
+        """Return cells that represent ``strata``: a few settings, and labels of every group."""
         cells: dict[Cell, None] = {}
         for stratum in strata:
             settings = [*self.space.settings_of(stratum)]
@@ -131,7 +131,7 @@ class Scope:
 
 
 def _told(value: JsonValue) -> str:
-    """Return a key's value as the value of a feature."""
+    """Convert the value of a config key to the value of a feature."""
     if value is None:
         return "default"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -152,7 +152,7 @@ def _alike(application: Application) -> list[Stratum]:
 def _settings(
     application: Application, fixed: Mapping[str, JsonValue]
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the combinations of open keys that can be drawn and run on this machine."""
+    """Yield the combinations of values of the other keys that can run on this machine."""
     axes = {key: values for key, values in _axes(application).items() if key not in fixed}
     known = 0
     for chosen in product(*axes.values()):
@@ -197,7 +197,7 @@ def _labels(
         return _fault_labels(application, values)
     found: dict[Label, str] = {}
     refused: ConfigError | None = None
-    # one level after another, since a setting may not have all of them
+    # one level at a time, because a setting may not have queries of every level
     levels = [fixed["complexity_level"]] if "complexity_level" in fixed else []
     for level in levels or [[level] for level in application.config_type.LEVELS]:
         try:

@@ -1,12 +1,13 @@
-"""Conduct of an adversarial search: draws, episodes, and the comparison on fresh queries.
+"""Conducts an adversarial search: draws, episodes, and the comparison on fresh queries.
 
-Each query is an assessment of its own (``conduct``), so prompts, sandbox, judge and journal are
-those of every run. The folder of a search holds ``search.json`` (what was asked for),
-``search.jsonl`` (a line for each query) and ``draws/``, ``found/`` and ``uniform/`` with a run for
-each query. A search that is resumed takes the results of the lines, and makes the same draws.
+Each query is a separate assessment (``conduct``), so prompts, sandbox, judge and journal are the
+same as in every run. The folder of a search contains ``search.json`` (the request),
+``search.jsonl`` (a line for each query) and the folders ``draws/``, ``found/`` and ``uniform/``
+with a run for each query. A resumed search reads the results from the lines, and makes the same
+draws.
 
-Fresh queries have another content than all queries of the search and than each other. Half of them
-are drawn from the found strata, half uniformly from all strata.
+The content of fresh queries differs from that of all queries of the search, and from each other.
+Half of them are drawn from the found strata, half uniformly from all strata.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
 SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
 #: Folder of the lock. The folder of the search cannot be locked, because the runs in it are locked.
 _LOCK = ".lock"
-#: Draws whose results the search learns together. The number is fixed, so that draws do not depend
-#: on the number of queries that are played at the same time.
+#: Number of draws whose results the search processes together. It is fixed, so that draws do not
+#: depend on the number of queries that are played at the same time.
 BATCH = 8
-#: Attempts to draw a query that was not drawn before.
+#: Maximum number of attempts to draw a query that was not drawn before.
 _TRIES = 6
-#: Environment failures in a row after which a search ends.
+#: Number of consecutive environment failures after which a search ends.
 _MOST_INVALID = 10
 #: Number of consecutive queries without a usable answer after which a search ends.
 _MOST_MUTE = 40
 
 #: Creates the agent for one assessment.
 MakeAgent = Callable[[Config], Agent]
-#: Why a cell gives no query: it has none, or all of them were drawn before.
+#: Why no query of a cell is played: the cell has none, or all drawn ones were drawn before.
 Lacking: TypeAlias = Literal["empty", "used"]
 LACKING = get_args(Lacking)
 #: Receives ``failed``, ``solved`` or ``invalid`` for each played query.
@@ -89,7 +90,7 @@ class Outcome:
     """The result of a search."""
 
     found: Sequence[Found]
-    #: Cells of the found strata that have queries.
+    #: Those cells of the found strata that have queries.
     cells: Sequence[Cell]
     searched: Count
     #: Fresh queries of the found strata, and of all strata.
@@ -132,8 +133,8 @@ class Log:
         self._path = path
         #: Whether the log has the result of a query.
         self.has_result = False
-        #: Whether a world failed or an answer of the agent was graded, so that the results do not
-        #: only say that the agent never answers.
+        #: Whether an answer of the agent was graded or a world failed. Otherwise, the results only
+        #: show that the agent never answers.
         self.has_answer = False
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         size = 0
@@ -171,9 +172,10 @@ class Log:
 def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
     """Context manager: lock the folder of a search, write ``asked`` to it and yield its log.
 
-    If the body raises before the log has a result, the files and folders that this search created
-    are removed. They are also removed if it raises AgentSilent and the agent has never answered,
-    so that a wrong agent leaves nothing behind. Raises ConfigError and OSError.
+    If the body raises an error before the log has a result, the files and folders that this search
+    created are removed. They are also removed if the body raises AgentSilent and the agent has
+    never answered, so that a search with a wrong agent leaves no files. Raises ConfigError and
+    OSError.
     """
     parts = [folder / name for name in (ASKED_NAME, LOG_NAME, SEARCHED, FOUND, UNIFORM, _LOCK)]
     new = [part for part in parts if not part.exists()]
@@ -218,14 +220,15 @@ class Conduct:
         """Prepare the slots of live worlds."""
         self._slots = Slots(max(BATCH, 2 * self.concurrency))
         self._at_once = asyncio.Semaphore(self.concurrency)
-        #: Contents of the queries of the search, and of fresh ones.
+        #: Contents of all queries so far, including fresh ones.
         self._contents: set[str] = set()
         self._invalid = self._in_a_row = self._mute = 0
 
     async def run(self, budget: int, fresh: int) -> Outcome:
         """Search with ``budget`` queries, then play fresh queries.
 
-        ``fresh`` queries are drawn from the found strata, and ``fresh`` from all strata.
+        ``fresh`` is the number of queries that are drawn from the found strata, and also the number
+        of those that are drawn from all strata.
 
         Raises AssessmentFailed if the agent does not answer, or if no world can be built.
         """
@@ -273,7 +276,7 @@ class Conduct:
     ) -> tuple[Count, dict[Cell, bool]]:
         """Play ``number`` fresh queries.
 
-        Returns the counts, and for each cell that was drawn whether it has queries.
+        Returns the counts, and whether each drawn cell has queries.
         """
         has: dict[Cell, bool] = {}
         vain = at = 0
@@ -329,7 +332,7 @@ class Conduct:
             query = await asyncio.to_thread(self.scope.query, cell, seed)
             if query is None:
                 return self._lack(stage, number, cell, "empty")
-            # a search may ask a query again, for small worlds have few
+            # in a search, a query may repeat, because small worlds have few different queries
             again = stage == SEARCHED and attempt == _TRIES - 1
             if again or query.content not in self._contents:
                 self._contents.add(query.content)
@@ -341,7 +344,7 @@ class Conduct:
         return why
 
     async def _play(self, stage: str, number: int, task: Task) -> bool | None:
-        """Return whether the agent failed the query; None if the world failed."""
+        """Play a query; return whether the agent failed it, or None if the world failed."""
         known = self.log.get(stage, number)
         if known is None:
             async with self._at_once:
@@ -381,16 +384,16 @@ class Conduct:
 
 
 def _in_turn(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Yield the cells again and again."""
+    """Yield the cells in order, again and again."""
     while cells:
         yield from cells
 
 
 @asynccontextmanager
 async def _together() -> AsyncIterator[list[asyncio.Future[bool | None]]]:
-    """Context manager: a list of tasks, all of which have ended when the body has ended.
+    """Context manager: yield an empty list for tasks.
 
-    If the body raises, the tasks are cancelled first.
+    If the body raises an error, the tasks in the list are cancelled and awaited.
     """
     work: list[asyncio.Future[bool | None]] = []
     try:

@@ -33,7 +33,7 @@ from netarena.run.executor import Hooks, Local, LocalPlayer, Party, Played, Stag
 from netarena.run.play import as_ours, clock
 from netarena.task.application import Application, load
 
-#: Packages that decide what an episode is, in addition to the application's own.
+#: Packages whose code affects episodes, in addition to the application's own package.
 _PACKAGES = ("netarena", "netarena_network", "a2a_purple")
 #: Time limit of a program that prints its version, in s.
 _VERSION_S = 10.0
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """How a worker makes its agent of a participant; sent pickled."""
+    """Describes how a worker creates the agent of a participant; the head sends it pickled."""
 
     def make(self, application: Application, config: Config, role: str) -> Agent:
         """Return the agent. Raises ConfigError if this machine cannot run it."""
@@ -52,7 +52,7 @@ class Source(Protocol):
 
 @cache
 def code_digest(package: str) -> str:
-    """Return 16 hex digits over the source code of NetArena and of an application's package."""
+    """Return a hash (16 hex digits) of the source code of NetArena and an application's package."""
     digest = hashlib.sha256()
     for name in sorted({*_PACKAGES, package}):
         found = importlib.util.find_spec(name)
@@ -180,7 +180,7 @@ class Worker:
             return
         known = self._episodes.get(number)
         if known is None:
-            return  # it has ended meanwhile
+            return  # the stage has ended meanwhile
         if message.what == "play":
             left_s = values["left_s"]
             known.this.set_result(
@@ -283,6 +283,6 @@ async def main(handle: int) -> None:
 
 
 if __name__ == "__main__":
-    # a relay's process may block signals, which the programs of agents must not inherit
+    # signals may be blocked in the relay's process; programs of agents must not inherit this
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     asyncio.run(main(int(sys.argv[1])))

@@ -61,7 +61,8 @@ __all__ = [
 
 #: The mechanism that isolates commands.
 Walls: TypeAlias = Literal["namespaces", "landlock"]
-#: Context manager during which the server at a command's address accepts this caller.
+#: Function that returns a context manager. While it is entered, the server at a command's address
+#: accepts connections of this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
 #: Limits of one command. They are high, because Go programs reserve much address space and use many

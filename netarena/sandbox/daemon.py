@@ -174,8 +174,7 @@ class Confined:
 
 
 def _limited(script: str, limits: ShellLimits) -> str:
-    """Return the command prefix that sets kernel limits; the process ends when its standard input
-    closes."""
+    """Return ``script`` with kernel limits; its shell ends when standard input is closed."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (

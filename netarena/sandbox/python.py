@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 _START_S = 60.0  # time to start the interpreter, import modules and run the guest's ``load``
 _STOP_S = 5.0
-_DRAIN_S = 5.0  # time from a child's end until its socket closes; almost none if seccomp holds
+_DRAIN_S = 5.0  # time from a child's end until its socket closes; almost zero with seccomp
 _CHUNK_BYTES = 1 << 16
 #: Larger results are parsed in a thread; for smaller results, starting the thread would take
 #: longer.

@@ -288,7 +288,7 @@ class Clock:
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Return whether the command has ignored all signals and must be killed."""
+        """Send the next signal when it is due; return whether the command has ignored them all."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"

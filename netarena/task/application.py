@@ -167,7 +167,7 @@ class Application(ABC):
     title: ClassVar[str]
     #: A paragraph for the agent card. If it is empty, the card contains the title.
     summary: ClassVar[str] = ""
-    #: Whether one reply decides; ``max_iterations`` then has no effect.
+    #: Whether an episode has only one turn; ``max_iterations`` then has no effect.
     one_shot: ClassVar[bool] = False
     # Optional capabilities. They are set in the class, or in the constructor if they need ``self``.
     baselines: Baselines = Baselines()
@@ -325,9 +325,10 @@ class Application(ABC):
         return 0.0
 
     def endure(self, query: Query, trials: JsonValue) -> Judgement:
-        """Judge the observations of ``Environment.finish``: correct if every contingency was right.
+        """Judge the observations of ``Environment.finish``.
 
-        A pure function, like ``judge``. It finds no harm, because the agent has finished.
+        The result is correct if each contingency has the intended outcome. It contains no findings,
+        because the agent has finished. This is a pure function, like ``judge``.
         """
         del query, trials
         return Judgement(correct=True)

@@ -58,11 +58,11 @@ class Baselines:
         return ()
 
     def push_replies(self, query: Query, rng: random.Random | None = None) -> Sequence[str]:
-        """Return the replies that write the configuration after all requested changes, one machine
-        per reply.
+        """Return replies that write the target configuration, one machine per reply.
 
-        The machines are in the order of their names, or in random order with ``rng``. The result is
-        empty if ``query`` requests no changes.
+        The target configuration is the one after all requested changes. The machines are in the
+        order of their names, or in random order with ``rng``. The result is empty if ``query``
+        requests no changes.
         """
         raise NotImplementedError
 

@@ -2,8 +2,8 @@
 
 ``netarena audit APP --traces`` tests whether a program can find a fault without diagnosis. For each
 query an application returns one ``Evidence``. It lists the candidates (the objects that may have
-the fault) and, for each candidate, numeric features that an agent can read. Learners then try to
-distinguish the targets from the other candidates.
+the fault) and, for each candidate, numeric features that an agent can read. Machine-learning models
+(learners) then try to distinguish the targets from the other candidates.
 
 =======  =============================================================================
 kind     meaning

@@ -91,11 +91,10 @@ class Losses:
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:
-        """Return the most frequent reason with a detail. Among equally frequent reasons, return the
-        first.
+        """Return the most frequent reason with a detail; the first of equally frequent ones.
 
-        A detail that not all episodes with this reason have is marked as an example. Empty without
-        failures.
+        A detail that not all episodes with this reason have is marked as an example. The result is
+        empty if there are no failures.
         """
         if not self._words:
             return ""

@@ -155,7 +155,7 @@ class Reactive(Labelled):
     def brief(
         self, config: Config, query: Query, state: State, steps: Sequence[Step]
     ) -> PromptParts:
-        """Return the parts of the next prompt, with the rule of ``judging: paper`` if it holds."""
+        """Return the parts of the next prompt; ``judging: paper`` adds a rule."""
         parts = super().brief(config, query, state, steps)
         if cast("FaultConfig", config).judging != "paper":
             return parts

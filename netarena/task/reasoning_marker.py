@@ -21,14 +21,14 @@ TAGS = (
     "thought",
     # gpt-oss and Kimi K2 on Bedrock (LiteLLM)
     "reasoning",
-    # Seed-OSS, by LocalAI's table
+    # Seed-OSS, according to LocalAI's table
     "seed:think",
     # MiniMax M3 (vLLM)
     "mm:think",
-    # LongCat; both by the table of mlx-lm
+    # LongCat; both according to the table of mlx-lm
     "longcat_think",
     "think:opensource",
-    # Claude, by OpenClaw's table
+    # Claude, according to OpenClaw's table
     "antthinking",
     # models whose prompts request them (tables of several chat clients)
     "thoughts",
@@ -43,7 +43,7 @@ TAGS = (
     "reasoning_content",
     # Reflection Llama 3.1 (SillyTavern/SillyTavern#2793)
     "reflection",
-    # Hermes, by NousResearch/hermes-agent
+    # Hermes, according to NousResearch/hermes-agent
     "reasoning_scratchpad",
     "scratchpad",
 )
@@ -71,7 +71,7 @@ PAIRS = (
     Pair("◁think▷", re.escape("◁/think▷")),
     # Cohere Command R7B and A Reasoning (llama.cpp)
     Pair("<|START_THINKING|>", re.escape("<|END_THINKING|>")),
-    # Apertus, by llama.cpp
+    # Apertus, according to llama.cpp
     Pair("<|inner_prefix|>", re.escape("<|inner_suffix|>")),
     # OpenThoughts, Sky-T1 (Open WebUI)
     Pair("<|begin_of_thought|>", re.escape("<|end_of_thought|>")),
@@ -79,7 +79,7 @@ PAIRS = (
     Pair("<|channel>thought", re.escape("<channel|>")),
     # MedGemma (ollama/ollama#15754)
     Pair("<unused94>thought", re.escape("<unused95>")),
-    # by the table of a Home Assistant agent (sbenodiz/ai_agent_ha#49)
+    # according to the table of a Home Assistant agent (sbenodiz/ai_agent_ha#49)
     Pair("<|thinking|>", re.escape("</|thinking|>")),
     # gpt-oss: channels of the harmony format (scouzi1966/maclocal-api#121). The token that ends a
     # message also ends answers, of gpt-oss and of Phi

@@ -19,10 +19,10 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield (part, other part, visible) for each part that does not mask another part as declared.
+    """Yield (part, hidden part, visible) for each declared masking that does not hold.
 
-    ``visible`` is true if the other part is visible although the masking part exists. It is false
-    if the other part remains invisible after the repair of only the masking part. ``seen`` returns
+    ``visible`` is true if the hidden part is visible although the masking part exists. It is false
+    if the hidden part remains invisible after the repair of only the masking part. ``seen`` returns
     the symptoms that are visible while the given parts exist.
     """
     every = range(len(masks))
@@ -55,7 +55,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # else a third part must come between
+            if len(order) == len(after):  # otherwise a third part must come between the two
                 yield tuple(order)
 
 

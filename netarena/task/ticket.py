@@ -105,8 +105,8 @@ class Tickets:
     def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
         """Return the reply that declares the end with these causes and these refused changes.
 
-        By default no change is requested, so that none can be refused: raises NotImplementedError
-        with ``refused``.
+        The default is for applications that request no changes. It raises NotImplementedError if
+        ``refused`` is not empty.
         """
         if refused:
             raise NotImplementedError
