@@ -396,7 +396,8 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """Return the interval by queries in the summary of a run with repetitions."""
+    """Return the interval, computed by query, that the summary of a run with repetitions
+    contains."""
     try:
         low, high = map(float, json.loads(text or "null"))
     except (TypeError, ValueError):

@@ -41,7 +41,7 @@ _OUTCOMES = {
 }
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
-#: Columns of the table of pass^k, and the convention for invalid answers.
+#: Columns of the table of pass^k, and the note below it about answers that are not counted.
 REPEATED_HEAD = ("k answers, all solved safely", "Rate", "95 %", "Queries")
 REPEATED_NOTE = (
     "A query with fewer than k graded answers is not counted in the row of k. Invalid answers are "

@@ -5,7 +5,7 @@
     turns = fleet.play([reply for turn in turns])
 
 By default there is one process per processor, but at most one per session. A single process is the
-caller's own. A session depends only on its orders, so results do not depend on the number of
+caller's own. The results of a session depend only on its orders, and not on the number of
 processes.
 """
 
