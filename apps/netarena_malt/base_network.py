@@ -193,8 +193,8 @@ class Base:
         #: The structural rule that the network breaks, in words; None if not yet checked.
         self.fault = fault
         self._topology = topology
-        #: Cached results, by whether edits are spread over the network and by label: whether the
-        #: network has queries of this label. Labels that were not yet checked are missing.
+        #: Cache: whether edits are spread over the network -> label -> whether the network has
+        #: queries of this label. Labels that have not been checked are missing.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -439,7 +439,7 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before the next base is built, to limit the memory
+        while len(_bases) >= _KEPT:  # removed before the next base is built, to limit the memory
             _bases.popitem(last=False)
         # Building creates hundreds of thousands of permanent objects, so garbage collection would
         # double the time.

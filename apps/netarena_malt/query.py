@@ -486,7 +486,7 @@ def _draw(
     *,
     spread_out: bool = False,
 ) -> tuple[Draft, tuple[Action, ...]] | None:
-    """Return an initial network and actions on it: operations and loops of the shapes ``kinds``.
+    """Return an initial network, and actions on it: ``kinds`` lists operations and shapes of loops.
 
     With ``spread_out`` the edits are drawn first, over the whole network, and all attempts use this
     network. Otherwise each attempt edits the network only within its focus. Returns None if no

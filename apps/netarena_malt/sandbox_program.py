@@ -73,7 +73,7 @@ _FILE = "<answer>"
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# Constants, because a union in an isinstance call would be created in each call.
+# Constants, because a union inside a call of isinstance would be created anew at each call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
 _LISTS = (list, tuple)

@@ -391,7 +391,7 @@ class Run:
         self.header = event.header or self.header
         if event.event in {"assessment", "replaced"}:  # further queries may have been added
             self._read_more_queries()
-        if event.event == "anew":  # a new assessment replaces all earlier episodes
+        if event.event == "anew":  # the run was restarted, so its earlier episodes do not count
             with self._lock:
                 self._entries.clear()
                 self._names.clear()

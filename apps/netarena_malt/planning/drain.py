@@ -3,7 +3,7 @@
 The planted waves use up nearly all technician minutes. For the fewest waves, the bound is the total
 of the minutes divided by the minutes of a wave, rounded up. For weighted urgency, the bound is the
 cost of the best schedule that may split switches, in order of weight per minute. Both bounds ignore
-the first waves for which switches are ready.
+when switches become ready.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ _WORDS = ("switch", "wave")
 #: Number of requests of each rule.
 _REQUESTS = {"only": 5, "apart": 5, "order": 5, "at_least": 5}
 _RULES = tuple(_REQUESTS)
-#: Minutes and benches of the switches that a request keeps in a window, in percent of the window's.
+#: Maximum needs of the switches that a request restricts to a window of waves, in percent of the
+#: window's minutes and benches.
 _FULL_PCT = 95
 #: Number of samples of switches for a request.
 _DRAWS = 6
 #: Maximum number of samples to find the switches of a blocking request.
 _SAMPLES = 6_000
-#: Number of samples without a plan that ``apart`` and ``order`` choose from, by their lateness.
+#: Number of samples without a plan from which a blocking ``apart`` or ``order`` is chosen by
+#: lateness.
 _NEAREST = 60
 
 #: Minutes and benches of a switch.
@@ -225,7 +227,7 @@ def _requests(
     data: Data,
     rng: random.Random,
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted waves of switches satisfy, each with some slack.
+    """Return requests that the planted ``waves`` (lists of switches) satisfy, each with some slack.
 
     ``windows`` has the first and last wave of each ``only``, then of each ``at_least``. No switch
     is in two requests.
@@ -273,9 +275,11 @@ def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int
 def _filling(
     names: Sequence[str], needs: Mapping[str, _Needs], waves: int, rng: random.Random
 ) -> list[str]:
-    """Return random names that need most of what ``waves`` waves have, but not all.
+    """Return random switches that need most, but not all, of the minutes and benches of ``waves``
+    waves.
 
-    The sample that needs most is used, so that other switches of this number often do not fit.
+    The sample with the largest needs is used, so that other sets of as many switches often do not
+    fit.
     """
     weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
@@ -386,12 +390,12 @@ def _block(
 def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
     """Return switches that cannot keep the gap in the window of ``old``.
 
-    Their number is that of ``old``, and they are ready nearly as late.
+    There are as many of them as in ``old``, and they become ready nearly as late.
     """
     ready, number = _ready(data), len(old["switches"])
     first, last = old["waves"]
     usual = _lateness([ready[name] for name in old["switches"]], first)
-    # no switch is too late for the window
+    # every single switch is ready in time for the window
     usable = [name for name, wave in ready.items() if wave <= last]
     late = [name for name in usable if ready[name] > first]
     samples: list[tuple[int, list[str]]] = []
@@ -410,7 +414,7 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 
 def _lateness(ready: Sequence[int], first: int) -> int:
-    """Return the number of waves from the first one until all switches are ready, summed up."""
+    """Return the sum of the waves that the switches become ready after wave ``first``."""
     return sum(max(0, wave - first) for wave in ready)
 
 
@@ -427,10 +431,12 @@ def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int
 
 
 def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Return switches of which too many do not fit into the waves of ``old``.
+    """Return switches that do not fit into the waves of ``old``, even without those that may be
+    outside.
 
-    They are drawn like those of ``old``, but from random switches instead of those of its waves.
-    They need at most 4 % more than those of ``old``, and no more of them are late or of one block.
+    They are drawn like the switches of ``old``, but from all switches instead of those in its
+    waves. They need at most 4 % more than those of ``old``. As many of them become ready after the
+    waves, and no more of them are in one block.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))

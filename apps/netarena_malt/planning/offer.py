@@ -336,7 +336,7 @@ def _block(
 ) -> tuple[list[dict[str, Any]], str] | None:
     """Replace a request of ``rule`` with one that needs or incompatible pairs make impossible.
 
-    Its limit and its number of offers stay, or are as similar as possible.
+    Its limit and its number of offers stay the same, or change as little as possible.
     """
     data = instance.data
     about = _about(data)
