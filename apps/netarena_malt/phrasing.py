@@ -359,7 +359,7 @@ class Writer:
     def _ports_of(self, ports: Sequence[NewNode], switch: str) -> dict[str, Operand]:
         """Return operands for new ports, grouped by capacity: in a sentence, and in lines.
 
-        Varied text has several groups in lines only.
+        Varied text uses a sentence for a single group only.
         """
         groups: dict[float, list[str]] = {}
         for port in ports:
@@ -373,7 +373,7 @@ class Writer:
 
         def sentence() -> str:
             texts = items()
-            # An item may itself have an 'and'.
+            # An item may itself contain an 'and'.
             alone = len(texts) == 2 and " and " not in texts[0]
             return _series(texts, last=" and " if alone else ", and ")
 

@@ -156,7 +156,8 @@ class Pristine:
     """
 
     def __init__(self, graph: Any) -> None:
-        """Copy the current state of ``graph``; later edits must be applied to the copy first."""
+        """Copy the current state of ``graph``. Later edits of the graph must be applied to this
+        object first."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}

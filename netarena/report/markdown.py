@@ -215,8 +215,8 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name, with its middle replaced if it is too long, because names differ at the start
-    or end.
+    """Return a name; if it is too long, an ellipsis replaces its middle, because names differ at
+    the start or end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'

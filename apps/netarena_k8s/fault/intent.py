@@ -415,8 +415,8 @@ class _Source:
         """
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name in odds.keys() - taken]
-        # Sorting by exponential times puts each policy first with a probability in proportion to
-        # its odds.
+        # Sorting by exponentially distributed times puts each policy first with a probability in
+        # proportion to its odds.
         free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
         for policy in free:
             for _ in range(_CHANCES):

@@ -118,7 +118,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
-    """Place switches by ``rank`` in the earliest wave, after those that must be in few waves.
+    """Place switches by ``rank``, each in the earliest wave, after those that must be in few waves.
 
     The switches of ``only`` and ``at_least`` nearly fill their waves, so that all plans for each of
     these requests are tried.
