@@ -276,8 +276,8 @@ class _Informed(_Scripted):
     def _stranger(self, context: str) -> str:
         """Return the reply in a conversation that belongs to no episode of this assessment.
 
-        Raises AgentFailed, so that agent and green agent both show an error and no parser reads a
-        reply.
+        Raises AgentFailed, so that both the agent and the green agent report an error, and no reply
+        is parsed.
         """
         del context
         brief = self._brief

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 #: version of the generator, increased whenever a seed would give a different query
 VERSION = "3"
-#: version of queries with a number of faults of any kinds
+#: version of queries whose label fixes the number of faults, but not their kinds
 COUNTED_VERSION = "4"
 #: maximum number of worlds that are drawn to find one that fits a combination of faults
 _WORLDS = 24

@@ -39,7 +39,7 @@ from netarena_malt.topology import (
 #: A query's reference to its base; None is the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
-#: Key of a query's initial state with the reference to its base.
+#: Key, in a query's initial state, of the reference to its base.
 TOPOLOGY = "topology"
 #: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)

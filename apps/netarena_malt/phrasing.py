@@ -5,9 +5,9 @@ canonical text, with two differences. Most nodes are described (``reference``) i
 Terms are defined once, in the rules of the prompt, instead of in each sentence. Operands are
 written in the order of the text, so that 'that switch' can refer to an earlier mention.
 
-A description identifies the same node in the network before the task and at the time of its step.
-A description contains no name of which the node's own name is a part, and does not depend on the
-node itself.
+A description identifies the same node in the network before the task and at the time of its step. A
+description contains no name that includes the node's own name, and does not depend on the node
+itself.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ _FOCUS_KINDS = (
 #: (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
-#: Maximum number of a container's switches that a loop before a list visits.
+#: Maximum number of a container's switches that a loop visits if a ``list`` follows the loop.
 _LISTABLE_SWITCHES = 24
 #: Maximum number of a container's switches that any other loop visits.
 _LOOPED_SWITCHES = 100

@@ -191,7 +191,8 @@ def _draw(
 
 
 def _fits(places: Sequence[Place], waves: int) -> bool:
-    """Return whether random switches can be dealt to waves with one switch of each block."""
+    """Return whether random switches can be dealt to waves without two switches of one block in a
+    wave."""
     sizes = Counter(place.block for place in places)
     # half of the waves stay without the largest block, so that few exchanges are needed
     return len(places) >= 240 and len(sizes) >= 8 and 2 * max(sizes.values()) <= waves
@@ -494,7 +495,7 @@ def _packs(
             if entry["ready"] > first + wave:
                 continue
             if alike and empty and not blocks[wave]:
-                continue  # all empty waves are alike
+                continue  # all empty waves are equivalent
             empty = empty or not blocks[wave]
             if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
                 continue
