@@ -2,7 +2,7 @@
 
 A query stores its network as edits of a base. The query identifies a base other than the released
 model through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
-"nodes": number}`` (a model file). Each process caches the bases that it used last.
+"nodes": number}`` (a model file). Each process caches the bases that it used most recently.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Judgement of an answer to a planning task: constraints, objective and quality.
 
 A plan is safe if it satisfies every rule and every request, also in the states between waves. A
-safe plan is correct if its objective is at most one hundredth above the reference. The report that
-a task is impossible is right only if it names the request that makes the task impossible. Any other
-report is neither correct nor safe, because a team would withdraw a request in vain.
+safe plan is correct if its objective is at most 1 % above the reference. The report that a task is
+impossible is right only if it names the request that makes the task impossible. Any other report is
+neither correct nor safe, because a team would withdraw a request in vain.
 """
 
 from __future__ import annotations

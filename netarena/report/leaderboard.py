@@ -128,7 +128,8 @@ class Entry(Record):
 
 
 def floors_of(role: str) -> tuple[str, ...]:
-    """Return the agents without knowledge that a ranking of this role should show."""
+    """Return the scripted agents without knowledge of the query that a ranking of this role should
+    show."""
     return (application_of(role) or Application).baselines.floors
 
 

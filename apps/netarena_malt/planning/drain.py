@@ -356,10 +356,10 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied with the data of its switches.
+    """Return requests, one of which no schedule can satisfy because of the data of its switches.
 
-    The blocking request has the number of switches, the window's length, the gap and the limit of a
-    request of the instance. Its switches are drawn first, so that it can have any of them. The
+    The blocking request copies the number of switches, the window's length, the gap and the limit
+    of a request of the instance. Its switches are drawn first, so that it can have any of them. The
     other requests are then drawn from the remaining switches, so that no switch is in two requests.
     """
     data = instance.data

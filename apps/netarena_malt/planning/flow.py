@@ -546,7 +546,7 @@ def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[li
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied with any paths.
+    """Return requests, one of which no paths can satisfy.
 
     The blocking request has as many demands and spine switches as a request of the instance, and
     the same limit. Its demands are drawn first, so that it can have any of them. The other requests

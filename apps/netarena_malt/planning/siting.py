@@ -325,7 +325,7 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied in the bins of its switches.
+    """Return requests, one of which cannot be satisfied with the bins that its switches may use.
 
     The blocking request has as many switches and bins as a request of the instance, and the same
     limit. Its switches are drawn first, so that it can have any of them. The other requests are
