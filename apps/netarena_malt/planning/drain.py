@@ -415,7 +415,8 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 
 def _lateness(ready: Sequence[int], first: int) -> int:
-    """Return the sum of the waves that the switches become ready after wave ``first``."""
+    """Return by how many waves switches become ready after wave ``first``, summed over the
+    switches."""
     return sum(max(0, wave - first) for wave in ready)
 
 

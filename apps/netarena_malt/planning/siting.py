@@ -276,8 +276,8 @@ def _requests(
 ) -> list[dict[str, Any]]:
     """Return requests that the planted plan satisfies; no switch is in two requests.
 
-    ``bins`` are the usual and the expensive ones. The requests list random usual
-    bins, so that they do not reveal which ones the planted plan uses.
+    ``bins`` are the usual and the expensive ones. The requests list random usual bins, so that they
+    do not reveal which of them the planted plan uses.
     """
     usual, spare = bins
     free = rng.sample(sorted(planted), len(planted))
