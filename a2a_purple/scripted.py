@@ -7,10 +7,10 @@ oracle    the reference solution                           every query can be so
 noop      polite text without a usable reply               doing nothing scores nothing
 random    plausible, well-formed, wrong replies            a guess scores next to nothing
 hostile   the application's attacks, one after another     nothing can be forged or broken
-blanket   per label, the best replies on another seed      replies without looking score nothing
-eager     an immediate declaration (tickets)               declaring without looking scores nothing
-push      each machine's changed configuration, by name    the order of changes matters
-shuffle   the same in random order                         the order of changes matters
+blanket   per label, the best replies on another seed      fixed replies score nothing
+eager     an immediate declaration (tickets)               a blind declaration scores nothing
+push      machines' changed configurations, by name order  the order of changes matters
+shuffle   the same, in random order of the machines        the order of changes matters
 ========  ===============================================  =============================
 
 Like any agent, scripted agents get only an episode's context id and its prompts. They are started
@@ -21,8 +21,8 @@ ignore prompts.
 understanding: its score shows how many queries such patterns solve.
 
 ``heuristic`` is a baseline without a model. It reads the prompts, generates no query, and works
-through the application's checklist (``Baselines.heuristic_operator``). Only in change requests, it
-knows the requested configuration, as ``push`` and ``shuffle`` do, and makes the changes in an order
+through the application's checklist (``Baselines.heuristic_operator``). In change requests only, it
+knows the requested configuration, like ``push`` and ``shuffle``, and makes the changes in an order
 that is often safe (``Baselines.change_replies``).
 """
 
@@ -195,7 +195,8 @@ def _requests_changes(brief: Brief) -> bool:
 
 
 def _reply_then_declare(brief: Brief, replies: Sequence[str], turn: Turn) -> str:
-    """Return the reply of this turn: the replies in order, then a declaration, repeated."""
+    """Return the reply of this turn: each of ``replies`` in order, then a declaration, then from
+    the start again."""
     said = [*replies, brief.application.tickets.declare(())]
     return said[turn.number % len(said)]
 
@@ -275,8 +276,8 @@ class _Informed(_Scripted):
     def _stranger(self, context: str) -> str:
         """Return the reply in a conversation that belongs to no episode of this assessment.
 
-        Raises AgentFailed, so that agent and green agent both show an error and no parser reads a
-        reply.
+        Raises AgentFailed, so that both the agent and the green agent report an error, and no reply
+        is parsed.
         """
         del context
         brief = self._brief

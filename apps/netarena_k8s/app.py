@@ -285,7 +285,7 @@ class Kubernetes(Reactive):
         return state.count_wrong(_world(query), state_)
 
     def count_tested(self, query: Query) -> int:
-        """Return the number of tested pairs and other intended uses."""
+        """Return the number of tested pairs and of other intended connections."""
         return len(_world(query).pairs) + len(_world(query).uses)
 
     def configures(self, move: Move) -> bool:

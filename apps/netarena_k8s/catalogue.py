@@ -12,8 +12,8 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: A list names a group if at least ``_LEAST`` members of the group are in the list, and at most
-#: ``_LACKING`` members are missing for each member in the list.
+#: A list names a group if it contains at least ``_LEAST`` of the group's members and lacks at most
+#: ``_LACKING`` times as many members as it contains.
 _LEAST, _LACKING = 2, 0.5
 #: separator between the parts of a list
 SEPARATOR = "; "

@@ -25,7 +25,7 @@ _WITH_VALUES += ("--kubeconfig", "--token", "--as", "--as-group", "--request-tim
 
 
 def changes(text: str) -> bool:
-    """Return whether a command line has a command that may change the cluster."""
+    """Return whether a command line contains a command that may change the cluster."""
     return any(map(_changes, read_commands(text)))
 
 

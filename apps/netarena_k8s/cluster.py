@@ -69,8 +69,8 @@ class Deployed(ABC):
         """Set the specs of some policies of the world, as an administrator.
 
         No policy is added or deleted, except that the real cluster creates all policies anew. Other
-        policies keep their intended spec, or the spec written earlier. Raises EnvironmentFailed if
-        the cluster rejects the specs.
+        policies keep their intended spec, or the spec that an earlier call wrote. Raises
+        EnvironmentFailed if the cluster rejects the specs.
         """
 
     @abstractmethod

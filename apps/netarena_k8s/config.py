@@ -83,7 +83,7 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def parse(cls, values: Any) -> Self:
         if isinstance(values, dict) and values.get("briefing") == Briefing.TICKET:
-            # The manifests fix the number of applications.
+            # The manifests determine the number of applications.
             if values.get("microservice_dir") is not None:
                 values = {"world": "standard", **values}
             if values.get("world") == "standard":

@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 #: version of the generator, increased whenever a seed would give a different query
 VERSION = "3"
-#: version of queries with a number of faults of any kinds
+#: version of queries whose label fixes the number of faults, but not their kinds
 COUNTED_VERSION = "4"
-#: maximum number of worlds to draw until one fits a combination of faults
+#: maximum number of worlds that are drawn to find one that fits a combination of faults
 _WORLDS = 24
 #: number of kinds of fault whose forms occur in the policies of a query
 _FORMS = 4
@@ -154,7 +154,8 @@ def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) ->
     """Return ``kinds`` and some other kinds of ``among`` in random order.
 
     The policies of a query have the forms of the returned kinds. Only a few kinds are returned, so
-    that several policies have each form. Each of these forms may or may not be the fault.
+    that several policies have each form. The form of a policy does not show whether the policy is
+    faulty.
     """
     others = [kind for kind in among if kind not in kinds]
     chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]

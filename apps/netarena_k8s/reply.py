@@ -270,7 +270,7 @@ def _unprompted(session: str) -> str:
 def _bare(part: str, *, cut: bool) -> Found[str]:
     """Return the first bare line that is not prose, with its continuation lines.
 
-    ``cut`` is whether the reply continues after ``part`` with text that is not read.
+    ``cut`` is true if the reply continues after ``part`` with text that is not read.
     """
     for tries, begin in enumerate(_BARE.finditer(part)):
         if tries == _MAX_TRIES:

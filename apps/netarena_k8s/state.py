@@ -57,8 +57,8 @@ _LOOSED = "must be blocked, was blocked before this step and works now"
 #: key in a judgement's detail: intended traffic that the step removed, other than the tested
 #: connections
 NARROWED = "narrowed"
-#: maximum number of pairs and openings that a judgement names for each rule; the rest is only
-#: counted
+#: Maximum number of pairs and openings that a judgement names for each rule. Further ones are only
+#: counted.
 MAX_NAMED = 60
 #: Maximum number of list items of policies in addition to those of the intended or faulty policies.
 #: Above this number, openings are not compared and the state counts as exposed, because the cost

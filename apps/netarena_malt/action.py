@@ -370,7 +370,7 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Return groups of nodes that differ only in name; a node with contents is its own group."""
+    """Return groups of nodes that differ only in name; a node with contents forms its own group."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()

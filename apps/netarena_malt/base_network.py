@@ -2,7 +2,7 @@
 
 A query stores its network as edits of a base. The query identifies a base other than the released
 model through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
-"nodes": number}`` (a model file). Each process caches the bases that it used last.
+"nodes": number}`` (a model file). Each process caches the bases that it used most recently.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from netarena_malt.topology import (
 #: A query's reference to its base; None is the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
-#: Key of a query's initial state with the reference to its base.
+#: Key, in a query's initial state, of the reference to its base.
 TOPOLOGY = "topology"
 #: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
@@ -193,8 +193,8 @@ class Base:
         #: The structural rule that the network breaks, in words; None if not yet checked.
         self.fault = fault
         self._topology = topology
-        #: Cached results, by whether edits are spread over the network and by label: whether the
-        #: network has queries of this label. Labels that were not yet checked are missing.
+        #: Cache: whether edits are spread over the network -> label -> whether the network has
+        #: queries of this label. Labels that have not been checked are missing.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -439,7 +439,7 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before the next base is built, to limit the memory
+        while len(_bases) >= _KEPT:  # removed before the next base is built, to limit the memory
             _bases.popitem(last=False)
         # Building creates hundreds of thousands of permanent objects, so garbage collection would
         # double the time.

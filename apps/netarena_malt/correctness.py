@@ -44,7 +44,7 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
 
 def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
-    """Return the first element, with its kind, that ``changes`` changes and ``target`` does not."""
+    """Return the first element, with its kind, that is in ``changes`` but not in ``target``."""
     for name in changes.nodes:
         if name not in target.nodes:
             return name, f"node {name!r}"

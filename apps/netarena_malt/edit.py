@@ -70,7 +70,7 @@ def _copied(value: Any) -> Any:
 
 
 def names_of(names: str | list[str]) -> list[str]:
-    """Return the names of an entry of ``set``."""
+    """Return the names in an entry of ``set`` as a list."""
     return [names] if isinstance(names, str) else names
 
 

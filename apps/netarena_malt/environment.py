@@ -40,7 +40,8 @@ _START_S = 60.0
 #: Maximum number of sandboxes in addition to that of the released model.
 _MOST_OTHERS = 2
 
-#: Modules whose texts form the program of the sandbox, in order; the last imports the other two.
+#: Modules whose texts form the program of the sandbox, in order. The last module imports the other
+#: two.
 _GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
@@ -58,8 +59,8 @@ def guest_source() -> str:
 def limits_of(key: Key) -> PythonLimits:
     """Return the limits of an answer about a network made from this base.
 
-    CPU time, memory and wall time are multiplied by the network's size in released models, a whole
-    number, so that the prompt can state round numbers.
+    CPU time, memory and wall time are multiplied by ``growth_of`` (the network's size as a multiple
+    of the released model's). This is a whole number, so that the prompt can state round numbers.
     """
     times = growth_of(key)
     return replace(

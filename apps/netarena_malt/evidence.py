@@ -111,7 +111,7 @@ class _Edits:
     def __init__(self, base: Base, query: Query) -> None:
         self.base = base
         graph = initial_graph(query)
-        changes = changes_of(graph).nodes  # first, because lookups copy rows of the overlay
+        changes = changes_of(graph).nodes  # computed first, because lookups add rows to the overlay
         # networkx's views would take more time than all other work here.
         self.nodes: Any = graph._node  # noqa: SLF001
         self._below: Any = graph._succ  # noqa: SLF001
@@ -192,7 +192,8 @@ class _Edits:
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return values of hand-written rules; the first rule once found 53 % of the targets."""
+        """Return the values of hand-written rules. In an early version of the generator, the first
+        rule found 53 % of the targets."""
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),

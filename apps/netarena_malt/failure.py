@@ -10,17 +10,17 @@ the program broke the sandbox               operational error      ``world_broke
 no program ran to its end                   operational error      ``not run``
 the program raised an error, exceeded a     operational error      ``usable answer``
 limit, or returned an unreadable result
-its network breaks a rule                   safety violation       the first such rule
+its network violates a structural rule      safety violation       the first such rule
 it made a change that the task does not     control logic error    ``unasked change``
 ask for, which breaks no other rule
 the answer does not have the required form  operational error      ``answer form``
 the data is wrong                           control logic error    ``data``
 the graph is wrong                          control logic error    ``updated graph``
-a plan is reported impossible, and is not   control logic error    ``false report``
-a plan keeps all constraints, and is worse  control logic error    ``objective``
-than allowed
-another request than the blocking one is    control logic error    ``named request``
-named
+a possible task is reported as impossible   control logic error    ``false report``
+a plan satisfies all constraints, but its   control logic error    ``objective``
+objective is larger than allowed
+a report names a request other than the     control logic error    ``named request``
+blocking one
 ==========================================  =====================  ==========================
 """
 

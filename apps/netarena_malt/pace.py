@@ -1,4 +1,4 @@
-"""The speed of this machine, so that a program's processor time means the same work everywhere."""
+"""Speed of this machine, used to scale limits of processor time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _LEAST, _MOST = 0.5, 4.0
 _REPETITIONS = 5
 
 
-#: Measurements at the same time would slow each other down.
+#: Only one measurement at a time, because concurrent measurements would slow each other down.
 _ONE = threading.Lock()
 
 
 def scale() -> float:
-    """Return how many times the processor time of the reference machine a program takes here.
+    """Return the processor time of a program here, as a multiple of its time on the reference
+    machine.
 
-    The fastest of several repetitions counts, rounded to 0.05. It is measured once per process.
+    The multiple is measured once per process. It is that of the fastest of several repetitions,
+    rounded to 0.05.
     """
     with _ONE:
         return _scale()
@@ -33,7 +35,7 @@ def _scale() -> float:
 
 
 def _measure() -> float:
-    begin = time.thread_time()  # other threads of this process work, too
+    begin = time.thread_time()  # the time of this thread only, because other threads may be busy
     _work()
     return time.thread_time() - begin
 

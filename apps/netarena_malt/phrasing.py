@@ -5,9 +5,9 @@ canonical text, with two differences. Most nodes are described (``reference``) i
 Terms are defined once, in the rules of the prompt, instead of in each sentence. Operands are
 written in the order of the text, so that 'that switch' can refer to an earlier mention.
 
-A description identifies the same node in the network before the task and at the time of its step.
-A description contains no name of which the node's own name is a part, and does not depend on the
-node itself.
+A description identifies the same node in the network before the task and at the time of its step. A
+description contains no name that includes the node's own name, and does not depend on the node
+itself.
 """
 
 from __future__ import annotations
@@ -55,26 +55,27 @@ from netarena_malt.topology import (
 _NAMED = (0.04, 0.75, 1.0)
 #: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
 _AGAIN = 0.85
-#: Number of words of the longest sentence that a varied text aims at, and of texts that are written
-#: before the text with the shortest such sentence is used.
+#: Desired maximum number of words of a sentence in a varied text, and maximum number of texts to
+#: write. If every text has a longer sentence, the text whose longest sentence is shortest is used.
 _MAX_SENTENCE_WORDS = 25
 _MAX_TEXTS = 12
 _CONTEXT = 0.45
 #: Minimum number of held-out productions in a held-out text; a text with fewer is written again.
 _HELD_OUT = 3
-#: Probabilities: of short names for the ports of one switch; of giving a new switch's parents as
-#: those of another switch; that irrelevant context is about a switch instead of its rack; of naming
-#: several removed ports together with their switch; of a range of consecutive names.
+#: Probabilities that ports of one switch get short names; that a new switch's parents are described
+#: as those of another switch; that irrelevant context is about a switch instead of its rack; that
+#: several removed ports are named together with their switch; that consecutive names are written as
+#: a range.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
 _GROUPED = 0.75
 _RANGE = 0.5
-#: Maximum number (also of Gbps) that is written in words, and maximum capacity that is written in
-#: Mbps; larger numbers are hard to read.
+#: Maximum number (of nodes or of Gbps) that is written in words, and maximum capacity, in Mbps,
+#: that is written in Mbps. Larger numbers are hard to read.
 _MAX_WORDS = 12
-#: Forms of the capacities of a text, repeated by their shares; and forms for capacities that the
-#: form of their text does not fit.
+#: Forms in which a text writes capacities; a form that occurs several times is drawn more often.
+#: The fallbacks are for capacities that do not fit the form of their text.
 _UNIT_FORMS = (*(4 * ("giga",)), *("gigas", "gigas_words"))
 #: Further forms for held-out texts, because their numbers take longer to read.
 _HELD_OUT_UNIT_FORMS = ("mega", "megas", "grouped")
@@ -205,7 +206,7 @@ class Writer:
         self._mentioned: dict[str, set[str]] = {}
         #: Form of the capacities in this text; empty until the first one.
         self._unit = ""
-        #: Mentioned nodes whose mention has the noun of their kind.
+        #: Nodes that were mentioned with the noun of their kind.
         self._with_kind: set[str] = set()
         #: Further networks on which descriptions in the current step must identify the same node.
         self._views: Sequence[Passage] = ()
@@ -358,7 +359,7 @@ class Writer:
     def _ports_of(self, ports: Sequence[NewNode], switch: str) -> dict[str, Operand]:
         """Return operands for new ports, grouped by capacity: in a sentence, and in lines.
 
-        Varied text has several groups in lines only.
+        Varied text uses a sentence for a single group only.
         """
         groups: dict[float, list[str]] = {}
         for port in ports:
@@ -372,7 +373,7 @@ class Writer:
 
         def sentence() -> str:
             texts = items()
-            # An item may itself have an 'and'.
+            # An item may itself contain an 'and'.
             alone = len(texts) == 2 and " and " not in texts[0]
             return _series(texts, last=" and " if alone else ", and ")
 

@@ -1,9 +1,9 @@
 """Judgement of an answer to a planning task: constraints, objective and quality.
 
-A plan is safe if it keeps every rule and every request, also in the states between waves. A safe
-plan is correct if its objective is at most one hundredth above the reference. The report that a
-task is impossible is right only if it names the request that makes the task impossible. Any other
-report is neither correct nor safe, because a team would withdraw a request in vain.
+A plan is safe if it satisfies every rule and every request, also in the states between waves. A
+safe plan is correct if its objective is at most 1 % above the reference. The report that a task is
+impossible is right only if it names the request that makes the task impossible. Any other report is
+neither correct nor safe, because a team would withdraw a request in vain.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Find
 def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
     """Return the judgement of a trial attempt, made from the judgement of its answer.
 
-    The agent reads its reason, which has the plan's objective and violated constraint. The reason
-    does not rate the objective, and does not say whether the report of an impossible task is right.
+    The agent gets the reason, which states the plan's objective and the violated constraint. The
+    reason does not state whether the objective is good enough, or whether the report of an
+    impossible task is right.
     """
     detail = judgement.detail if isinstance(judgement.detail, dict) else {}
     objective = detail.get(OBJECTIVE_KEY)
@@ -144,8 +145,8 @@ def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
 def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:
     """Return why a planning task is unsuitable, in one sentence; empty if it is suitable.
 
-    The reference keeps all constraints, without the blocking request if there is one; its objective
-    is as stated and not below the bound.
+    The reference must satisfy all constraints except the blocking request, if there is one. Its
+    objective must be as stated and not below the bound.
     """
     blocking = hidden["blocking"]
     asked = data if blocking is None else catalogue.without(data, blocking)

@@ -134,7 +134,7 @@ _FOCUS_KINDS = (
 #: (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
-#: Maximum number of a container's switches that a loop before a list visits.
+#: Maximum number of a container's switches that a loop visits if a ``list`` follows the loop.
 _LISTABLE_SWITCHES = 24
 #: Maximum number of a container's switches that any other loop visits.
 _LOOPED_SWITCHES = 100
@@ -486,7 +486,7 @@ def _draw(
     *,
     spread_out: bool = False,
 ) -> tuple[Draft, tuple[Action, ...]] | None:
-    """Return an initial network and actions on it: operations and loops of the shapes ``kinds``.
+    """Return an initial network, and actions on it: ``kinds`` lists operations and shapes of loops.
 
     With ``spread_out`` the edits are drawn first, over the whole network, and all attempts use this
     network. Otherwise each attempt edits the network only within its focus. Returns None if no

@@ -28,7 +28,7 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: Maximum number of nodes among which positions by name are used, because more are slow to sort.
+#: Maximum number of nodes among which positions by name are used, because sorting more is slow.
 _MAX_NAMES = 500
 #: Maximum positions by capacity and by name; 'the 13th smallest' is hard to look up and to read.
 _MAX_SIZE_RANK = 3

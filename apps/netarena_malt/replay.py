@@ -81,7 +81,8 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 
 def _other_parts(action: Action) -> Action | None:
-    """Return the part of a step that may be done before the step's last words are read, or None."""
+    """Return the part of a step that a reader may execute before reading the step's last words, or
+    None."""
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

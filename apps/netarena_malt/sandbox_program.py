@@ -73,7 +73,7 @@ _FILE = "<answer>"
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# Constants, because a union in an isinstance call would be created in each call.
+# Constants, because a union inside a call of isinstance would be created anew at each call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
 _LISTS = (list, tuple)
@@ -156,7 +156,8 @@ class Pristine:
     """
 
     def __init__(self, graph: Any) -> None:
-        """Copy the current state of ``graph``; later edits must be applied to the copy first."""
+        """Copy the current state of ``graph``. Later edits of the graph must be applied to this
+        object first."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}

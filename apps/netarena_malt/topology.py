@@ -56,7 +56,7 @@ class NodeKind:
     #: One entry per required parent, with the kinds that this parent may have. A node has exactly
     #: one parent for each entry and no other parents. A node without entries is a root.
     parents: tuple[tuple[str, ...], ...] = ()
-    #: Kinds of which a node must contain at least one node.
+    #: Kinds of contents; a node must contain at least one node of each.
     needs: tuple[str, ...] = ()
     #: Whether the node has an RK_CONTROLS edge to itself; there are no other such edges.
     controls_itself: bool = False

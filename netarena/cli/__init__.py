@@ -78,7 +78,7 @@ class _ReaderLeft(Exception):
 
 
 class _Commands(click.Group):
-    """A group of sub-commands, each imported when it is used."""
+    """A group of sub-commands that are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -175,7 +175,7 @@ def _drop_output() -> None:
     """Redirect standard output to /dev/null, because the interpreter flushes it when it exits."""
     with suppress(OSError):
         sys.stdout.flush()
-    with suppress(OSError, ValueError):  # no file descriptor, as in a test
+    with suppress(OSError, ValueError):  # the stream has no file descriptor, for example in a test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

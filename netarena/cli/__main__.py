@@ -1,4 +1,4 @@
-"""``python -m netarena.cli``: the command line if the script is not on the path."""
+"""``python -m netarena.cli``: the command line without the script ``netarena``."""
 
 from __future__ import annotations
 

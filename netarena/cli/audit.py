@@ -151,8 +151,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refuse an invalid page before the audit
-    # Live worlds share the machine's names and emulators, so only checks without live worlds are
-    # distributed.
+    # Live environments share the machine's names and emulators, so only checks without them are
+    # distributed over processes.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()

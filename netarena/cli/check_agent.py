@@ -39,11 +39,12 @@ from netarena.task.prompt import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: Time for one turn in s above which an ordinary assessment takes more than 28 minutes.
+#: Duration of a turn, in s, that counts as slow: an assessment of usual size then takes more than
+#: 28 minutes.
 SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3
-#: Most workers that are started by default.
+#: Maximum number of workers that are started by default.
 MAX_WORKERS = 64
 #: Time limit for the agent's card, in s.
 _CARD_S = 30.0
@@ -118,7 +119,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
             found = [check async for check in checks]
-        # the head has waited for the card, and a run needs the card too
+        # this process has already waited for the card, and a run needs the card too
         has_card = any(check.name == "card" and check.ok for check in found)
         if from_workers and app is not None and has_card:
             found += await _ask_workers(url, app, placement)
@@ -137,7 +138,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 async def examine_agent(
     url: str, application: Application | None, timeout_s: float
 ) -> AsyncGenerator[Check, None]:
-    """Ask the agent and yield the checks; the first failure is the last check."""
+    """Send prompts to the agent and yield the checks. The first failed check is the last one."""
     agent = connect(url, application.role if application else "agent", os.environ)
     try:
         try:
@@ -176,7 +177,8 @@ async def examine_agent(
 
 
 async def _ask_workers(url: str, application: Application, placement: Placement) -> list[Check]:
-    """Return one check per node and answer: whether the node's workers can reach the agent."""
+    """Return whether workers can reach the agent: one check for each node and each error on this
+    node."""
     from netarena.run.remote import Remote
 
     role = application.role
@@ -196,7 +198,7 @@ async def _ask_workers(url: str, application: Application, placement: Placement)
             reports = Counter(executor.reports(role))
     except AgentFailed as error:
         return [_failed("workers", error)]
-    except ConfigError as error:  # its option may be one that this command does not have
+    except ConfigError as error:  # the error may name an option that this command does not have
         return [_judge_workers(error.problem, "start the workers as docs/scale.md describes")]
     finally:
         await agent.aclose()

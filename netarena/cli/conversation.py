@@ -14,7 +14,7 @@ from netarena.report.markdown import plain
 
 #: Maximum number of displayed lines of one text; the journal contains the whole text.
 MOST_LINES = 200
-#: Unchanged lines at the start of a prompt are left out if there are at least so many.
+#: Minimum number of unchanged lines at the start of a prompt that are replaced with a note.
 FEWEST_LEFT_OUT = 4
 
 

@@ -78,7 +78,7 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks; a ``title`` replaces the column with the part that is checked.
+    """Print a table of checks. With a ``title``, the table does not name the part of each check.
 
     ``words`` describes the consequence of a failed check.
     """

@@ -24,7 +24,8 @@ from netarena.run.worker import Source
 from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
-#: Options of the operator that errors of the workers name.
+#: Options that errors of the workers may name. The operator, not the client of a service, sets
+#: them.
 _OPTIONS = {"--executor", "--ray-address"}
 #: Time in which a worker must connect to an agent's URL, in s.
 _PROBE_S = 20.0
@@ -117,7 +118,7 @@ class Placement:
         concurrency: int,
         tell: Callable[[str], None],
     ) -> AsyncIterator[Executor | None]:
-        """Context manager: the executor; None for this process."""
+        """Context manager: yield the executor, or None if this process plays the episodes."""
         if self.is_local:
             yield None
             return
@@ -176,7 +177,7 @@ class ProgramSource:
 
 @dataclass(frozen=True)
 class UrlSource:
-    """An agent at a URL, which the worker asks; the head has fetched the agent's card."""
+    """An agent at a URL. Workers send prompts to it; the main process has fetched its card."""
 
     url: str
     credential: Any = field(repr=False)
@@ -238,7 +239,7 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
 
 
 def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | None = None) -> Source:
-    """Return how workers make ``agent``, which is open at the head.
+    """Return the source from which workers make ``agent``, which is already open in this process.
 
     ``agent_name`` and ``seed`` are those of a named agent; ``name`` is the name in the results.
     """

@@ -43,8 +43,8 @@ def _is_lost(record: object) -> bool:
 
 
 def _tell(whose: str, lost: Iterable[Mapping[str, Any]], graded: int, hint: str = "") -> None:
-    """Print the most frequent reason for failure. Each lost episode is (``outcome``, ``rule``,
-    ``why``).
+    """Print the most frequent reason for failure. ``lost`` has (``outcome``, ``rule``, ``why``) for
+    each failed episode.
 
     Agent failures are grouped by the text before the colon in ``why``; other failures are grouped
     by rule.

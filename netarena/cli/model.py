@@ -131,7 +131,7 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
 
 
 def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
-    """Return a counter of tokens, and whether it is the model's own tokenizer.
+    """Return a function that counts tokens, and whether it uses the model's own tokenizer.
 
     If the model's tokenizer is unknown, that of GPT-4 is used. Without LiteLLM, four characters
     count as a token.

@@ -71,7 +71,7 @@ class Plan:
     fraction: float | None = None
     limit_usd: float | None = None
     prices: Mapping[str | None, tuple[float, float]] = field(default_factory=dict)
-    #: Cost of those scenarios of a series that have ended.
+    #: Total cost of the scenarios that have ended, if several run one after another.
     spent_usd: float = 0.0
     #: Whether the cost limit has stopped a run.
     ended: bool = False

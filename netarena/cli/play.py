@@ -171,10 +171,10 @@ class Person:
         return line
 
     async def _call(self, text: str) -> tuple[str, Mapping[str, str]]:
-        """Return the tool that a line calls, and its values by parameter.
+        """Return the tool that ``text`` calls, and its arguments by parameter name.
 
-        The words of the line are the values in order. The last parameter gets the rest of the line.
-        If several parameters are texts of several lines, each of them is read up to its own end.
+        The words of the line are the arguments in order. The last parameter gets the rest of the
+        line. If several parameters take multi-line text, each text is read up to its own end mark.
         """
         word, _, rest = text.strip().partition(" ")
         tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None

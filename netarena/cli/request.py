@@ -122,7 +122,8 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
                 total = known.get("total")
                 if isinstance(total, int | float):
                     meter.expect(int(total))
-                if total is not None or "eta_s" not in known:  # later estimates are the meter's
+                # the meter itself computes the remaining time, so later estimates are not shown
+                if total is not None or "eta_s" not in known:
                     meter.tell(said[:MOST_SAID])
 
             assessed = await request_assessment(url, text, told=tell, heard=hear)

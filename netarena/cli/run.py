@@ -276,10 +276,10 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # a resumed run without a name uses the name from its start
+    # without --name, a resumed run uses the name with which it was started
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # the wait for an agent's start is at most the time limit of a reply
+    # by default, the wait for an agent's start is at most the time limit of a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set
@@ -302,7 +302,7 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
         )
         if choice.url is not None:
             await knock(choice.url, patience_s, tell)
-        # workers enter the application; the head only draws its queries
+        # workers start the application; this process only draws its queries
         entered = app if placement.is_local else nullcontext()
 
         async with (
@@ -399,7 +399,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
 
 
 def _load(name: str) -> Application:
-    """Return an application, and show its log from then on. Raises ConfigError."""
+    """Return an application whose log is shown from now on. Raises ConfigError."""
     app = load(name)
     tell_more(type(app).__module__)
     return app

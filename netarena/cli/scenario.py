@@ -257,7 +257,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     shard: Shard | None,
     placement: Placement,
 ) -> list[dict[str, Any]]:
-    """Examine the participants in this process."""
+    """Evaluate the participants in this process."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     app, config = configured(app, values)
@@ -277,7 +277,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
 
     async def examine() -> None:
         slots = Slots(max(MAX_EPISODES, 2 * config.concurrency))
-        # workers enter the application; the head only draws its queries
+        # workers start the application; this process only draws its queries
         entered = app if placement.is_local else nullcontext()
         async with entered, started(scenario, wait_s):
             agents: dict[str, Agent] = {

@@ -174,7 +174,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def _read_asked(folder: Path, application: str) -> dict[str, Any]:
-    """Return what the search in ``folder`` was asked for. Raises ConfigError."""
+    """Return the arguments with which the search in ``folder`` was started. Raises ConfigError."""
     try:
         asked: dict[str, Any] = json.loads(read_text(folder / ASKED_NAME))
         keys = ("application", "config", "seed", "budget", "fresh", "agent", "version")

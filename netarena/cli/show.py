@@ -198,8 +198,8 @@ def _turn(
 def _pictures(
     out: Console, pictures: tuple[Picture, ...], before: tuple[Picture, ...], *, full: bool
 ) -> None:
-    """Print the pictures that are not in ``before``: lists of differences, and the wrong cells of
-    matrices."""
+    """Print the pictures that differ from those in ``before``: lists of differences, and the wrong
+    cells of matrices."""
     for picture in pictures:
         if picture in before:
             continue

@@ -312,9 +312,9 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return an upper end (at least ``value``) for an axis that starts at 0; quarters of the end
-    have few digits."""
-    if value < sys.float_info.min:  # includes tiny numbers, for which 10 ** n is not exact
+    """Return the upper end, at least ``value``, of an axis that starts at 0. A quarter of it has
+    few digits."""
+    if value < sys.float_info.min:  # also for tiny numbers, for which 10 ** n is not exact
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(

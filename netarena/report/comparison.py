@@ -15,7 +15,7 @@ APART = 0.05
 RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
 #: Key of the paper's latency (``Entrant.latency``) -> its name and unit.
 LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
-#: Breakdowns: key of a participant, word, and number of the paper's figure.
+#: Breakdowns: key in a participant's report, noun for a row, and number of the paper's figure.
 BY = (("by_level", "level", 5), ("by_label", "label", 4))
 
 

@@ -128,7 +128,8 @@ class Entry(Record):
 
 
 def floors_of(role: str) -> tuple[str, ...]:
-    """Return the agents without knowledge that a ranking of this role should show."""
+    """Return the scripted agents without knowledge of the query that a ranking of this role should
+    show."""
     return (application_of(role) or Application).baselines.floors
 
 
@@ -396,7 +397,8 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """Return the interval by queries in the summary of a run with repetitions."""
+    """Return the interval, computed by query, that the summary of a run with repetitions
+    contains."""
     try:
         low, high = map(float, json.loads(text or "null"))
     except (TypeError, ValueError):

@@ -41,7 +41,7 @@ _OUTCOMES = {
 }
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
-#: Columns of the table of pass^k, and the convention for invalid answers.
+#: Columns of the table of pass^k, and the note below it about answers that are not counted.
 REPEATED_HEAD = ("k answers, all solved safely", "Rate", "95 %", "Queries")
 REPEATED_NOTE = (
     "A query with fewer than k graded answers is not counted in the row of k. Invalid answers are "
@@ -215,8 +215,8 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name, with its middle replaced if it is too long, because names differ at the start
-    or end.
+    """Return a name; if it is too long, an ellipsis replaces its middle, because names differ at
+    the start or end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'

@@ -59,7 +59,8 @@ def dot_plot(
 ) -> str:
     """Return rows of dots, each row below its name, with whiskers for intervals.
 
-    Positions of dots are shares of the largest number of ``axis``; ``axis`` also contains the unit.
+    Positions of dots are fractions of the largest number on the ``axis``, which also contains the
+    unit.
     """
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
@@ -86,8 +87,8 @@ def plane(
 ) -> str:
     """Return a plot of points: series, then horizontal and vertical values.
 
-    The vertical axis is a rate, 0 to 100 %. Horizontal values are shares of the largest number of
-    ``axis``; ``axis`` also contains the unit.
+    The vertical axis is a rate, 0 to 100 %. Horizontal values are fractions of the largest number
+    on the ``axis``, which also contains the unit.
     """
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 

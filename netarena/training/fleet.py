@@ -4,9 +4,9 @@
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-By default there is one process per processor, but at most one per session. A single process is the
-caller's own. A session depends only on its orders, so results do not depend on the number of
-processes.
+By default there is one process per processor, but at most one per session. If there is only one
+process, it is the caller's own. The results of a session depend only on its orders, and not on the
+number of processes.
 """
 
 from __future__ import annotations

@@ -196,7 +196,8 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
 def choose(
     env: Any, given: int | None, before: int | None, tasks: int, options: dict[str, Any] | None
 ) -> tuple[int, int]:
-    """Return the seed (given, previous or random) and the task (given or random)."""
+    """Return the seed (the given, previous or a random one) and the task (the given or a random
+    one)."""
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:
         seed = int(env.np_random.integers(_SEEDS))

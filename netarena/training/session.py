@@ -275,8 +275,8 @@ class Session:
         return Acted(observation or "", sum(parts.values()), done, info)
 
     def _owe(self, parts: dict[str, float], *, done: bool) -> None:
-        """Move parts of the reward that reveal the world's state to ``_owed``; add them back at the
-        end."""
+        """Move the parts of the reward that reveal the world's state to ``_owed``. At the end of
+        the episode, add them to the reward."""
         for name in _HIDDEN:
             self._owed[name] = self._owed.get(name, 0.0) + parts.pop(name, 0.0)
         if done:

@@ -11,7 +11,7 @@ from itertools import groupby, islice
 
 from netarena.task.picture import Change, Difference, Link, Mark, Matrix, Topology, Turned
 
-#: A sign for each mark, so that a reader needs no colours.
+#: Mark -> a sign that distinguishes the mark without colours.
 SIGNS = {
     Mark.WORKS: "●",
     Mark.APART: "·",
@@ -37,7 +37,7 @@ MOST_LINES = 400
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
 #: Distance between a link and a line for its traffic.
 _APART = 4.0
-#: Maximum number of pieces of two texts that are compared.
+#: Maximum number of pieces (words or lines) that two compared texts may have together.
 MOST_PIECES = 300
 #: Number of unchanged lines around a change.
 _CONTEXT = 2
@@ -160,8 +160,8 @@ def plan(topology: Topology) -> Plan:
 
 
 def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]:
-    """Return the line of a link, from centre to centre, and lines next to it for traffic before
-    and after the step.
+    """Return the line of a link, from centre to centre, and a line next to it for its traffic
+    before and after the step.
 
     A link passes below boxes that are between its ends in one row.
     """
@@ -184,7 +184,8 @@ def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
-    """Return the pieces of a text in order, each with whether the other text also contains it.
+    """Return the pieces of ``text`` in order. Each has a flag that is true if ``other`` also
+    contains it.
 
     Pieces are words, or lines if the texts are long. A very long text is a single piece.
     """

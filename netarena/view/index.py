@@ -347,7 +347,7 @@ class Run:
         originals: set[str] = set()
         with open_regular(self._queries_path) as file:
             while line := file.readline(MOST_LINE_BYTES):
-                with suppress(ValidationError):  # a reader at this position reports the error
+                with suppress(ValidationError):  # ``tell`` reports that the query is missing
                     query = _QueryLine.model_validate_json(line)
                     if self.public:
                         self._sealed[query.id] = public_id(query.id, query.seed)
@@ -358,7 +358,7 @@ class Run:
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
-        # a replacement does not add a query
+        # queries that replace others do not count
         self._originals = len(originals - {""})
         self._queries_bytes = offset
 
@@ -391,7 +391,7 @@ class Run:
         self.header = event.header or self.header
         if event.event in {"assessment", "replaced"}:  # further queries may have been added
             self._read_more_queries()
-        if event.event == "anew":  # earlier content no longer counts
+        if event.event == "anew":  # the run was restarted, so its earlier episodes do not count
             with self._lock:
                 self._entries.clear()
                 self._names.clear()

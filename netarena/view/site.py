@@ -73,7 +73,7 @@ _OUTCOMES = {
 
 
 class Page(NamedTuple):
-    """The content of a path."""
+    """The response for a URL path."""
 
     kind: str
     content: bytes
@@ -339,8 +339,8 @@ class Site:
         )
 
     def _words(self) -> dict[str, Any]:
-        """Return the texts of all entries, and the length to which each is cut if they are too
-        long."""
+        """Return the texts of all entries. If they are too long, each is cut to the returned
+        length."""
         entries = self.library.entries
         texts = [entry.run.words(entry) for entry in entries]
         whole = sum(map(len, texts)) <= _MOST_WORDS

@@ -1,9 +1,10 @@
-"""Scripted operator that works through a checklist, as a baseline for the difficulty of queries. It
-knows only the prompts of its conversation. It lists the policies, takes the first wrong connection,
-and compares the policies at both ends with the documentation. It patches the first policy that
-differs from the documentation, the receiver's before the sender's. It reads plain labels and port
-numbers. It treats label expressions, other namespaces, address blocks, named ports and port ranges
-as different from the documentation.
+"""Scripted operator that works through a checklist, as a baseline for the difficulty of queries.
+
+The operator knows only the prompts of its conversation. It lists the policies, takes the first
+wrong connection, and compares the policies at both ends with the documentation. It patches the
+first policy that differs from the documentation, the receiver's before the sender's. It reads plain
+labels and port numbers. It treats label expressions, other namespaces, address blocks, named ports
+and port ranges as different from the documentation.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def _block(
 
 
 def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
-    """Yield changes for an application that no policy selects. The policy that is named after the
-    application then selects it.
+    """Yield changes for an application that no policy selects. Each makes the policy that is named
+    after the application select it.
     """
     labels = {"matchLabels": dict(plan.labels[app])}
     for name in plan.named_after(policies, app):

@@ -1,2 +1,2 @@
-"""Faults of policies: the methods that cause them, and combinations in which one fault hides
+"""Faults of policies: methods that cause faults, and combinations in which one fault hides
 another."""

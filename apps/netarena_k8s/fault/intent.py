@@ -36,14 +36,13 @@ from netarena_k8s.world.policy import EGRESS, INGRESS, Manifest, policy_types, s
 #: share of combinations in which one fault hides another, and share of such combinations in which
 #: the repair order matters
 _SHARE, _ORDERED = 0.7, 0.9
-#: maximum numbers of choices of policies, of draws of their intended specs, and of drafts for one
-#: policy
+#: maximum number of times that policies are chosen, that intended specs are drawn for one choice,
+#: and that a draft for one policy is drawn
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
-#: maximum numbers of draws of a method for one policy, and of draws of a fault that another fault
-#: hides
+#: maximum number of times that a method is drawn for one policy, and that a hidden fault is drawn
 _TRIES, _HIDDEN = 16, 8
-#: number of draws that test whether a kind applies to a policy, and of rounds that scale the odds
-#: of policies
+#: number of draws that test whether a kind applies to a policy, and number of rounds in which the
+#: odds of policies are scaled
 _PROBES, _SCALINGS = 2, 30
 #: Minimum number of policies with the form of each kind. If only one policy had this form, a script
 #: that repairs the form would find the fault without the documentation.
@@ -416,8 +415,8 @@ class _Source:
         """
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name in odds.keys() - taken]
-        # Sorting by exponential times puts each policy first with a probability in proportion to
-        # its odds.
+        # Sorting by exponentially distributed times puts each policy first with a probability in
+        # proportion to its odds.
         free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
         for policy in free:
             for _ in range(_CHANCES):

@@ -29,8 +29,8 @@ from netarena_k8s.world.policy import selects
 #: share of combinations in which one fault hides another, and share of such combinations in which
 #: the repair order matters
 _SHARE, _ORDERED = 0.8, 0.6
-#: maximum numbers of attempts to add one fault or draw a hiding fault, to draw the hidden fault,
-#: and to draw a combination
+#: maximum numbers of attempts: to add one fault or draw a hiding fault; to draw the hidden fault;
+#: to draw a combination
 _PARTS, _HIDDEN, _STARTS = 60, 25, 8
 #: kinds that break many connections of one application
 _WIDE = (

@@ -1,4 +1,4 @@
-"""Faults of large worlds: the kinds of ``table``, but with wrong values that are right in other
+"""Faults of large worlds: the kinds of ``table``, but the wrong values occur correctly in other
 policies.
 
 No label is mistyped and no port is unknown, so no value looks wrong by itself. Only the

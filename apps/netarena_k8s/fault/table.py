@@ -28,8 +28,8 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: number of draws of one part of a combination before the combination is started again, and number
-#: of such starts before the search ends
+#: number of draws of one fault of a combination before the combination is started again, and number
+#: of starts before the search ends
 _TRIES, _STARTS = 60, 6
 #: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")
@@ -616,7 +616,8 @@ CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,
     frozenset(frozenset((kind, "add_egress")) for kind in PAPER_KINDS[:4]),
-    # kinds with similar masks; those of the last group break the connections of one rule
+    # Groups of kinds with similar effects. The kinds of the last group break the connections of one
+    # rule.
     (
         _OPENING_GROUP,
         _WIDE_GROUP,
@@ -751,7 +752,7 @@ def sound(world: World, faults: Sequence[Fault], *, strict: bool = False) -> boo
     A repair order is permitted if each fault comes after the faults in its ``after``. As in
     grading, a step is safe if no intended connection stops working, and if it opens only traffic
     that the intended or the complete faulty state allows. With ``strict``, a step that closes an
-    opening may not lose what worked only through it either.
+    opening may not stop the connections that worked only through this opening either.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
     # Sets of faults that may remain during repair. If a fault is repaired, all faults that must be
@@ -785,7 +786,8 @@ def harms(wanted: int, before: int, after: int) -> int:
 
 
 def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) -> bool:
-    """Return whether the harm of a repair is only the loss of what worked through an opening.
+    """Return whether a repair does no harm except to connections that worked only through an
+    opening.
 
     ``before`` and ``after`` are the faults that are present before and after the repair.
     """
@@ -797,7 +799,7 @@ def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) ->
 
 
 def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Return the faults with only those prerequisites (``after``) without which a repair does
+    """Return the faults without the prerequisites (``after``) that are not needed to prevent
     harm."""
     by_policy = {fault.policy: fault for fault in faults}
     return tuple(
@@ -815,8 +817,8 @@ def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:
 
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
-    """Return whether repairs in this order do harm: they open a pair, or break a pair or stop
-    another connection that does not work only through a closed opening."""
+    """Return whether repairs in this order do harm: they open a pair, or stop a connection.
+    Connections that worked only through an opening that a repair closes do not count."""
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:

@@ -120,8 +120,8 @@ class RealCluster(Cluster):
         async with self._starting:
             if self._api is not None:
                 return
-            # A caller that waited for a failed start gets the same error instead of a second
-            # attempt.
+            # A caller that waited while another start failed gets the same error instead of a
+            # second attempt.
             if self._failure is not None and self._failure[0] > called:
                 raise self._failure[1]
             self._api = await Api.connect(self._context)

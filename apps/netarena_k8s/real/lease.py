@@ -1,9 +1,9 @@
 """Lease of a namespace that the config names: a ConfigMap that records the holder and its objects.
 
-All of NetArena's objects except policies have its label. Policies look the same on every cluster,
-because agents read them; the lease lists their names. The lease is created before the first policy
-and deleted after the last one. In a namespace that the reference implementation has set up,
-NetArena replaces the objects of its Online Boutique and changes no other object.
+All objects that NetArena creates, except policies, have NetArena's label. Policies look the same on
+every cluster, because agents read them; the lease lists their names. The lease is created before
+the first policy and deleted after the last one. In a namespace that the reference implementation
+has set up, NetArena replaces the objects of its Online Boutique and changes no other object.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from netarena_k8s.world.policy import Manifest
 DISAGREE_S = 10.0
 #: Maximum time for each trial, in which only the agent's policies can cause a difference. If the
 #: difference remains in all trials, it counts as an agent failure. An outage of the network plug-in
-#: would have to affect every trial, and the last trial gives a slow plug-in enough time.
+#: has this effect only if it affects every trial. The last trial gives a slow plug-in enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
 #: Time limit for the network plug-in to apply the agent's policies, as a multiple of its time for
 #: the intended policies.

@@ -21,12 +21,13 @@ from netarena_k8s.source.varied import key_of, pod_port
 from netarena_k8s.world.model import App, Policy, World, count_entries
 
 Rule: TypeAlias = dict[str, Any]
-#: number of applications per decoy rule, and per decoy policy
+#: number of applications for which there is one decoy rule, and for which there is one decoy policy
 _RULE_OF, _POLICY_OF = 2, 6
 #: minimum number of characters of a dump of all policies, above the 64 KiB of output that an agent
 #: gets
 _DUMP_CHARS = 72_000
-#: characters of kubectl's YAML per character of compact JSON, and additional characters per policy
+#: number of characters of kubectl's YAML per character of compact JSON, and number of additional
+#: characters per policy
 _PER_CHAR, _PER_POLICY = 1.3, 260
 #: maximum number of entries of a policy to which a rule is added
 _ROOM = 80

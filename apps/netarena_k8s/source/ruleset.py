@@ -26,16 +26,16 @@ Rule: TypeAlias = dict[str, Any]
 Leaving: TypeAlias = Literal["open", "shared", "own"]
 #: maximum number of entries of one policy; the cluster accepts a few more
 MOST_ENTRIES = 70
-#: share of grants to groups whose ingress side is one policy for the whole group
+#: share of grants to groups whose ingress rules are in one policy for the whole group
 _SHARED = 0.4
 #: Share of each form of rule that names a whole group, in a world with ``_LARGEST`` applications.
 #: The share is proportional to the number of applications, so smaller worlds list more applications
-#: one by one. The output of one command is therefore never large enough for all policies.
+#: one by one. All policies together therefore never fit into the output of one command.
 _TOGETHER, _LARGEST = 0.25, 60
-#: maximum number of applications of a world in which a group may be written by excluding all other
-#: applications, and the share of such groups
+#: maximum number of applications of a world in which a rule may select a group by excluding all
+#: other applications, and the share of such rules
 _FEW, _INVERTED = 40, 0.06
-#: share of the groups written one by one whose members are peers of a single rule
+#: share of the groups listed by application whose members are peers of a single rule
 _LISTED = 0.2
 
 

@@ -124,7 +124,7 @@ class _Rule:
 
 
 class _Policy:
-    """A parsed policy; ``kept`` is whether a book caches it."""
+    """A parsed policy; ``kept`` is true if a book caches it."""
 
     def __init__(
         self, namespace: str, spec: Manifest, pods: Iterable[Endpoint], *, kept: bool

@@ -240,7 +240,8 @@ class Filling:
                     self._about[item].append(request)
 
     def units(self) -> list[tuple[int, ...]]:
-        """Return the items in units that share a bin: those of ``together``, and single items."""
+        """Return units of items that must share a bin: the items of each ``together``, and single
+        items."""
         root = list(range(len(self.model.items)))
 
         def find(item: int) -> int:
@@ -308,7 +309,7 @@ class Filling:
         return True
 
     def wanted(self, unit: Iterable[int]) -> set[int]:
-        """Return the bins of the requests that want enough of their items in some bins."""
+        """Return the bins of the ``at_least`` requests about items of ``unit``."""
         about = (request for item in unit for request in self._about[item])
         return {b for request in about if request["rule"] == "at_least" for b in request["bins"]}
 
@@ -354,7 +355,7 @@ def fill(
         if _FIRST[when] == "order":
             return when, number, step
         if _FIRST[when] == "at_least":
-            # the largest units come last, because some units may be outside
+            # the largest units come last, because some units may be outside these bins
             return when, len(choices[unit]), _size(model, unit), rank(unit)
         return when, len(choices[unit]), -_size(model, unit), rank(unit)
 
@@ -395,9 +396,9 @@ def numbered(requests: Iterable[dict[str, Any]], rng: random.Random) -> list[dic
 def replaced(
     requests: Sequence[dict[str, Any]], rule: str, place: int, blocking: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the requests after ``blocking`` has replaced one of the same rule, and the id.
+    """Return the requests with ``blocking`` in place of one of the same rule, and the id of both.
 
-    ``place`` is the index, modulo their number, of the replaced request among those of ``rule``.
+    Among the requests of ``rule``, the one at index ``place`` (modulo their number) is replaced.
     """
     same = [number for number, request in enumerate(requests) if request["rule"] == rule]
     number = same[place % len(same)]

@@ -3,7 +3,7 @@
 The planted waves use up nearly all technician minutes. For the fewest waves, the bound is the total
 of the minutes divided by the minutes of a wave, rounded up. For weighted urgency, the bound is the
 cost of the best schedule that may split switches, in order of weight per minute. Both bounds ignore
-the first waves for which switches are ready.
+when switches become ready.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ _WORDS = ("switch", "wave")
 #: Number of requests of each rule.
 _REQUESTS = {"only": 5, "apart": 5, "order": 5, "at_least": 5}
 _RULES = tuple(_REQUESTS)
-#: Minutes and benches of the switches that a request keeps in a window, in percent of the window's.
+#: Maximum needs of the switches that a request restricts to a window of waves, in percent of the
+#: window's minutes and benches.
 _FULL_PCT = 95
 #: Number of samples of switches for a request.
 _DRAWS = 6
 #: Maximum number of samples to find the switches of a blocking request.
 _SAMPLES = 6_000
-#: Number of samples without a plan that ``apart`` and ``order`` choose from, by their lateness.
+#: Number of samples without a plan from which a blocking ``apart`` or ``order`` is chosen by
+#: lateness.
 _NEAREST = 60
 
 #: Minutes and benches of a switch.
@@ -116,7 +118,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
-    """Place switches by ``rank`` in the earliest wave, after those that must be in few waves.
+    """Place switches by ``rank``, each in the earliest wave, after those that must be in few waves.
 
     The switches of ``only`` and ``at_least`` nearly fill their waves, so that all plans for each of
     these requests are tried.
@@ -189,7 +191,8 @@ def _draw(
 
 
 def _fits(places: Sequence[Place], waves: int) -> bool:
-    """Return whether random switches can be dealt to waves with one switch of each block."""
+    """Return whether random switches can be dealt to waves without two switches of one block in a
+    wave."""
     sizes = Counter(place.block for place in places)
     # half of the waves stay without the largest block, so that few exchanges are needed
     return len(places) >= 240 and len(sizes) >= 8 and 2 * max(sizes.values()) <= waves
@@ -225,7 +228,7 @@ def _requests(
     data: Data,
     rng: random.Random,
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted waves of switches satisfy, each with some slack.
+    """Return requests that the planted ``waves`` (lists of switches) satisfy, each with some slack.
 
     ``windows`` has the first and last wave of each ``only``, then of each ``at_least``. No switch
     is in two requests.
@@ -273,9 +276,11 @@ def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int
 def _filling(
     names: Sequence[str], needs: Mapping[str, _Needs], waves: int, rng: random.Random
 ) -> list[str]:
-    """Return random names that need most of what ``waves`` waves have, but not all.
+    """Return random switches that need most, but not all, of the minutes and benches of ``waves``
+    waves.
 
-    The sample that needs most is used, so that other switches of this number often do not fit.
+    The sample with the largest needs is used, so that other sets of as many switches often do not
+    fit.
     """
     weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
@@ -351,10 +356,10 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied with the data of its switches.
+    """Return requests, one of which no schedule can satisfy because of the data of its switches.
 
-    The blocking request has the number of switches, the window's length, the gap and the limit of a
-    request of the instance. Its switches are drawn first, so that it can have any of them. The
+    The blocking request copies the number of switches, the window's length, the gap and the limit
+    of a request of the instance. Its switches are drawn first, so that it can have any of them. The
     other requests are then drawn from the remaining switches, so that no switch is in two requests.
     """
     data = instance.data
@@ -386,12 +391,12 @@ def _block(
 def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
     """Return switches that cannot keep the gap in the window of ``old``.
 
-    Their number is that of ``old``, and they are ready nearly as late.
+    There are as many of them as in ``old``, and they become ready nearly as late.
     """
     ready, number = _ready(data), len(old["switches"])
     first, last = old["waves"]
     usual = _lateness([ready[name] for name in old["switches"]], first)
-    # no switch is too late for the window
+    # every single switch is ready in time for the window
     usable = [name for name, wave in ready.items() if wave <= last]
     late = [name for name in usable if ready[name] > first]
     samples: list[tuple[int, list[str]]] = []
@@ -410,7 +415,8 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 
 def _lateness(ready: Sequence[int], first: int) -> int:
-    """Return the number of waves from the first one until all switches are ready, summed up."""
+    """Return by how many waves switches become ready after wave ``first``, summed over the
+    switches."""
     return sum(max(0, wave - first) for wave in ready)
 
 
@@ -427,10 +433,12 @@ def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int
 
 
 def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Return switches of which too many do not fit into the waves of ``old``.
+    """Return switches that do not fit into the waves of ``old``, even without those that may be
+    outside.
 
-    They are drawn like those of ``old``, but from random switches instead of those of its waves.
-    They need at most 4 % more than those of ``old``, and no more of them are late or of one block.
+    They are drawn like the switches of ``old``, but from all switches instead of those in its
+    waves. They need at most 4 % more than those of ``old``. As many of them become ready after the
+    waves, and no more of them are in one block.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))
@@ -488,7 +496,7 @@ def _packs(
             if entry["ready"] > first + wave:
                 continue
             if alike and empty and not blocks[wave]:
-                continue  # all empty waves are alike
+                continue  # all empty waves are equivalent
             empty = empty or not blocks[wave]
             if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
                 continue

@@ -159,7 +159,7 @@ def _violations(
 
 
 def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str | None]) -> str:
-    """Return how demands break a request; demands without a spine switch break nothing."""
+    """Return how demands violate a request; demands without a spine switch violate nothing."""
     mark, rule = request["id"], request["rule"]
     used = {
         name: spine
@@ -260,8 +260,8 @@ def _spreads(
 ) -> bool:
     """Return whether the demands of a ``spread`` request can keep its limit in each spine block.
 
-    Demands with a spine switch in ``spines`` stay there. Links are not limited. Other requests are
-    always kept.
+    Demands with a spine switch in ``spines`` stay there. The capacity of links is ignored. The
+    result is true for requests of other rules.
     """
     if request["rule"] != "spread":
         return True
@@ -514,7 +514,8 @@ def _requests(
         away, others = _apart_from(network, free, shut)
         in_block: dict[str, int] = {}
         chosen = []
-        # as many demands without paths over the block ``shut`` as the other blocks may have
+        # as many demands without a path over the block ``shut`` as the limit allows in the other
+        # blocks
         for name in (*away, *others):
             block = blocks[spine[name]]
             if len(chosen) < members and in_block.get(block, 0) < limit:
@@ -525,7 +526,8 @@ def _requests(
 
 
 def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
-    """Return a spine block, and a number of demands that the others cannot have within a limit."""
+    """Return a spine block, a number of demands and a limit. The other blocks together cannot take
+    this number of demands within the limit."""
     names = sorted(set(blocks.values()))
     limit = rng.randrange(*_SPREAD)
     members = rng.randrange((len(names) - 1) * limit + 1, len(names) * limit + 1)
@@ -533,7 +535,7 @@ def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, in
 
 
 def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[list[str], list[str]]:
-    """Return the demands that have no path over a spine block, and the others."""
+    """Return the demands that have no path over ``block``, and the other demands."""
     reached = {name: network.reached[network.demand_of[name]] for name in names}
     return (
         [name for name in names if block not in reached[name]],
@@ -544,10 +546,10 @@ def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[li
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied with any paths.
+    """Return requests, one of which no paths can satisfy.
 
-    The blocking request has the numbers of demands and spine switches and the limit of a request of
-    the instance. Its demands are drawn first, so that it can have any of them. The other requests
+    The blocking request has as many demands and spine switches as a request of the instance, and
+    the same limit. Its demands are drawn first, so that it can have any of them. The other requests
     are then drawn from the remaining demands, so that no demand is in two requests.
     """
     data = instance.data
@@ -577,7 +579,8 @@ def _unsatisfiable(
     found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
     members, names = len(old["demands"]), sorted(reach)
     if old["rule"] == "spread":
-        # one demand more than the other spine blocks may have has no path over a spine block
+        # So many demands have no path over one spine block that the other blocks exceed their
+        # limit.
         blocks = sorted(set(network.spine_block.values()))
         away, others = _apart_from(network, names, rng.choice(blocks))
         more = (len(blocks) - 1) * old["limit"] + 1
@@ -594,7 +597,7 @@ def _unsatisfiable(
         if len(local) < members:
             return None
         chosen = rng.sample(local, members)
-        # these demands cannot use any of the listed spine switches
+        # ``far`` are the demands that cannot use any of the listed spine switches
         far = chosen[: old.get("limit", 0) + 1]
         shut = frozenset.union(*map(reach.__getitem__, far))
         open_ = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
@@ -700,7 +703,7 @@ def _fits(places: Sequence[Place]) -> bool:
             inside[place.block] = inside.get(place.block, 0) + 1
     large = sum(count >= _SWITCHES for count in inside.values())
     spines = Counter(place.block for place in places if place.spine)
-    # without any one of the spine blocks, there are enough spine switches for a block's links
+    # without any single spine block, there are enough spine switches for a block's links
     enough = max(spines.values(), default=0) <= _SPINES - _REACHED
     return large >= _BLOCKS and spines.total() >= _SPINES and enough
 

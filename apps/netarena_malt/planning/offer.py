@@ -334,9 +334,10 @@ def _rivals(data: Data) -> dict[str, list[str]]:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that needs or incompatible pairs make impossible.
+    """Replace a request of ``rule`` with one that no plan satisfies, because of the needs or of
+    incompatible offers.
 
-    Its limit and its number of offers stay, or are as similar as possible.
+    Its limit and its number of offers stay the same, or change as little as possible.
     """
     data = instance.data
     about = _about(data)
@@ -349,7 +350,7 @@ def _block(
         }
         usual = len(elsewhere.intersection(old["offers"]))
         samples = [_conflicting(data, len(old["offers"]), limit, rng) for _ in range(_SAMPLES)]
-        # nearly as many of its offers are in other requests
+        # the sample that has nearly as many offers in other requests as the replaced request
         listed = min(
             (one for one in samples if one is not None),
             key=lambda one: abs(len(elsewhere.intersection(one)) - usual),

@@ -107,7 +107,8 @@ def is_proven(reference: int, bound: int) -> bool:
 
 
 def quality_of(objective: int, reference: int, greedy: int) -> float:
-    """Return how much of the greedy plan's excess a plan avoids: 1 equals the reference.
+    """Return the share of the greedy plan's excess over the reference that a plan avoids. It is 1
+    for a plan that is as good as the reference.
 
     The result is in [0, MOST_QUALITY], rounded to four decimals.
     """

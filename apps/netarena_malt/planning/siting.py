@@ -39,7 +39,7 @@ _RACKS = 20
 _NEW_SWITCHES = 140
 _SPARE_RACKS = 2
 _PLACE_RESOURCES = ("watts", "rack units", "uplinks")
-#: Their keys in the data.
+#: Keys of these resources in the data.
 _KEYS = ("watts", "units", "uplinks")
 
 
@@ -132,7 +132,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # a closed depot has room for random switches, so that its size does not mark it as closed
+        # a closed depot has room for random switches, so that its size does not reveal that it is
+        # closed
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
@@ -275,8 +276,8 @@ def _requests(
 ) -> list[dict[str, Any]]:
     """Return requests that the planted plan satisfies; no switch is in two requests.
 
-    ``bins`` are the usual and the expensive ones. The requests name all usual bins alike, so that
-    they do not show which ones the planted plan uses.
+    ``bins`` are the usual and the expensive ones. The requests list random usual bins, so that they
+    do not reveal which of them the planted plan uses.
     """
     usual, spare = bins
     free = rng.sample(sorted(planted), len(planted))
@@ -324,10 +325,10 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests of which one cannot be satisfied in the bins of its switches.
+    """Return requests, one of which cannot be satisfied with the bins that its switches may use.
 
-    The blocking request has the numbers of switches and bins and the limit of a request of the
-    instance. Its switches are drawn first, so that it can have any of them. The other requests are
+    The blocking request has as many switches and bins as a request of the instance, and the same
+    limit. Its switches are drawn first, so that it can have any of them. The other requests are
     then drawn from the remaining switches, so that no switch is in two requests.
     """
     data = instance.data
@@ -423,7 +424,8 @@ def _first_rack(data: Data) -> Plan | None:
 
 
 def _request_lines(word: str, uses: str, use: str, rng: random.Random | None) -> tuple[str, ...]:
-    """Return the rules of requests; ``uses`` and ``use`` are verbs before the depot or rack."""
+    """Return the descriptions of the rules. ``uses`` and ``use`` are the verb, in singular and
+    plural, before the depot or rack."""
     return (
         f"apart: no two of the request's `switches` {use} the same {word}.",
         f"together: all of the request's `switches` {use} the same {word}.",

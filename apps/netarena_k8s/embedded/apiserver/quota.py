@@ -12,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Processor seconds that an episode gets per second of real time, and the most that it can save up.
-#: A kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one processor.
+#: Processor seconds that an episode gets per second of real time, and the maximum that it can save
+#: up. A kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one
+#: processor unused.
 PART, AT_ONCE_S = 0.1, 1.0
 
 

@@ -105,7 +105,7 @@ class MistypedError(Exception):
 class Shaped:
     """An object as the API stores it, and the dropped fields, such as ``unknown field "spec.x"``.
 
-    ``hollow`` is whether an empty list or map was dropped from the spec. The API compares objects
+    ``hollow`` is true if an empty list or map was dropped from the spec. The API compares objects
     before it drops empty values, so it counts each such request as a change.
     """
 

@@ -161,7 +161,7 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return flaws for changes of metadata fields that only a deletion may make."""
+    """Return flaws for changes of metadata fields that only a deletion may change."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

@@ -308,7 +308,7 @@ def _change(
 ) -> Answer:
     """Store the new form of ``old``.
 
-    ``owners`` (server-side apply only) are the object's new field managers. ``hollow`` is whether
+    ``owners`` (server-side apply only) are the object's new field managers. ``hollow`` is true if
     an empty list or map was dropped from the sent object.
     """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse

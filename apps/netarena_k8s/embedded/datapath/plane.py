@@ -327,7 +327,7 @@ def _pod(told: dict[str, Any]) -> Pod:
 
 
 def _settle(route: IPRoute, links: Sequence[int]) -> None:
-    """Wait until the kernel has processed the carrier of these links.
+    """Wait until the kernel has processed the carrier change of these links.
 
     Until then, for up to a second, the kernel drops packets that the links send. From Linux 6.4 on,
     querying a link triggers the processing. Raises OSError.
