@@ -69,7 +69,8 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and faults for which it has room, redrawing networks without room."""
+    """Return a network and the faults drawn for it; a network without room for the faults is
+    redrawn."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -88,7 +89,8 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return a fault of each kind and the network, or None if it has no room for the combination.
+    """Return a fault of each kind and the network, or None if the network has no room for the
+    faults.
 
     If the network has a reserve, locks that resemble the faults isolate it.
     """
