@@ -1,7 +1,8 @@
-"""Prompt of a change request: the documentation today and after the changes, and the request.
+"""Prompt of a change request: today's documentation, the documentation after the changes, and the
+request.
 
-The documentation after the changes lists what differs from today's. It holds if all changes are
-made except those that must be refused.
+The documentation after the changes lists only differences from today's documentation. It describes
+the network after all changes have been made, except the changes that must be refused.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def requests(plan: Plan) -> Iterator[str]:
 
 
 def _afterwards(case: Case) -> Iterator[str]:
-    """Yield the lines about the time after the changes."""
+    """Yield the lines of the documentation after the changes."""
     yield "Today's documentation still applies, with these exceptions:"
     yield from (f"- {line}" for line in differences(case.of_today.wanted, case.wanted))
     yield from (f"- {line}" for line in moved(case.world, case.goal))
@@ -71,7 +72,7 @@ def _afterwards(case: Case) -> Iterator[str]:
 
 
 def differences(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield what the documentation ``after`` states otherwise than ``before``, in words."""
+    """Yield sentences about the differences between the documentation ``before`` and ``after``."""
     wrong = misfits(before, after)
     gained = [fact for fact in wrong if after.get(fact) in {WORKS, STANDS}]
     lost = [fact for fact in wrong if after.get(fact, FAILS) == FAILS]
@@ -100,7 +101,7 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
 
 
 def _tell_full(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield the pairs whose pings of full size change although their small pings do not."""
+    """Yield lines about pairs whose full-size pings change although their small pings do not."""
     fail_before, fail_after = only_small(before), only_small(after)
     lost = [fact for fact in fail_after if fact not in fail_before]
     gained = [fact for fact in fail_before if after.get(fact) == WORKS]
@@ -115,7 +116,7 @@ def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterato
 
 
 def _backups(case: Case) -> Iterator[str]:
-    """Yield the backup paths that differ from those of today."""
+    """Yield lines about backup paths that differ from today's backup paths."""
     today = case.of_today.backups
     for pair in today:
         if pair not in case.backups:

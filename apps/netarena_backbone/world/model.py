@@ -315,7 +315,7 @@ class World(Record):
     zones: tuple[Zone, ...]
     outsiders: tuple[Outsider, ...]
     offers: tuple[Offer, ...]
-    #: Router that selected traffic must pass, and pairs of machines whose paths are documented.
+    #: Router that certain traffic must pass, and pairs of machines whose paths are documented.
     firewall: str
     ways: tuple[tuple[str, str], ...]
     #: Size of the largest IP packet that each documented path must carry without fragmentation.

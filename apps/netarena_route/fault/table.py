@@ -22,8 +22,8 @@ KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, *
 ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
-#: Groups of kinds with similar masks: faults on the router break pairs of subnets, faults on hosts
-#: break pairs of one host.
+#: Groups of kinds whose faults break similar sets of pairs: faults on the router break pairs of
+#: subnets, faults on hosts break pairs of one host.
 ALIKE: tuple[tuple[str, ...], ...] = ((*PAPER, *ROUTER), tuple(HOST))
 #: The paper's ten pairs of kinds.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
