@@ -86,8 +86,8 @@ _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
 _METRICS = (2, 10, 50, 300)
-#: Kind of fault -> methods that contain changes without any effect in some worlds. Each method is
-#: tried with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` of its changes.
+#: Kind of fault -> methods with changes that have no effect in some worlds. Each method is tried
+#: with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` of its changes.
 _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_cost": ("high", "low", "high_both"),
@@ -722,7 +722,7 @@ class _Draft:
         )
 
     def _draw_policies(self) -> None:
-        """Draw which zones may access each zone, and the filters that enforce this policy.
+        """Draw the zones that may access each zone, and the filters that enforce this policy.
 
         The filters are on the routers to which the zone's hosts are connected.
         """

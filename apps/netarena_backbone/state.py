@@ -255,9 +255,9 @@ class _Step:
     def is_forbidden(self, fact: Fact, value: str | None) -> bool:
         """Return whether we announce a route to an AS that must not have it.
 
-        Peers and upstreams must not have a route that another peer or upstream is on the path of,
-        whatever the prefix, nor a prefix outside our block as if it were ours. No AS must have a
-        prefix that it is not documented to receive from us.
+        A peer or upstream must not receive a route with another peer or upstream on its path, even
+        if the prefix is documented. It must not receive a route that we originate for a prefix
+        outside our block either. No AS may receive a prefix from us that is not documented for it.
         """
         if value is None or not self._is_ours(fact):
             return False
@@ -282,7 +282,7 @@ class _Step:
         return IPv4Network(prefix).subnet_of(IPv4Network(self._world.block))
 
     def _is_ours(self, fact: Fact) -> bool:
-        """Return whether a route is one that a router of ours sends."""
+        """Return whether one of our routers sends a route."""
         return fact.sort == "route" and fact.target.partition(" from ")[2] in self._own
 
     def _others_on(self, path: str) -> set[int]:

@@ -1,6 +1,6 @@
-"""Each fault method breaks exactly what its formula says on a real network.
+"""On a real network, each fault method breaks exactly the pairs that its formula predicts.
 
-Its repair restores the intended state.
+The method's repair restores the intended state.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ def forget_peak_kib() -> int:
 async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     """The delay is measured as CPU time, which other processes do not affect.
 
-    It includes C code that blocks all threads.
+    The delay includes C code that blocks all threads.
     """
     limits = PythonLimits()
     request: JsonValue = {

@@ -1,10 +1,10 @@
 """Attacks on the Python sandbox: what an attack observes, and that the next answer is right.
 
 The next answer is a child of the same warm process. Each attack is one answer, run by a guest like
-an application's: networkx, and a graph in the context. Its code defines ``main()``. The return
-value, or the status with which the answer ended, is compared with the expected value. ``attempt(f,
-...)`` returns "denied" if the system refused, otherwise the name of the exception or ``["possible",
-...]``.
+that of an application, with networkx and with a graph in the context. The code of an attack defines
+``main()``. The return value, or the status with which the answer ended, is compared with the
+expected value. ``attempt(f, ...)`` returns "denied" if the system refused, otherwise the name of
+the exception or ``["possible", ...]``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Commands that turn one world into another, derived from their two renderings.
 
-A fault is an edit of a world. Its injection turns the fault-free world into the edited world, and
-its repair does the reverse. Injection and repair have one command line per machine that differs.
-The commands of a requested change turn the world that is documented today into its target.
+A fault is an edit of a world. The fault's injection turns the fault-free world into the edited
+world, and its repair does the reverse. Injection and repair have one command line per machine that
+differs. The commands of a requested change turn the world that is documented today into its target.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 places that carry no traffic now, and the methods of this module. Whether a change has the property
 is computed for each world (``table.Room.is_latent``).
 
-Faults that end an adjacency or a documented session do not belong to them, because adjacencies and
-sessions are always tested, on backup links too.
+Methods that end an adjacency or a documented session are left out, because adjacencies and sessions
+are always tested, on backup links too.
 """
 
 from __future__ import annotations

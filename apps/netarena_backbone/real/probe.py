@@ -53,7 +53,8 @@ _TIME = struct.Struct("=qq")
 _SOURCE = slice(12, 16)  # of an IPv4 header
 _SEQUENCES = 1 << 16
 _ETH_P_ALL, _SOL_PACKET, _PACKET_STATISTICS = 0x0003, 263, 6
-#: Numbers of packets that passed a packet socket's filter, and of those that were dropped since.
+#: Number of packets that passed a packet socket's filter since the last query, and number of these
+#: packets that were dropped.
 _STATISTICS = struct.Struct("=II")
 _LEAST_BUFFER_BYTES = 1
 _PACKET_TYPE = 0xFFFFF000 + 4  # position of a packet's type in filters

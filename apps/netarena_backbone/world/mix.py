@@ -690,8 +690,8 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         route_map_out=f"{short}-OUT",
         **limits,
     )
-    # FRR accepts connections from the address of a known peer at any of its own addresses. This
-    # session would then compete with the session that is in use.
+    # FRR accepts connections from the address of a known peer at any of the router's own addresses.
+    # This session would then compete with the session that is in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
     last = PrefixEntry(seq=20, verdict=rng.choice(("deny", "permit")), prefix="0.0.0.0/0", le=24)

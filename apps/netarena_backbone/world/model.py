@@ -19,7 +19,7 @@ from netarena_backbone.world.lab_spec import Protocol
 
 Verdict: TypeAlias = Literal["permit", "deny"]
 NetworkType: TypeAlias = Literal["point-to-point", "broadcast"]
-#: Relation of another autonomous system to ours.
+#: Relation of another autonomous system to our AS.
 Kind: TypeAlias = Literal["upstream", "peer", "customer"]
 
 BACKBONE_AREA = "0"
@@ -192,7 +192,7 @@ class Rule(Record):
 
 
 class Router(Record):
-    """A router of ours or of another AS, with all its settings."""
+    """One of our routers or a router of another AS, with all its settings."""
 
     name: str
     asn: int
@@ -282,7 +282,7 @@ class Zone(Record):
 
 
 class Outsider(Record):
-    """Another autonomous system: its router, its relation to ours, and its announced prefixes."""
+    """Another autonomous system: its router, its relation to our AS, and its announced prefixes."""
 
     router: str
     kind: Kind

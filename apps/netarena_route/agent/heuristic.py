@@ -75,7 +75,7 @@ class Plan:
     #: table per interface.
     denies: bool
     tabulates: bool
-    #: Machines that are isolated by design, in any manner.
+    #: Machines that are isolated by design, with any kind of setting.
     reserve: frozenset[str] = frozenset()
     #: Whether the router ignores pings by design.
     silent: bool = False

@@ -349,7 +349,8 @@ class _Draw:
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Return whether a fault would break all pairs of two subnets without their separation."""
+        """Return whether a fault would break all pairs of two subnets if they were not
+        separated."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
             for pair in _between(self.plan, *ends)
