@@ -266,8 +266,8 @@ def drawn(index: int) -> Query:
 
 
 def after(query: Query, replies: Sequence[str]) -> Judgement:
-    """Return the judgement of the contingencies of a live world, which are tried after an agent's
-    replies."""
+    """Send an agent's replies to a live world, try its contingencies, and return their
+    judgement."""
 
     async def run() -> Judgement:
         async with APPLICATION:

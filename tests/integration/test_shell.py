@@ -111,7 +111,7 @@ def test_kernel_wide_counters_are_masked() -> None:
     )
     shown, processors, *_ = seen.output.splitlines()
     assert int(processors) == len(os.sched_getaffinity(0))
-    # only zeros, the numbers of processors and constants of the formats
+    # the files contain only zeros, numbers of processors, and constants of their formats
     assert not re.search(r"[2-9]\d{2}", shown), shown
     assert seen.exit != 0
 

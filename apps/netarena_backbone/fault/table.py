@@ -314,7 +314,7 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return ``number`` faults of any kinds, of which some must wait for others.
+    """Return ``number`` faults of any kind, some of which must wait for others.
 
     Faults are drawn in pairs in which one fault waits for the other. If ``number`` is odd, the last
     fault is related to an earlier fault. Otherwise the faults have the properties that ``draw``

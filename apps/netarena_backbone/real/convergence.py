@@ -633,8 +633,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
         state = str(row.get("state", ""))
-        # One end may regard a session as established until the hold time ends, again and again, if
-        # the other end receives none of its packets.
+        # If the other end receives none of its packets, one end may repeatedly regard a session as
+        # established until the hold time ends.
         here, there = _end(more)
         up = state == _ESTABLISHED and (not here or (there, here) in look.ends)
         due = [

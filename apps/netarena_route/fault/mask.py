@@ -1,4 +1,4 @@
-"""Draws a given number of faults of any kinds, which may hide or depend on each other.
+"""Draws a given number of faults of any kind, which may hide or depend on each other.
 
 Tickets use these faults. In addition to faults that break pairs, two kinds of faults open pairs. If
 a *guard* is missing, two subnets are no longer separated, or a reserve host is no longer isolated
