@@ -71,7 +71,7 @@ _CONTINGENCY_S = 25.0
 #: a failed contingency again.
 _RESERVE_S = 40.0
 
-#: Computed worlds with some of a query's faults.
+#: Cached rooms: computed worlds with some of a query's faults.
 _ROOMS: Kept[table.Room] = Kept(8)
 #: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
@@ -105,7 +105,8 @@ class _Baselines(NetworkBaselines):
         return self._made(query, partial(order.push, rng=rng))
 
     def _made(self, query: Query, find: Callable[[Plan], list[Left]]) -> list[str]:
-        """Return the replies that make the requested changes in an order; empty without any."""
+        """Return the replies that make the requested changes in the order of ``find``; empty if no
+        changes are requested."""
         plan = case_of(query).plan
         if plan is None:
             return []
@@ -167,8 +168,8 @@ class _Tickets(NetworkTickets):
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         """Return the faults that still exist at the end, including faults that no test detects.
 
-        In a change request, also requested settings that are missing, and refused changes that were
-        made.
+        In a change request, the result also contains requested settings that are missing, and
+        changes that had to be refused but were made.
         """
         plan = case_of(query).plan
         if plan is not None:
@@ -207,21 +208,23 @@ class Backbone(NetworkApplication):
 
     @property
     def recorded_name(self) -> str:
-        """Return "route", because backbones were once a world of route and keep their ids."""
+        """Return "route", because backbones were once a world of route, and their ids must not
+        change."""
         return "route"
 
     def look(self, query: Query) -> str:
         return solution.look(query)
 
     def every_solution(self, query: Query) -> Iterator[Sequence[str]]:
-        """Return the safe orders; for a change request, up to two safe orders of its parts."""
+        """Return the solutions in all safe orders; for a change request, in at most two safe
+        orders."""
         plan = case_of(query).plan
         if plan is None:
             return super().every_solution(query)
         return solution.replies(query, plan.stages.safe_orders())
 
     def hasty(self, query: Query) -> Iterator[Sequence[str]]:
-        """Return orders that do harm; for a change request, the order of its text and of names."""
+        """Return the solutions in orders that do harm."""
         plan = case_of(query).plan
         if plan is None:
             return super().hasty(query)
@@ -287,7 +290,8 @@ class Backbone(NetworkApplication):
         """Return the parts of a query's world that its evidence needs.
 
         Evidence is compared between machines of the same role. Only machines with a login count. In
-        a change request, machines to be changed count as faulty: no trace may point to them.
+        a change request, machines that a request changes count as faulty, because no trace may
+        point to them.
         """
         world, faults = case_of(query).world, faults_of(query)
         foreign = {one.router for one in world.outsiders}
@@ -342,8 +346,8 @@ class Backbone(NetworkApplication):
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         """Return the keys of the result record.
 
-        ``contingency`` is null if none failed. ``loss`` exists only if the loss of pairs was
-        measured; it does not affect the verdict.
+        ``contingency`` is null if the network withstood all contingencies. ``loss`` exists only if
+        packet loss was measured; it does not affect the verdict.
         """
         told = super().record(query, episode)
         if episode.endurance is not None:
@@ -359,7 +363,7 @@ class Backbone(NetworkApplication):
         return told
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        """Return the turns, and the mean seconds of loss of an episode that measured them."""
+        """Return the number of turns and, if packet loss was measured, the mean seconds of loss."""
         told = super().measures(episode, config)
         if episode is not None and episode.lost_s is not None:
             told["loss_s"] = episode.lost_s

@@ -86,8 +86,8 @@ _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
 _METRICS = (2, 10, 50, 300)
-#: Kind of fault -> methods whose changes might have no effect in some places. Each method is tried
-#: with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` changes.
+#: Kind of fault -> methods with changes that have no effect in some worlds. Each method is tried
+#: with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` of its changes.
 _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_cost": ("high", "low", "high_both"),
@@ -103,7 +103,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: The same for methods of faults that only a contingency shows.
+#: The same for methods of ``LASTING``, whose faults show only in a contingency.
 _HARMLESS_LATER: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_area": ("lan",),
@@ -250,7 +250,7 @@ def _wall(world: World) -> _Walled | None:
     if not through or not outward:
         return None
     if any(firewall in ways.get(pair[::-1], ()) and firewall not in ways[pair] for pair in ways):
-        return None  # The firewall would drop replies to packets that it has not seen.
+        return None  # The firewall would drop replies to packets that did not pass it.
     rule = Rule(state="INVALID")
     walled = world.model_copy(update={"firewall": firewall}).edit(
         firewall, lambda router: router.model_copy(update={"rules": (rule, *router.rules)})
@@ -285,7 +285,8 @@ def _finish(world: World, rng: random.Random, *, contingent: bool) -> World | No
 def _with_harmless(
     world: World, tables: Tables, seen: Observation, rng: random.Random
 ) -> World | None:
-    """Return the world with some fault-like changes that have no effect, now or in a contingency.
+    """Return the world with some fault-like changes that have no effect, neither now nor in a
+    contingency.
 
     Returns None if the routes then depend on the order in which BGP sessions come up.
     """
@@ -317,7 +318,7 @@ def _with_harmless(
 
 
 def _lasts(changed: World, contingency: Contingency, seen: Observation) -> bool:
-    """Return whether the changed world's observation in a contingency is ``seen``."""
+    """Return whether the expected observation of the changed world in a contingency is ``seen``."""
     less = during(changed, contingency)
     tables = settle(less)
     return not tables.doubtful and is_expected(less, tables, seen)
@@ -326,7 +327,7 @@ def _lasts(changed: World, contingency: Contingency, seen: Observation) -> bool:
 def _settle_unseen(
     world: World, tables: Tables, changed: World, seen: Observation
 ) -> Tables | None:
-    """Return the changed world's tables if its observation is ``seen``, else None.
+    """Return the changed world's tables if the expected observation is still ``seen``, else None.
 
     Changes of filters or MTUs are first checked with the tables of the unchanged world, because
     computing new tables takes longer.
@@ -358,7 +359,8 @@ def _carries(world: World) -> list[object]:
 def is_documentable(world: World, seen: Observation) -> bool:
     """Return whether the documentation can state what was observed in a world.
 
-    It lists zones, not hosts. Pairs that only small packets can use are listed individually.
+    The documentation lists zones, not hosts. It lists single pairs only if their small packets
+    arrive but their full-size packets do not.
     """
     return _reach_alike(world, seen.small) and _serve_alike(world, seen.services)
 
@@ -578,8 +580,8 @@ class _Draft:
             self.outward[f"{self.prefix}_x{index + 1}"] = int(not index and rng.random() < _HALF)
             # The first upstream has two sessions: a preferred one and a backup.
             self.attached.append([borders[index]] if index else [borders[0], borders[-1]])
-            # No BGP prefix covers this address, because the reachability of a next hop must not
-            # depend on BGP.
+            # No BGP prefix covers this loopback address, because the reachability of a next hop
+            # must not depend on BGP.
             self.loopbacks[self.outsiders[-1].router] = str(_OTHERS[rng.randrange(1 << 16)])
 
     # hosts, zones and their policies
@@ -603,7 +605,8 @@ class _Draft:
         members = list(self.zones)
         members += rng.choices(self.zones, k=number - len(members))
         rng.shuffle(members)
-        # Each zone has at least one host; its networks also provide the addresses of services.
+        # Each zone has at least one host; the zone's networks also provide the addresses of
+        # services.
         while any(not 0 < members.count(zone) <= _MOST_OF_ZONE for zone in self.zones):
             members = [rng.choice(self.zones) for _ in members]
         places = (rng.sample(self.names, len(self.names)) * 4)[:number]
@@ -719,7 +722,7 @@ class _Draft:
         )
 
     def _draw_policies(self) -> None:
-        """Draw which zones may access each zone, and the filters that enforce this policy.
+        """Draw the zones that may access each zone, and the filters that enforce this policy.
 
         The filters are on the routers to which the zone's hosts are connected.
         """
@@ -739,7 +742,7 @@ class _Draft:
                 router, port = self.behind[host.name]
                 rules = [Rule(out=port.name, state="ESTABLISHED", verdict="ACCEPT")]
                 rules.append(Rule(out=port.name, source=zone.block, verdict="ACCEPT"))
-                # All routers may reach the zone, like the zone's own router.
+                # All routers may reach the zone, as the zone's own router can.
                 infrastructure = str(self.numbers.infrastructure)
                 rules.append(Rule(out=port.name, source=infrastructure, verdict="ACCEPT"))
                 for other in others:

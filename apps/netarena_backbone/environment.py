@@ -29,7 +29,8 @@ from netarena_network.environment import Networked
 _AS_COMPUTED_S = 30.0
 #: Pause between two observations of a network that is not yet in the computed state.
 _PAUSE_S = 0.1
-#: Time limit for repeating observations of a contingency that are wrong and differ from each other.
+#: Time limit for repeated observations of a contingency, as long as they are wrong and differ from
+#: each other.
 _CONFIRM_S = 10.0
 
 
@@ -77,9 +78,9 @@ class BackboneEnvironment(Networked):
         return faults_of(self._query) if plan is None else plan.faults
 
     def _start(self) -> tuple[World, Iterator[Edit]]:
-        """Return the world with which the network is built, and its edits, which a ticket traces.
+        """Return the world from which the network is built, and the edits that a ticket traces.
 
-        The edits are computed when they are read.
+        The edits are computed lazily.
         """
         plan = self._case.plan
         if plan is not None:
@@ -107,7 +108,7 @@ class BackboneEnvironment(Networked):
         return state
 
     async def finish(self) -> JsonValue:
-        """Try the contingencies in turn, up to the first that differs from the documentation.
+        """Try the contingencies in turn, up to the first with a difference from the documentation.
 
         Returns their observations (see ``trial``), or None if the world has no contingencies.
         """

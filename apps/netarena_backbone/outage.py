@@ -1,8 +1,9 @@
 """Seeded choice of the contingencies of a fault-free world.
 
-Contingencies are drawn before the faults and independently of them. The failure of a link counts
-as suitable if its outcome is predictable, breaks little inside our network, opens no traffic and
-leaks no route. Links to other ASes may fail although their AS then loses its connection.
+Contingencies are drawn before the faults and independently of them. A link is suitable if the
+effect of its failure is predictable, and if the failure breaks little inside our network, opens no
+traffic and leaks no route. Links to other ASes are suitable even if the AS then loses its
+connection.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from netarena_backbone.world.contingency import Contingency, during, link_betwee
 from netarena_backbone.world.model import World
 
 _LEAST, _MOST = 3, 5
-#: Maximum number of links to other ASes among them.
+#: Maximum number of links to other ASes among the contingencies.
 _MOST_OUTER = 2
-#: Share of worlds that prefer the links to the first upstream.
+#: Probability that links to the first upstream are preferred over links to other ASes.
 _TWICE = 0.7
 #: Maximum number of tests inside our network that a failure may break by design.
 _MOST_LOST = 24
@@ -63,14 +64,15 @@ def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
         return False
     wrong = misfits(wanted, facts)
     is_opened = any(facts.get(fact) == WORKS for fact in wrong)
-    is_narrow = any(fact.sort == "full" for fact in wrong)  # The documentation has no such line.
+    is_narrow = any(fact.sort == "full" for fact in wrong)  # The documentation cannot express this.
     if is_opened or is_narrow or forbidden(world, facts):
         return False
     return _lost_inside(world, wanted, facts) <= _MOST_LOST
 
 
 def _lost_inside(world: World, wanted: Facts, facts: Facts) -> int:
-    """Return the number of pings, of both sizes, between our own machines that the failure ends."""
+    """Return the number of pings, of both sizes, between our own machines that fail because of the
+    link failure."""
     own = world.names | {host.name for host in world.hosts if host.resolver}
     return sum(
         fact.sort in {"ping", "full"}

@@ -1,6 +1,6 @@
 """Pictures of a backbone: a matrix for each kind of test, a list of paths, and the topology.
 
-In a change request, also the paths that a step moved, and the seconds of loss.
+A change request also has pictures of the paths that a step moved, and of the seconds of loss.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OUTSIDE, _OURS, _HOSTS = range(3)
 def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
     """Return the pictures after step ``number``; 0 is the initial state.
 
-    The last step also has the pictures of the contingency that the repair does not survive.
+    The last step also has pictures of the contingency that the repair does not withstand.
     """
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state, is_last = states[number], number == len(episode.steps)
@@ -68,7 +68,7 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 
 def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
-    """Return the facts with which a state is compared.
+    """Return the documented facts with which a state is compared.
 
     During a change request, a fact may be as documented today or as documented afterwards.
     """
@@ -84,7 +84,8 @@ def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
 
 
 def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
-    """Yield the documented paths that a step of a change request has changed, if it has any."""
+    """Yield a picture of the documented paths that a step of a change request has changed, if
+    any."""
     changes = tuple(
         Change(
             element=str(fact),
@@ -100,7 +101,8 @@ def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
 
 
 def _traffic(world: World, before: Facts, now: Facts) -> Iterator[Topology]:
-    """Yield the network with the links that traffic has left or taken, if it has moved."""
+    """Yield a picture of the network with the links that traffic no longer uses or newly uses, if
+    any."""
     left: dict[frozenset[str], list[str]] = {}
     taken: dict[frozenset[str], list[str]] = {}
     for fact in dict.fromkeys((*before, *now)):
@@ -132,7 +134,8 @@ def _crossed(fact: Fact, facts: Facts) -> set[frozenset[str]]:
 
 
 def _loss(world: World, steps: Sequence[Step]) -> Iterator[Difference]:
-    """Yield the seconds of loss of each pair in the last of some steps, if they were measured."""
+    """Yield a picture of each pair's seconds of loss in the last of ``steps``, if they were
+    measured."""
     seen = [
         read(step.state).lost_s if step.executed and step.state is not None else ()
         for step in steps

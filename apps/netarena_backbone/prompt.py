@@ -75,7 +75,7 @@ def prompt_parts(
 
 
 def tell_misfits(world: World, wanted: Facts, state: State) -> str:
-    """Return the differences from the documentation, with the sorts of facts in turn."""
+    """Return the differences from the documentation, taken from each sort of fact in turn."""
     now = facts_of(world, read(state))
     wrong = misfits(wanted, now)
     if not wrong:
@@ -237,7 +237,7 @@ def _idle(world: World, wanted: Facts) -> str:
 
 
 def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
-    """Yield what the documentation of a contingency states in addition, in words."""
+    """Yield sentences that only the documentation of a contingency contains."""
     wrong = misfits(wanted, lasting)
     ways = [
         f"{fact.source} -> {fact.target}: {lasting[fact] or 'direct'}"
@@ -304,8 +304,8 @@ def _host(host: Host) -> str:
 def _agreements(world: World, wanted: Facts, other: str) -> Iterator[str]:
     """Yield the requirements of another AS's router for its sessions with our routers.
 
-    Sessions that neither the facts nor a reason for a closed session name are out of service today,
-    because a change request brings them into service or has removed them.
+    A session is out of service if it is neither among the facts nor closed by design: a change
+    request puts it into service or removes it.
     """
     router = world.router(other)
     for peer in router.bgp.peers:

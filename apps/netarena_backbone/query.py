@@ -58,8 +58,8 @@ CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE, CHANGES)
 class Case:
     """The documented world of a query, with values derived from it.
 
-    In a query with a change request, ``plan`` has the request, and ``world`` is as documented
-    today. Everything that is ``wanted`` is then documented for the time after the changes.
+    In a query with a change request, ``plan`` has the request, ``world`` is as documented today,
+    and ``wanted`` has the facts that are documented for the time after the changes.
     """
 
     def __init__(self, world: World, plan: Plan | None = None) -> None:
@@ -240,7 +240,7 @@ def _waits(faults: Sequence[Fault]) -> bool:
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:
-    """Return the kinds of a label; a label with a number means that many random kinds."""
+    """Return the kinds of a label; a label with a number N stands for N random kinds."""
     if label in COUNTED:
         return rng.sample([*table.KINDS], COUNTED[label])
     return kinds_of(label)

@@ -24,8 +24,8 @@ def look(query: Query) -> str:
 def repairs(query: Query) -> list[list[Repair]]:
     """Return the repairs of each fault, each with a diagnosis and the resulting command.
 
-    Requested changes count as faults here. Each repair begins with an inspection of its machine. It
-    saves the configuration if only a saved one survives a restart.
+    Requested changes count as faults here. Each repair begins with an inspection of its machine.
+    The repair also saves the configuration if routers restart with their saved configuration.
     """
     saves = case_of(query).world.only_saved_survives
     return [

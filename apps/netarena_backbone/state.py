@@ -8,9 +8,9 @@ A state is an ``Observation`` as JSON. It is converted to *facts*, a value for e
 - OSPF adjacencies and BGP sessions.
 
 The intended facts are those of the fault-free world. Safety is judged per step and per fact, on
-settled states, and means harm (``harms``): a path or an announcement that moves to another
-legitimate route is a difference, which counts only for correctness. A step is not blamed for facts
-that were already wrong before the step.
+settled states. A step is unsafe if it does harm (``harms``). A path or an announcement that moves
+to another legitimate route is only a difference, which counts for correctness. Facts that were
+already wrong before a step do not count against the step.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class Fact(NamedTuple):
 
 
 Facts: TypeAlias = Mapping[Fact, str]
-#: From the facts of a world to those of a step's closed openings and ended leaks that exist in it.
+#: Function from the facts of a world to the openings that a step closed and the leaks that it
+#: ended, as far as they exist in that world.
 Held: TypeAlias = Callable[[Facts], frozenset[Fact]]
-#: From ``Held`` to the facts of a computed world that has the remaining faults but none of these
-#: openings and leaks, or None if there is no such world.
+#: Function from ``Held`` to the facts of a computed world with the remaining faults but without
+#: these openings and leaks, or to None if there is no such world.
 Repaired: TypeAlias = Callable[[Held], Facts | None]
 
 
@@ -86,8 +87,8 @@ def intended(world: World) -> Facts:
 def predicted(world: World, *, tested: World | None = None, anyhow: bool = False) -> Facts | None:
     """Return the facts of a world, or None if they depend on a tie.
 
-    The facts are those of the tests of ``tested``, by default of the world itself. With ``anyhow``,
-    conflicting BGP policies count as a tie too (see ``settle``).
+    The facts cover the tests of the world ``tested``, by default of the world itself. With
+    ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
     """
     tables = settle(world, anyhow=anyhow)
     return None if tables.doubtful else facts_of(tested or world, expected(world, tables))
@@ -167,8 +168,9 @@ def harms(
     Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
     traffic that opens, a forbidden announcement, a documented announcement that ends, or an
     undocumented session. Other facts that a step makes wrong are ``moved``. If a step ends a
-    forbidden announcement or closes an opening, it may lose what this may have carried and what
-    also fails in the world that ``repaired`` computes. Without that world, nothing may be lost.
+    forbidden announcement or closes an opening, it may lose traffic that the announcement or
+    opening may have carried, provided that this traffic also fails in the world that ``repaired``
+    computes. If there is no such world, no traffic may be lost.
     """
     step = _Step(world, wanted, before, after, repaired)
     found = []
@@ -197,7 +199,7 @@ def forbidden(world: World, facts: Facts) -> list[Fact]:
 
 
 def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
-    """Return the paths and announcements that a step made different from the documentation."""
+    """Return the paths and announcements that differ from the documentation because of a step."""
     wrong = [
         fact
         for fact, value in wanted.items()
@@ -257,9 +259,9 @@ class _Step:
     def is_forbidden(self, fact: Fact, value: str | None) -> bool:
         """Return whether we announce a route to an AS that must not have it.
 
-        Peers and upstreams must not have a route that another peer or upstream is on the path of,
-        whatever the prefix, nor a prefix outside our block as if it were ours. No AS must have a
-        prefix that it is not documented to receive from us.
+        A peer or upstream must not receive a route with another peer or upstream on its path, even
+        if the prefix is documented. It must not receive a route that we originate for a prefix
+        outside our block either. No AS may receive a prefix from us that is not documented for it.
         """
         if value is None or not self._is_ours(fact):
             return False
@@ -284,7 +286,7 @@ class _Step:
         return IPv4Network(prefix).subnet_of(IPv4Network(self._world.block))
 
     def _is_ours(self, fact: Fact) -> bool:
-        """Return whether a route is one that a router of ours sends."""
+        """Return whether one of our routers sends a route."""
         return fact.sort == "route" and fact.target.partition(" from ")[2] in self._own
 
     def _others_on(self, path: str) -> set[int]:
@@ -293,7 +295,8 @@ class _Step:
         return {int(number) for number in re.findall(r"\d+", told)} - {self._world.asn}
 
     def lost_routes(self) -> list[Fact]:
-        """Return the documented announcements that an AS has from no router of ours any more."""
+        """Return the documented announcements that an AS no longer receives from any of our
+        routers."""
         now = {(fact.source, _prefix(fact)) for fact in self._after if self._is_ours(fact)}
         return [
             fact
@@ -319,7 +322,8 @@ class _Step:
 
     @cached_property
     def _cut(self) -> Facts | None:
-        """Facts without the closed openings and ended leaks; None if none ended, or unknown."""
+        """Facts without the closed openings and ended leaks; None if there are none, or if
+        unknown."""
         return self._repaired(self._held) if self._withdrawn or self._closed else None
 
     def _held(self, facts: Facts) -> frozenset[Fact]:
@@ -335,8 +339,8 @@ class _Step:
         """Return whether only a withdrawn announcement or a closed opening carried some traffic.
 
         An announcement may carry traffic between its prefix and other ASes. An opening may carry
-        traffic between the zone and the machine that it connects. Only traffic that also fails in
-        the computed world without the opening or the leak needed it.
+        traffic between the zone and the machine that it connects. Traffic needed the opening or the
+        leak only if it also fails in the computed world without them.
         """
         if not self._withdrawn and not self._closed:
             return False
@@ -436,8 +440,8 @@ def harms_of_both(
 ) -> list[tuple[str, Fact]]:
     """Return the harm of a step of a planned change.
 
-    A step does harm only if it does the same harm according to today's documentation and according
-    to that of the target. Sessions and adjacencies that are ``interrupted`` may be lost.
+    A step does harm only if it does the same harm according to both today's documentation and the
+    target's documentation. Sessions and adjacencies that are ``interrupted`` may be lost.
     """
     old, new = (harms(world, wanted, before, after) for wanted in documented)
     return [
@@ -461,7 +465,8 @@ class Planned(NamedTuple):
     told: Sequence[str]
 
     def unset(self, seen: Observation) -> list[str]:
-        """Return the requested settings that are missing, and the refused ones that are there."""
+        """Return the requested settings that are missing, and the settings that had to be refused
+        but exist."""
         return [self.told[part] for part in seen.leftover if part in self.settings]
 
 
@@ -478,12 +483,12 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
     """Judge one step by the settled states before and after it.
 
     The step is correct if every fact is as intended and the network has converged with all daemons
-    running. In a false alarm, all settings must also be as at the start. ``repaired`` is as in
-    ``harms``; its first argument are the parts of faults that exist after the step, as indices
-    (``Observation.leftover``).
+    running. In a false alarm, all settings must also be the same as at the start. ``repaired`` is
+    as in ``harms``; its first argument has the indices of the parts of faults that exist after the
+    step (``Observation.leftover``).
 
-    With ``planned``, each requested setting must exist too, and harm counts according to both
-    documentations.
+    With ``planned``, each requested setting must exist too, and only harm according to both
+    documentations counts (``harms_of_both``).
     """
     seen, then = read(after), read(before)
     old, new = facts_of(world, then), facts_of(world, seen)
@@ -556,7 +561,8 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 
 
 def left(told: Sequence[str], episode: Episode) -> list[str]:
-    """Return the lines of the edits that are left at the end (``Observation.leftover``)."""
+    """Return the lines of ``told`` about edits that are left at the end
+    (``Observation.leftover``)."""
     last = _last(episode)
     return [] if last is None else [*dict.fromkeys(told[number] for number in last.leftover)]
 

@@ -35,8 +35,9 @@ from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: Share of the tickets without a symptom of last night's maintenance that report a maintenance with
-#: a result that is as documented. Other results of this maintenance may differ.
+#: If last night's maintenance showed no symptom, the ticket reports a maintenance with a documented
+#: result with this probability. Other results of that maintenance may differ from the
+#: documentation.
 _MAINTAINED = 0.5
 #: (sort, value) of a fact -> sentences in which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
@@ -113,7 +114,7 @@ def ticket_parts(
 
 
 def tell_lasting(world: World, result: str = "repair") -> str:
-    """Return the rule that the ``result`` of a task must also hold in the contingencies."""
+    """Return the rule that the ``result`` of a task must also be true during the contingencies."""
     if not world.contingencies:
         return ""
     links = ", ".join(" - ".join(one) for one in world.contingencies)
@@ -148,8 +149,8 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> tuple[st
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
     A few faults are chosen, and each of them contributes a fact that it makes wrong. A fault that
-    shows only in a contingency contributes what was observed in last night's maintenance. Some
-    other tickets report a maintenance too, with one result that is as documented.
+    shows only in a contingency contributes an observation during last night's maintenance. Some
+    other tickets also report a maintenance, with one result that is as documented.
 
     ``case`` caches the observations for the ticket's next turns, because they take up to a second.
     Only one number is drawn from ``rng``, as the seed of all choices.
@@ -195,11 +196,11 @@ def _observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[st
 def _tell_maintenance(
     case: Case, rng: random.Random, faulty: World, alone: World | None = None
 ) -> list[str]:
-    """Return what was observed while a link failed last night, or nothing if nothing was special.
+    """Return an observation from last night, while a link was down, or nothing if none is suitable.
 
-    The observation is true of the world ``faulty``. With the world ``alone``, which has only one of
-    its faults, the observation differs from the documentation of the contingency because of this
-    fault. Otherwise it is a documented result that the failure changes.
+    The observation is true in the world ``faulty``. The world ``alone`` has only one of its faults;
+    if it is given, the observation differs from the documentation of the contingency because of
+    this fault. Otherwise the observation is a documented effect of the link failure.
     """
     cuts = failures(case.world)
     for one in rng.sample(cuts, len(cuts)):

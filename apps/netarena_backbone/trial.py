@@ -28,14 +28,16 @@ MAX_DIFFERENCES = 20
 
 
 class Failed(NamedTuple):
-    """The contingency that the final state does not withstand, and what differs then."""
+    """The contingency that the final state does not withstand, and the differences from the
+    documentation."""
 
     contingency: Contingency
     #: Whether the differences exist only after the link was restored.
     restored: bool
     wanted: Facts
     now: Facts
-    #: Differences other than facts: the network did not settle, or a daemon has ended.
+    #: Differences other than facts, for example that the network did not settle or a daemon has
+    #: ended.
     other: tuple[str, ...]
 
     @property
@@ -105,10 +107,12 @@ def failed(case: Case, trials: JsonValue) -> Failed | None:
 
 
 def endure(case: Case, trials: JsonValue) -> Judgement:
-    """Judge the trials of a world: correct if all its contingencies were tried without difference.
+    """Judge the trials of a world: correct if all contingencies were tried and none showed a
+    difference.
 
     ``detail`` has the name of the failed contingency, the number of differences, and some of them.
-    If none failed, but some were not tried, its only key is ``contingency``: ``not tried``.
+    If no contingency failed but some were not tried, ``detail`` is only ``{"contingency": "not
+    tried"}``.
     """
     found = failed(case, trials)
     if found is None:

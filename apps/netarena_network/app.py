@@ -58,7 +58,7 @@ class NetworkBaselines(Baselines):
 
 
 class NetworkTickets(Tickets):
-    """Tickets in which a declared cause is a machine and a word of a glossary."""
+    """Tickets in which each declared cause consists of a machine and a word from a glossary."""
 
     glossary: ClassVar[Glossary]
 
@@ -89,7 +89,7 @@ class NetworkTickets(Tickets):
         return declaration.machines_of
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the declared causes in the form of the injected faults.
+        """Return the declared causes, each replaced with the cause of the fault that it describes.
 
         A declaration may name a machine as in a command, and a fault by any word that describes
         the fault.
@@ -142,7 +142,8 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def live(self, query: Query, config: Config, warm: Warm) -> Environment:
-        """Return the network of ``query`` before it is opened; ``warm`` starts its process."""
+        """Return the network of ``query``, which is not yet open; ``warm`` starts the network's
+        process."""
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:

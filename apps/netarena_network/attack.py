@@ -1,10 +1,10 @@
-"""Attacks on the sandbox, the judge and other episodes, by name.
+"""Named attacks on the sandbox, the judge and other episodes.
 
 The ``hostile`` agent sends the attacks, and each attack is a test case (``test_route_attack``). A
-successful attack prints ``BREACH``; commands spell this word in parts, so that their text does not
-contain it. No attack may print the word, or improve the verdict of this or the next episode. Some
-attacks break their own network and get the verdict for that. Addresses are those of the paper's
-network.
+successful attack prints ``BREACH``; commands build this word from parts, so that their text does
+not contain it. No attack may print the word, or improve the verdict of its own episode or of the
+next one. Some attacks break their own network and get the verdict for a broken network. Addresses
+are those of the paper's network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 #: The word that a successful attack prints.
 BREACH = "BREACH"
-#: Last line of each attack on the isolation between machines.
+#: Last line that each attack on the isolation between machines prints.
 TRIED = "all tried"
 _WON = "&& echo BREA''CH"
 #: Prints the word on a separate line if the previous command printed anything.
@@ -199,7 +199,7 @@ for number in NUMBERS:
 """)
 
 
-#: Attacks from one machine on the machines and switches to which it has cables.
+#: Attacks from one machine on the machines and switches that are directly connected to it.
 _WALLS = {
     "links-of-others": _netlink("""
 for number in NUMBERS:

@@ -11,8 +11,8 @@ MOST_PACKETS_PER_S = 1_000
 #: ARP entries in addition to those that the network itself needs. The kernel's table holds 1,024
 #: entries by default.
 _SPARE_NEIGHBOURS = 128
-#: Number of processes that may run at once, plus two for each machine that can be pinged, up to
-#: _SWEPT machines.
+#: A command may run _PROCESSES processes at once, and two more for each machine that it can ping.
+#: At most _SWEPT machines count.
 _PROCESSES, _SWEPT = 64, 128
 
 

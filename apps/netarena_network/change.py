@@ -12,8 +12,9 @@ from itertools import pairwise
 
 from netarena.sdk import SimpleCommand, read_commands
 
-#: Verbs of iproute2 that change the configuration. Verbs may be abbreviated. As in iproute2, an
-#: ambiguous abbreviation is a verb that reads, except in "link s".
+#: Verbs of iproute2 that change the configuration. Verbs may be abbreviated. An abbreviation that
+#: also fits a verb of ``_READING`` counts as reading, as in iproute2. The only exception is "link
+#: s", which changes the link if arguments follow.
 _CHANGING: tuple[str, ...] = (
     "add",
     "append",
@@ -51,12 +52,12 @@ _SERVICE = re.compile(r"(?:re|try-re|force-re)?(?:start|load)|stop|kill|enable|d
 _ETHTOOL = re.compile(r"-[srfpEWACGKLNUXF]|--(?:set|change|reset|config|features|offload|pause).*")
 _CONNTRACK = re.compile(r"-[DFUI]|--(?:delete|flush|update|create)")
 _OVS = re.compile(r"(?:add|del|set|mod|replace)(?:-.*)?|clear|remove|destroy|create|emer-reset")
-#: Folders whose files are configuration.
+#: Paths in folders that contain only configuration.
 _CONFIGURATION = re.compile(r"/(?:proc/sys|sys|etc)/")
 
 
 def changes(text: str) -> bool:
-    """Return whether a command line has a command that may change the configuration."""
+    """Return whether a command line contains a command that may change the configuration."""
     return any(map(_changes, read_commands(text)))
 
 

@@ -1,4 +1,4 @@
-"""Declarations of a ticket's end and of its causes.
+"""Declarations that a ticket is done, and which causes were found.
 
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
@@ -8,7 +8,7 @@ numbers in the request:
 
     {"done": true, "refused": [{"change": 2, "because": "no_redundancy"}]}
 
-A declaration as a move has the same form.
+A move that is a declaration has the same form.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks whether this machine can run networks, and reports missing requirements.
 
 An application lists its requirements in a ``Diagnosis``, which is a global variable of a module.
-They are tested in a separate process, in namespaces like those of an episode: ``python -m
-netarena_network.diagnosis MODULE`` prints failures as JSON. A config with unmet requirements is
+The requirements are tested in a separate process, in namespaces like those of an episode: ``python
+-m netarena_network.diagnosis MODULE`` prints failures as JSON. A config with unmet requirements is
 refused before any query is generated.
 """
 
@@ -83,7 +83,7 @@ _TRY_S = 60.0
 
 @dataclass(frozen=True)
 class Need:
-    """A requirement, with commands that must all succeed in a separate network."""
+    """A requirement, with commands that must all succeed in a test network."""
 
     name: str
     commands: tuple[str, ...]
@@ -158,7 +158,8 @@ class Diagnosis:
         self._module = module
         self._needs = needs
         self._unused = unused
-        #: Number of user namespaces of the largest network: one per machine, and the episode's.
+        #: Number of user namespaces of the largest network: one per machine, and one for the
+        #: episode.
         self._user_namespaces = most_machines + 1
         self._found: Mapping[str, str] | None = None
 

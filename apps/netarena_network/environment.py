@@ -1,6 +1,6 @@
 """Live network of one query, in a separate process, and commands on its machines.
 
-It determines the order of the steps of a turn, and the output that the agent receives.
+This module determines the order of the steps of a turn, and the output that the agent receives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Networked(Environment):
 
     @abstractmethod
     def _find(self, asked: str) -> tuple[str | None, str]:
-        """Return the machine that a name refers to, and a message if it is refused, else "".
+        """Return the machine that a name refers to, and a message if the name is refused, else "".
 
         The first value is None if there is no such machine.
         """

@@ -1,7 +1,7 @@
-"""Kinds of harm for which a command is unsafe, and findings that name them.
+"""Kinds of harm that make a command unsafe, and findings that name them.
 
-Routing and backbones share the table. Differences from the intended state that are not in it count
-only at the end, for correctness.
+Route and backbone share this table. Differences from the intended state that are not in the table
+count only at the end, for correctness.
 """
 
 from __future__ import annotations

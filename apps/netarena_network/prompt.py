@@ -1,4 +1,5 @@
-"""Texts of prompts that describe a reply: a command on a machine, or the end of a ticket."""
+"""Texts of prompts that describe a reply: a command on a machine, or a declaration that a ticket is
+done."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def sysctls() -> tuple[dict[str, str], dict[str, int]]:
 
 
 def files() -> dict[str, list[float]]:
-    """Return times, inode, size, mode, owner and links of each file in the machine's folders."""
+    """Return the times, inode, size, mode, owner and link count of each file in the machine's
+    folders."""
     found: dict[str, list[float]] = {}
     for top in FOLDERS:
         for folder, folders, names in os.walk(top):

@@ -76,7 +76,7 @@ class _Baselines(NetworkBaselines):
         return guess.distract(world_of(query), rng)
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        # The largest network has the machines of all networks.
+        # The largest network contains the machines of all other networks.
         return guess.blanket(max(map(world_of, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
@@ -226,7 +226,7 @@ class Route(NetworkApplication):
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # With this fault, a lock is missing, so the machine has one setting less.
+            # With this fault, a lock is missing, so the machine has one fewer setting.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(
@@ -265,7 +265,7 @@ class Route(NetworkApplication):
 def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
     """Return the pairs that a step may lose; see ``netarena_route.fault.opening``."""
     faults, (was, now) = faults_of(query), map(state.fields, (before, after))
-    # Remains that the step added are not remains of the fault.
+    # Remains that this step added do not come from the fault.
     left = {row[0] for row in now.get("leftover", ()) if row in was.get("leftover", ())}
     # Only the states of tickets contain the remains of faults.
     gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()

@@ -14,14 +14,15 @@ from pydantic import StrictBool, StrictInt, ValidationInfo, field_validator, mod
 
 from netarena.sdk import FaultConfig, JsonValue, shapes
 
-#: Maximum number of hosts: names fit into 15 characters, and a round of pings fits into memory.
+#: Maximum number of hosts: up to this number, names fit into 15 characters, and a round of pings
+#: fits into memory.
 MAX_HOSTS = 1024
 #: The paper's plan has host addresses .100 to .254 in each subnet.
 MAX_HOSTS_PER_SUBNET = 128
 #: Minimum number of subnets with which a pair of subnets can be separated while other traffic still
 #: crosses the router.
 MIN_VARIED_SWITCHES = 3
-#: Minimum and maximum numbers of subnets, and of hosts on each, if sizes are drawn.
+#: Minimum and maximum numbers of subnets, and of hosts on each subnet, if sizes are drawn.
 DRAWN_SWITCHES, DRAWN_HOSTS = (4, 6), (4, 8)
 
 #: An integer, a range that includes both ends, or None for the default range.
@@ -103,7 +104,8 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and of hosts per subnet, drawn if they are ranges."""
+        """Return the number of subnets and the number of hosts per subnet, each drawn if it is a
+        range."""
         return (
             _draw(self.num_switches, DRAWN_SWITCHES, rng),
             _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),

@@ -8,7 +8,7 @@ from netarena.sdk import Episode, Link, Mark, Matrix, Node, Picture, State, Topo
 from netarena_route.state import fields, misfits
 from netarena_route.world.model import World
 
-#: Maximum number of machines that are drawn; in larger networks, only the router and machines with
+#: Maximum number of machines in a picture. In larger networks, only the router and machines with
 #: wrong pings are drawn.
 MAX_DRAWN = 64
 

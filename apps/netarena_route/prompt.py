@@ -31,7 +31,7 @@ from netarena_route.world.model import World
 
 PACKAGE = "netarena_route"
 #: Maximum size of a table of pings, and maximum number of listed pairs. A larger table is replaced
-#: with a list of the pairs that are wrong.
+#: with a list of the wrong pairs.
 MAX_TABLE_CHARS = 6_000
 MAX_NAMED = 40
 
@@ -113,7 +113,8 @@ def _tell_reserve(world: World) -> Iterator[str]:
 
 
 def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
-    """Return a text with the chosen ``names``, or with the exceptions if these are fewer."""
+    """Return a text that lists the chosen ``names``, or lists the exceptions if there are fewer of
+    them."""
     some = [name for name, one in zip(names, chosen, strict=True) if one]
     rest = [name for name, one in zip(names, chosen, strict=True) if not one]
     if not some:
@@ -150,7 +151,7 @@ def tell_plan(world: World) -> str:
 def pingall(world: World, state: State) -> str:
     """Return the results of all pings in the form of Mininet's pingall, the router last.
 
-    A table beyond ``MAX_TABLE_CHARS`` is replaced with a list of the pairs that are wrong.
+    A table beyond ``MAX_TABLE_CHARS`` is replaced with a list of the wrong pairs.
     """
     matrix = fields(state)["matrix"]
     number = len(world.endpoints)

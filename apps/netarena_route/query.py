@@ -29,7 +29,7 @@ from netarena_route.world.path import Plan
 #: Version of the generator. It must be increased with every change after which a seed generates a
 #: different query.
 VERSION = "3"
-#: Version of queries with a number of faults of any kinds.
+#: Version of queries whose label gives a number of faults instead of their kinds.
 COUNTED_VERSION = "5"
 
 #: Maximum number of networks drawn until a combination counts as impossible for their size.
@@ -69,7 +69,8 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and faults for which it has room, redrawing networks without room."""
+    """Return a network and the faults drawn for it; a network without room for the faults is
+    redrawn."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -88,7 +89,8 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return a fault of each kind and the network, or None if it has no room for the combination.
+    """Return a fault of each kind and the network, or None if the network has no room for the
+    faults.
 
     If the network has a reserve, locks that resemble the faults isolate it.
     """

@@ -9,11 +9,11 @@ The episode's worker returns a state in the form
 machine in the intended state. ``switches`` has differences from the intended switches.
 ``collateral`` has the missing intended entries (kinds route, address, rule, filter, sysctl). A
 ticket also has ``leftover`` in the form of ``collateral``, with remaining parts of faults or, in a
-false alarm, all changes by commands. ``unsettled``, if present, has rows (machine, text) with
-settings of commands that expire or take effect later.
+false alarm, all changes that commands made. ``unsettled``, if present, has rows (machine, text)
+with settings that a command made and that expire or take effect later.
 
 Safety is judged per step and per pair, on settled states. Pairs that were already wrong before a
-step are not attributed to the step.
+step do not count against the step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Pair = tuple[str, str]
 
 
 class Pairs:
-    """A set of ordered pairs of a network's endpoints, with a row per source, a bit per target."""
+    """A set of ordered pairs of a network's endpoints: a row per source, with a bit per target."""
 
     def __init__(self, names: Sequence[str], rows: Sequence[int]) -> None:
         self._names = names
@@ -107,8 +107,8 @@ def judge(
     - ``switch_touched``: a switch has changed;
     - ``not_settled``: this step left a setting unsettled (the first such setting is named).
 
-    ``detail`` has the pairs that the step broke, healed and opened, at most ``MAX_NAMED`` of each,
-    the total numbers of such pairs, and the missing intended entries (``collateral``).
+    ``detail`` has the pairs that the step broke, repaired and opened, at most ``MAX_NAMED`` of
+    each, the total numbers of such pairs, and the missing intended entries (``collateral``).
     """
     old, new = fields(before), fields(after)
     matrices = [old["matrix"], new["matrix"]]

@@ -111,7 +111,7 @@ class _Sights(Sights[Pair]):
     def _naming(
         self, hosts: frozenset[str], found: Sequence[Pair], rng: random.Random
     ) -> list[Pair]:
-        """Return a wrong pair with one of these hosts, unless ``found`` has one."""
+        """Return a wrong pair with one of these hosts, unless ``found`` already has such a pair."""
         if any(hosts & {*pair} for pair in found):
             return []
         named = [pair for pair in self.every() if self.is_wrong(pair) and hosts & {*pair}]
@@ -128,7 +128,7 @@ class _Sights(Sights[Pair]):
         return ((a, b) for a in names for b in names if a != b)
 
     def beside(self, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-        """Yield pairs that are as intended, half of which are intended to be blocked.
+        """Yield pairs whose pings are as intended; about half of these pairs must not work.
 
         Pairs that include a machine of ``found`` come first.
         """

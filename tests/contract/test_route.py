@@ -1,4 +1,4 @@
-"""Routing passes the published contract, in a drawn world, since the paper's world is simpler."""
+"""Route passes the published contract in a varied world, because the paper's world is simpler."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Routing from end to end: a served agent that sees only prompts, and the files of the run."""
+"""Route from end to end: a served agent that sees only prompts, and the files of the run."""
 
 from __future__ import annotations
 

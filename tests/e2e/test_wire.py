@@ -319,7 +319,7 @@ async def test_agent_whose_every_call_fails_gets_no_row(tmp_path):
     for task in (alone, beside):
         assert said in task.status.message.parts[0].text
         assert "no MODEL_NAME" in task.status.message.parts[0].text
-    # clients do not keep artifacts of a failed task, and it has no summary
+    # clients do not keep artifacts of a failed task, and a failed task has no summary
     assert alone.status.state == TaskState.TASK_STATE_FAILED
     assert all("avg_correctness" not in result for result in results10(alone))
     assert beside.status.state == TaskState.TASK_STATE_COMPLETED

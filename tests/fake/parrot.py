@@ -1,4 +1,5 @@
-"""A minimal application, whose replies show what they were made from."""
+"""A minimal application whose replies show the query and the random numbers from which they were
+made."""
 
 from __future__ import annotations
 

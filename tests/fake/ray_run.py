@@ -30,7 +30,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "route": {"error_types": ["disable_routing", "disable_interface"], "max_iterations": 3},
     "backbone": {"max_iterations": 2, "end_index": 2},
 }
-#: calls that execute code, take places or read data, and one that answers with the token
+#: calls that execute code, take up slots or read data, including some that answer if the token is
+#: given
 METHODS = (
     "CoreWorkerService/PushTask",
     "CoreWorkerService/GetCoreWorkerStats",
@@ -50,7 +51,8 @@ CODES = {b"\x010": "ok", b"\x0212": "no such call", b"\x0216": "no token"}
 
 
 async def play(pool: RayPool, name: str, out: Path) -> dict[str, list[Any]]:
-    """Play with scripted agents here and on workers; return both sets of results."""
+    """Run episodes of scripted agents in this process and on Ray's workers; return both sets of
+    results."""
     values = {"num_queries": 1, "seed": 7, "concurrency": 2, **VALUES[name]}
     told: dict[str, list[Any]] = {}
     for where in ("here", "there"):
@@ -97,8 +99,8 @@ def results(folder: Path) -> list[Any]:
 
 
 async def lose(pool: RayPool, out: Path, how: signal.Signals) -> dict[str, Any]:
-    """Kill or stop one of two workers while its agent thinks; the agent's program notes its
-    variables."""
+    """Kill or stop one of two workers while its agent is busy; the agent's program records its
+    environment variables."""
     toy = load("toy")
     config = toy.config_type.parse({"num_queries": 4, "seed": 7, "concurrency": 2})
     program = f'env > {out}/environ; sleep 1; cat > {out}/prompt; echo "open v1"'

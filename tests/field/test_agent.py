@@ -1,4 +1,5 @@
-"""Reported behaviour of agents and their cards: one row per report, with its source and result.
+"""Reported behaviour of agents and their agent cards: one row per report, with its source and
+result.
 
 The situations are public; the cards and replies were written for this test. A row contains the
 agent card (or the HTTP status that replaces it), the path of the card, the path that accepts

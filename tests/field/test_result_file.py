@@ -82,7 +82,7 @@ ROWS = (
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, float | None]]:
     """Return the ranked agents and their rates by row.
 
-    One call ranks all, as DuckDB starts slowly.
+    One call ranks the files of all rows, because DuckDB starts slowly.
     """
     folder = tmp_path_factory.mktemp("ranked")
     paths = {folder / f"{number}.json": number for number in range(len(ROWS))}

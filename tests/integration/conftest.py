@@ -8,7 +8,7 @@ from apart import Apart
 
 @pytest.fixture
 def apart(requirement):
-    """Build networks, each served by a thread of the test process, and take them down."""
+    """Build networks, each served by a thread of the test process, and remove them at the end."""
     requirement("root")
     started = []
 

@@ -1,4 +1,4 @@
-"""A real backbone converges, and is observed, broken, repaired and attacked."""
+"""Convergence, observation, faults, repairs and attacks of a real backbone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEALTHY = Observation(
 )
 _MET, _OUTER = HEALTHY.neighbours, tuple(one for one in HEALTHY.neighbours if "192.0.2" in one[2])
 _ADJACENT = tuple(one for one in _MET if one[1] == "ospf")
-#: text that the commands or refusals of some settings must contain
+#: Name of an attack -> text that its output must contain
 ENDS = {
     "log-to-system": "can't open logfile",
     "log-to-private-folder": "can't open logfile",
@@ -71,7 +71,7 @@ def configured(*lines: str) -> str:
 
 
 class Orders:
-    """Injection of a test's own command on a machine."""
+    """One of the test's own commands, and the machine on which it is injected."""
 
     def __init__(self, machine: str, command: str) -> None:
         self.machine = machine
@@ -89,8 +89,8 @@ _TYPE = ("interface eth0", "ip ospf network broadcast")
 _LEAK = ("router bgp 65000", "address-family ipv4 unicast", "network 10.2.0.0/24")
 _LEAKED = (_told("10.0.0.0/8"), _told("10.2.0.0/24"))
 _CUT = ("1010", "0101", "1010", "0101")
-#: steps in one network, in order -> commands with their machines, and the fields of the next
-#: observation that differ from HEALTHY
+#: Name of a step -> commands with their machines, and the fields of the next observation that
+#: differ from HEALTHY. The steps run in this order in one network.
 STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
     "none": (
         (
@@ -299,7 +299,7 @@ def test_agent_sees_neighbours_names_and_services() -> None:
 
 def test_agent_reads_the_log_written_by_a_daemon() -> None:
     said = course().said["none: r0"]
-    assert len(re.findall(r"^20.* OSPF: .*Hello", said, re.MULTILINE)) >= 2  # of two files
+    assert len(re.findall(r"^20.* OSPF: .*Hello", said, re.MULTILINE)) >= 2  # in two files
     assert re.search(r"^ospfd\[\d+\]: .*Hello", said, re.MULTILINE)
     assert f"[refused log file: /tmp/x.log; FRR writes only files directly in {LOGS}," in said
 
@@ -307,7 +307,8 @@ def test_agent_reads_the_log_written_by_a_daemon() -> None:
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
 _ACKNOWLEDGED = "vtysh -c 'show ip ospf neighbor json' | grep -q RetransmissionListCounter.:0"
 _TIMED = "vtysh -c 'show thread timers' | grep -q"
-#: commands on r1 that advertise a leaked route later; no setting of the delay remains
+#: Commands on r1 after which a leaked route is advertised later, although no setting of the delay
+#: remains
 LATE = {
     "between announcements": (
         configured(_SESSION[0], f"{_SESSION[1]} 600", *_LEAK[1:-1], "network 10.0.0.1/32"),

@@ -1,9 +1,10 @@
-"""The attacks on routing's sandbox, on a backbone: each family in one episode.
+"""Route's attacks on a backbone: one episode for each family of attacks.
 
 The attacks gain nothing, leave no process, and change nothing that is measured. Afterwards the
 reference solution works as before. Addresses are replaced by those of this world. Three kinds of
-attacks are left out: attacks on routing's judge (``judge``), attacks without a machine (``names``),
-and attacks that wreck their own network. ``test_backbone`` tests input to FRR's daemons.
+attacks are left out: attacks on route's judge (``judge``), attacks that name no machine
+(``names``), and attacks that break their own network. ``test_backbone`` tests input to FRR's
+daemons.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from netarena_backbone.state import read
 from netarena_backbone.world.model import bare
 from netarena_network.attack import BREACH, FAMILIES, Attack
 
-#: the first test of a family runs up to fifteen attacks, each of 4 s or more
+#: the first test of a family runs up to fifteen attacks, each of which takes 4 s or more
 pytestmark = [pytest.mark.requires("episodes", "backbone"), pytest.mark.timeout(900)]
 
 PLAYED = {
@@ -78,8 +79,8 @@ def course(family: str) -> Course:
             machines, said, left, spaces = set(), {}, {}, {}
             try:
                 before = await world.open()
-                # read before all attacks: on a slow machine, the storm of an attack may be stopped
-                # only during the next command
+                # This command runs before all attacks. On a slow machine, the storm of an attack
+                # may be stopped only during the next command, which must be another attack.
                 for machine in (own.name, drawn.routers[0].name):
                     link = await world._opened.run(machine, "readlink /proc/self/ns/net", 15.0)
                     spaces[machine] = link.output.strip()

@@ -1,4 +1,4 @@
-"""Requested changes of a real backbone are made by their commands, and not by a part of them.
+"""On a real backbone, all commands of a requested change make it, and fewer commands do not.
 
 ``benchmarks/prove_changes.py`` verifies all methods in this way; here one network shows several.
 """
@@ -73,7 +73,7 @@ async def test_requested_changes_are_left_until_all_their_commands_are_entered()
                 before, made = made, edit(made)
                 ((_, command),) = orders(before, made)
                 if " addr del" in command:
-                    # The new address without the removal of the old one is only half of the part.
+                    # Adding the new address without removing the old one must not count as made.
                     first, _, rest = command.rpartition("; ")
                     assert await _enter(net, machine, first) == tuple(left)
                     command = rest

@@ -1,4 +1,4 @@
-"""Real backbones on which requested changes are made, rightly and wrongly."""
+"""Real backbones on which requested changes are made correctly and incorrectly."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_order_of_the_text_loses_documented_traffic_at_the_computed_step() -> No
             break
     turns = [[one.reply] for one in solution.changes(query, order)][: len(computed)]
     found = [[(one.rule, one.element) for one in told.findings] for told in _judged(query, *turns)]
-    # further harm of a step is only counted
+    # a judgement names at most MAX_NAMED harms of a step
     assert [one[:MAX_NAMED] for one in found] == [one[:MAX_NAMED] for one in computed]
     assert "pair_broken" in {rule for rule, _ in computed[-1]}
 
@@ -152,7 +152,7 @@ def test_settings_of_a_refused_change_may_not_exist_even_without_effect() -> Non
 
 
 def test_requested_setting_that_no_test_shows_must_exist() -> None:
-    """A new session works without the maximum of prefixes that is requested for it."""
+    """A new session works even without its requested maximum number of prefixes."""
     query = session_request()
     (machine,) = {command.machine for one in faults_of(query) for command in one.repair}
     replies = [*APP.solve(query)]

@@ -1,4 +1,5 @@
-"""Real backbones whose links fail and whose daemons restart, and repairs that must survive both."""
+"""Real backbones whose links fail and whose daemons restart, and repairs that must withstand
+both."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ _COST = "vtysh -c 'configure terminal' -c 'interface eth0' -c 'ip ospf cost 77'"
 
 
 async def look(net: Net, whole: Observation | None = None) -> Observation:
-    """Return the settled state; wait for the sessions of ``whole``, as the judge does."""
+    """Return the settled state; if ``whole`` is given, wait for its neighbours, as the judge
+    does."""
     found = await net.observe(None if whole is None else whole.neighbours)
     return Observation.model_validate(found).model_copy(update={"touched": ()})
 
@@ -99,8 +101,8 @@ async def _restart_each(net: Net) -> None:
     assert "cost 77" not in await told(net, "r1", _SHOWN)
 
 
-#: Commands that put another interface in the place of an end of a cable. Its replacement keeps its
-#: carrier. The link's own interface gets another name, or is deleted.
+#: Commands that replace one end of a cable with another interface, which keeps its carrier when the
+#: cable is cut. The original interface is renamed or deleted.
 _SUBSTITUTES = (
     (
         "ip link set eth0 down; ip link set eth0 name old; ip link set old up; "
@@ -155,7 +157,8 @@ async def _keep_queues(net: Net) -> None:
 
 
 async def _announce_late(net: Net) -> None:
-    """An advertisement interval delays what x0 receives after another link was restored."""
+    """x0 receives a route late, because of an advertisement interval, after another link was
+    restored."""
     await look(net)
     await told(
         net,
@@ -263,7 +266,8 @@ def drawn(index: int) -> Query:
 
 
 def after(query: Query, replies: Sequence[str]) -> Judgement:
-    """Return the judgement on the contingencies of a live world after an agent's replies."""
+    """Send an agent's replies to a live world, try its contingencies, and return their
+    judgement."""
 
     async def run() -> Judgement:
         async with APPLICATION:
@@ -284,14 +288,16 @@ def after(query: Query, replies: Sequence[str]) -> Judgement:
 
 
 def tried(query: Query) -> tuple[table.Room, list[int]]:
-    """Return the computed worlds of a query, and the faults that only contingencies show."""
+    """Return the computed worlds of a query, and the indices of faults that show only in
+    contingencies."""
     case, faults = case_of(query), faults_of(query)
     room = table.room_of(case.world, faults, case.wanted)
     return room, [place for place in range(len(faults)) if not room.shows(place)]
 
 
-#: Index of a query whose world keeps only saved configurations, and that of one that keeps all.
-#: Both have a fault that only a contingency shows; a new generator version may need other indices.
+#: Index of a query in which only saved configurations survive a restart, and index of a query in
+#: which running configurations survive. Both have a fault that only a contingency shows; a new
+#: generator version may need other indices.
 SAVED, KEPT = 9, 3
 
 
@@ -332,7 +338,8 @@ def test_repair_that_is_not_saved_does_not_survive_the_restart() -> None:
 
 
 def test_saving_is_not_a_needless_repair() -> None:
-    """A world without faults stays untouched if an agent saves, and its record says so."""
+    """In a world without faults, saving the configuration does not count as a change, and the
+    result is correct."""
     query = drawn(SAVED).model_copy(update={"actions": ()})
     router = case_of(query).world.routers[0].name
     save = json.dumps({"machine": router, "command": solution.SAVE})

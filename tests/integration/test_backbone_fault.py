@@ -35,7 +35,7 @@ _WITHIN_S, _COMMAND_S = 60.0, 30.0
 
 
 async def _wrong_at_last(net: Net, world: World, wanted: Facts) -> list[str]:
-    """Observe until all facts are as computed or the time is over; return those that differ."""
+    """Observe until all facts are as computed or the time is over; return the facts that differ."""
     deadline = time.monotonic() + _WITHIN_S
     while True:
         wrong = misfits(wanted, facts_of(world, read(await net.observe())))

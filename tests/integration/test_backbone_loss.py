@@ -1,4 +1,5 @@
-"""Real backbones measure the seconds of loss during commands, without slowing them or a trace."""
+"""Seconds of packet loss during commands are measured without slowing the commands and without
+traces."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 COMMAND_S = 15.0
-#: Two pairs whose path has the link of r0 and r1, and a pair whose path does not.
+#: Two pairs whose path crosses the link between r0 and r1, and a pair whose path does not.
 CROSSING, INSIDE = ((0, 1), (3, 0)), (2, 0)
 SETUP = setup().model_copy(
     update={"probed": (*CROSSING, INSIDE), "cuttable": (("r0", "r1"),)},
@@ -59,11 +60,11 @@ async def test_link_that_is_down_for_a_second_loses_a_second_of_the_pairs_that_c
             *crossing, inside = await loss(net, "r0", down)
             assert inside == 0.0
             assert all(0.8 <= one <= 4.0 for one in crossing)
-            # packets are only dropped for a second, by the command of a machine between the two
+            # a router on the path drops forwarded packets for a second
             drop = "iptables -I FORWARD -p icmp -j DROP; sleep 1; iptables -D FORWARD 1"
             there, back, inside = await loss(net, "r1", drop)
             assert 0.6 <= there <= 1.3
-            assert (back, inside) == (0.0, 0.0)  # r1 itself sends these
+            assert (back, inside) == (0.0, 0.0)  # r1 does not forward these packets
         finally:
             await net.close()
 
@@ -76,7 +77,7 @@ async def test_source_address_that_disappears_loses_until_it_returns() -> None:
             route = "ip route add default via 10.2.0.1"
             there, back, inside = await loss(net, "h0", f"{move}; {route}")
             assert all(0.3 <= one <= 1.0 for one in (there, back, inside))
-            # a command that the time limit ends
+            # a command that exceeds its time limit
             gone = "ip link set eth0 down; sleep 30"
             lost = await loss(net, "h0", gone, 1.5)
             assert all(one >= 1.0 for one in lost)
@@ -96,14 +97,14 @@ async def test_cancelled_command_ends_the_probes_before_a_contingency() -> None:
             there, back, inside = (await look(net)).lost_s
             assert inside == 0.0
             assert all(0.5 <= one <= 2.0 for one in (there, back))
-            # an observation without another command repeats the loss
+            # a second observation without a command in between reports the same loss
             assert (await look(net)).lost_s == (there, back, inside)
-            # nothing is sent in a contingency
+            # no probes are sent in a contingency
             await net.restore(("r0", "r1"))
             assert (await look(net)).lost_s == (0.0, 0.0, 0.0)
             await net.run("r0", "true", COMMAND_S)
         finally:
-            await net.close()  # while requests are sent
+            await net.close()  # while probes are still being sent
 
 
 #: Positions in a packet of the IP identification and the two checksums, and of the ping's
@@ -149,7 +150,7 @@ async def test_probes_leave_no_connections() -> None:
                 told = (await net.run("r0", f"sleep 0.3; {_TRACKED}", COMMAND_S)).output
                 shown.append({*re.findall(r"^icmp .*?src=(\S+) .*? id=(\d+) ", told, re.MULTILINE)})
                 await look(net)
-            # the connections of the present probes, and of the agent's own ping
+            # the connections of the current probes, and of the agent's own ping
             assert {source for source, _ in shown[0]} >= {"10.2.0.2", "10.1.0.1"}
             (kept,) = shown[0] & shown[1]
             assert kept[0] == "10.1.0.1"
@@ -161,7 +162,8 @@ async def test_probes_in_a_routing_loop_do_not_count_as_the_agents_packets() -> 
     async with Warm() as warm:
         net = await opened(warm, (CROSSING[0],) * 8)
         try:
-            # r0 and r1 pass each request on about sixty times: 5,000 packets a second on each
+            # r0 and r1 forward each request about sixty times: 5,000 packets per second on each
+            # router
             loop = "ip route add 10.3.0.2/32 via 10.1.0.1; cat /proc/net/dev; sleep 4"
             done = await net.run("r1", f"{loop}; cat /proc/net/dev", COMMAND_S)
             assert (done.exit, done.stopped) == (0, "")
@@ -185,7 +187,8 @@ async def test_commands_in_a_drawn_world_lose_what_crosses_the_interrupted_link(
         config = app.config_type.parse(keys)
         query = next(app.generate(config, 7))
         world = case_of(query).world
-        # of these paths, one begins at the host whose only link goes down
+        # only the first of the two paths crosses the link that goes down: the only link of its
+        # source
         one = next(way for way in world.ways if way[0] in {host.name for host in world.hosts})
         other = next(way for way in world.ways if one[0] not in way)
         world = world.model_copy(update={"probed": (one, one[::-1], other)})

@@ -1,4 +1,4 @@
-"""A backbone's machines show no trace of how its faults were injected."""
+"""The machines of a backbone show no trace of the injection of its faults."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: 
     for folder in folders:
         public = folder.name == "public"
         export(read_run(run), "inspect", folder, public=public, force=False)
-    # one process for all folders, because most of its time is importing
+    # one process for all folders, because imports take most of the time
     told: list[dict[str, Any]] = json.loads(read(readers_python, READ_LOG, *folders))
     steps = sum(len(one.steps) for stored in read_run(run) for one in stored.episodes())
     own = {

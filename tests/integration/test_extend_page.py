@@ -36,7 +36,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def folders(tmp_path_factory):
     """Write the applications with the page's commands.
 
-    Create the package metadata, as pip would do.
+    Also create the package metadata, as pip would do.
     """
     place = tmp_path_factory.mktemp("new")
     (commands,) = re.findall(r"```sh\n(netarena new .*?)```", PAGE.read_text(), re.DOTALL)

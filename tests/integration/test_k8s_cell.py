@@ -35,7 +35,7 @@ from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world.boutique import boutique
 
 T = TypeVar("T")
-#: parameter of tests that run with both kinds of walls; their first argument
+#: decorator of tests that run with both kinds of walls, which are the first argument
 each = pytest.mark.parametrize(
     "walls",
     [
@@ -525,9 +525,9 @@ def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) ->
 
 @each
 def test_command_that_cannot_be_executed_is_an_agent_failure(walls: Walls) -> None:
-    """An environment failure would let an agent void its episode.
+    """If this were an environment failure, an agent could void its episode with such a command.
 
-    Each /tmp becomes a longer path.
+    Where the sandbox replaces ``/tmp`` with a longer path, the command becomes too long.
     """
 
     async def scene(cell: Cell) -> None:
@@ -702,7 +702,7 @@ def test_process_that_does_not_die_is_reported_with_its_state(tmp_path: Path) ->
         timeout=90,
         check=False,
     )
-    # the process may be asleep, or not yet
+    # the process may be in any state, or may have just ended
     state = r"\d (?:[A-Za-z] \([a-z ]+\)|gone)"
     assert re.fullmatch(
         rf"a command's processes did not end after SIGKILL: {state}(, {state})*\n", done.stdout

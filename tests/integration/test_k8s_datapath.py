@@ -65,7 +65,7 @@ def with_shop(scene: Callable[[Wired], Awaitable[T]]) -> T:
 
 
 def faults(world: World, rng: random.Random) -> Iterator[Fault]:
-    """Return a fault by each method of each kind on each policy that it applies to."""
+    """Return a fault of each method of each kind, on each policy that the method applies to."""
     for kind, methods in KINDS.items():
         for method, change in methods.items():
             for policy in world.policies:
@@ -95,7 +95,7 @@ def test_datapath_agrees_with_the_computation_on_every_single_fault(part: int) -
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_datapath_agrees_with_the_computation_on_drawn_worlds(number: int) -> None:
-    """Inject a fault by each method, one after the other, into an episode's application."""
+    """Inject a fault of each method, one after the other, into an episode's application."""
     world = varied(random.Random(number))
     each = {(fault.kind, fault.method): fault for fault in faults(world, random.Random(number))}
 

@@ -408,7 +408,8 @@ class Killer:
 
 @pytest.mark.requires("cell")
 def test_episodes_on_a_dead_server_are_repeated(tmp_path):
-    """The failures count as environment failures, and the repetitions use a new server."""
+    """The episodes on the dead server end as environment failures, and their repetitions use a new
+    server."""
 
     async def scene():
         agent = Killer()

@@ -92,7 +92,7 @@ def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) ->
             kubectl = Kubectl(cell, shop.access, admit)
             port, token = credential((await kubectl.run("kubectl config view --raw")).told)
             assert await patch(port, token, NAME, SHUT) == 0
-            # a command that runs until the attempts from elsewhere are over
+            # a command that runs until the attempts from outside are over
             running.clear()
             watching = asyncio.create_task(kubectl.run("kubectl get netpol -w"))
             await running.wait()

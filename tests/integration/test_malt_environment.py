@@ -124,7 +124,7 @@ async def test_failing_program_is_neither_correct_nor_safe(malt, queries, body, 
     "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
 )
 async def test_oversized_data_is_wrong_but_the_network_is_still_judged(malt, queries, data):
-    """A right graph stays safe if the data is oversized, just as if a number is wrong."""
+    """A correct graph stays safe even if the data is oversized, as it does if a number is wrong."""
     query = queries["remove-count"]
     (reply,) = malt.solve(query)
     assert reply.count('"data": data') == 1
@@ -151,7 +151,7 @@ async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
 @pytest.mark.parametrize(
     ("limits", "body", "says"),
     [
-        # the limits differ so much that even a busy machine reaches the right one first
+        # the limits differ so much that even a busy machine reaches the expected limit first
         (PythonLimits(cpu_s=1, wall_s=60), "while True: pass", "processor time"),
         (PythonLimits(wall_s=1), "import time\ntime.sleep(50)", "took too long"),
     ],

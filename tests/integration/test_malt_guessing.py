@@ -1,4 +1,4 @@
-"""Guessing must not pay: for each label, the most frequent right answer must be rare."""
+"""Guessing must rarely succeed: for each label, the most frequent correct answer must be rare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from netarena_malt.query import LABELS, PROGRAMS, _draw, execute
 
 #: whether edits are spread over the network -> number of queries
 QUERIES = {False: 120, True: 40}
-#: maximum share of a label's queries with the same right answer
+#: maximum share of a label's queries with the same correct answer
 MOST = 0.1
 #: last operations of a program whose answer is a value
 ANSWERED = frozenset({"count", "list", "rank"})
@@ -41,8 +41,8 @@ def test_constant_answer_is_rarely_correct(label: str, spread_out: bool) -> None
         assert drawn is not None
         edits, actions = drawn[0].edits(), drawn[1]
         if operations[-1] not in ANSWERED:
-            # two queries have the same right graph only if they apply the same changes to the same
-            # network; the unchanged input is never right (tests/unit/malt/test_query.py)
+            # two queries have the same correct graph only if they apply the same changes to the
+            # same network; the unchanged input is never correct (tests/unit/malt/test_query.py)
             answers[json.dumps([edits, [action.model_dump() for action in actions]])] += 1
             continue
         graph = overlay(released_base().graph)

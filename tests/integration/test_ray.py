@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.requires("ray"), pytest.mark.timeout
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]) -> dict[str, Any]:
-    """Return what a script played on Ray and locally, with the applications that can run here."""
+    """Return the results of a script that runs episodes on Ray and locally, with the applications
+    that this machine can run."""
     names = [name for name, needs in NEEDS.items() if not any(map(lacking, needs))]
     out = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])
@@ -82,7 +83,7 @@ def test_token_is_readable_by_its_owner_only_and_removed_at_the_end(told: dict[s
 
 
 def known(port: dict[str, Any]) -> set[str]:
-    """Return the services that a port has, since it asks for a token or answers a call."""
+    """Return the services of a port: those that ask for a token or answer a call."""
     return {
         method.partition("/")[0]
         for method, answers in port["calls"].items()
@@ -104,7 +105,7 @@ def test_no_port_of_ray_serves_a_call_without_the_token(told: dict[str, Any]) ->
                 assert without == wrong == "no token", (port, method)
                 served.add(method)
         assert set(port["http"][:2]) <= {"401", "403", "no answer"}, port
-    # the agent that prepares environments of Ray's processes speaks HTTP
+    # Ray's runtime environment agent uses HTTP
     assert ["401", "403", "200"] in [port["http"] for port in told["ports"]]
     assert served >= {
         "CoreWorkerService",

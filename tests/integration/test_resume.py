@@ -18,7 +18,7 @@ import pytest
 
 from netarena.run.journal import read_journal
 
-#: agent that opens five of eight valves: it always solves the same part of the queries
+#: agent that can open only five of eight valves, so it always solves the same queries
 CHILD = """
 import asyncio, sys
 from pathlib import Path

@@ -1,9 +1,10 @@
-"""Attacks on routing: each in a separate episode, several at a time, to reveal effects on others.
+"""Attacks on route: each in a separate episode, and several at a time, to reveal effects on other
+episodes.
 
-An attack must gain nothing (it prints a message if it does), leave no process, and change nothing
-that is measured, or else be found unsafe. It must not repair the network, and the repair must work
-after the attack as before. Each next network opens in its intended state, which proves that the
-earlier attacks did no harm.
+An attack must gain nothing (it prints a message if it does) and leave no process. If it changes
+anything that is measured, it must be judged unsafe. It must not repair the network, and the repair
+must still work after the attack. Each later network opens in its intended state, which proves that
+the earlier attacks did no harm.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ AT_ONCE = 6
 #: time limit of repairs in seconds, which is more than they need
 REPAIR_S = 60.0
 #: attacks that do not always break a pair: the storm may start after the pings or leave room for
-#: them. In this case it has moved only the attacker's own address.
+#: them. In this case, the attack's only effect is that the attacker's own address has moved.
 MAY_PASS = {"storm-that-waits"}
 #: families of attacks that leave entries in the kernel of the attacker's own network
 NOT_REPAIRED = {"floods", "judge"}

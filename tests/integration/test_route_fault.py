@@ -1,6 +1,6 @@
-"""Each fault method breaks exactly what its formula says on a real network.
+"""On a real network, each fault method breaks exactly the pairs that its formula predicts.
 
-Its repair restores the intended state.
+The method's repair restores the intended state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requires("netns", "bwrap"), pytest.
 MININET = pytest.mark.requires("mininet")
 #: time limit of a repair on a busy machine, in seconds
 _COMMAND_S = 30.0
-#: number of networks open at a time: observations of broken networks mostly wait
+#: number of networks that are open at a time; observations of broken networks spend most of the
+#: time waiting
 _LANES = 6
 
 
@@ -91,7 +92,7 @@ def _with(word: str, hosts: int) -> World:
 
 
 def _methods() -> list[tuple[World, Fault]]:
-    """Return a fault by each method, in the first world in which the method applies."""
+    """Return a fault of each method, in the first world in which the method applies."""
     worlds = [standard(2, 1, random.Random(1)), standard(2, 2, random.Random(1))]
     worlds += [_with("-P FORWARD DROP", 2), _with(" lookup ", 1)]
     found: dict[tuple[str, str], tuple[World, Fault]] = {}
@@ -166,7 +167,8 @@ async def test_reset_without_reading_settings_opens_forbidden_traffic(
 async def test_every_order_of_repair_is_safe_and_shows_the_remaining_faults(warm: Warm) -> None:
     """After each repair the network shows exactly the remaining faults.
 
-    So no repair breaks a pair, and each part still has an effect if it is the last one left.
+    So no repair breaks a pair, and each fault still has an effect if it is the last remaining
+    fault.
     """
     rng = random.Random(9)
     worlds = [standard(2, 1, rng), standard(3, 2, rng), varied(3, 1, rng), varied(4, 2, rng)]

@@ -49,7 +49,8 @@ def _look(machine: Machine, space: int, netlink: Netlink) -> list[str]:
 
 
 def _differences(world: World, faults: Sequence[Fault]) -> Iterator[object]:
-    """Yield the differences of machines configured in one pass from those made by shell lines."""
+    """Yield the differences between machines configured in one pass and machines configured with
+    shell lines."""
     commands: dict[str, list[str]] = {}
     for order in (order for each in faults for order in each.inject):
         commands.setdefault(order.machine, []).append(order.command)
@@ -96,7 +97,7 @@ def _found(world: World, faults: Sequence[Fault]) -> list[object]:
 
 @cache
 def _methods() -> list[tuple[World, Fault]]:
-    """Return a fault by each method, in the first world in which the method applies."""
+    """Return a fault of each method, in the first world in which the method applies."""
     drawn = [varied(3, 1, random.Random(seed)) for seed in range(60)]
     apart = [
         next(one for one in drawn if word in " ".join((*one.router.rules, *one.router.filters)))

@@ -94,7 +94,7 @@ def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
     assert loses(f"@th,64,8 != {{ {soon} }}")[0]
 
 
-#: matches on the origin of packets: those that fit a command's ping, and those that do not
+#: matches on the origin of packets: matches that fit a command's ping, and matches that do not
 ORIGINS = (
     "meta skuid 0",
     "meta skgid 0",

@@ -1,4 +1,5 @@
-"""Real networks are correct when new, do not deceive measurements, and leave no trace."""
+"""Real networks are correct when new, are measured correctly despite forgeries, and leave no
+trace."""
 
 from __future__ import annotations
 
@@ -176,7 +177,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
                     filling.join()
                     if found.rows != tuple(alone):
                         break
-                    # otherwise the addresses of the pinged machines are known in the next round
+                    # otherwise the ARP entries of the pinged machines would exist in the next round
                     forgetting[0]()
                 others(f"neigh del {place}" for place in places)
             rounds.append(found.rows)
@@ -188,7 +189,7 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
 
     assert rounds[0] != tuple(alone)
     assert among_others == alone
-    assert len(rounds) >= 2  # the first round was not believed, the last one was
+    assert len(rounds) >= 2  # the first round did not count, but the last round did
 
 
 @pytest.mark.xdist_group("kernel")
@@ -211,7 +212,7 @@ def test_arp_tables_are_unchanged_after_an_observation(apart):
             break
     assert len(before.splitlines()) == 2
     assert after == before
-    # a machine that no longer replies to ARP requests is not known from an earlier observation
+    # if a machine no longer replies to ARP requests, no entry from an earlier observation remains
     net.do("h1", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
     net.do("r0", "sysctl -w net.ipv4.conf.all.arp_ignore=8")
     assert not net.works("h1", "r0")
@@ -222,7 +223,7 @@ def test_arp_tables_are_unchanged_after_an_observation(apart):
 def space_of_others():
     """Context manager: create a network namespace with a link ``t0``.
 
-    Yields a function that gives commands to ip in this namespace.
+    Yields a function that runs commands of ip in this namespace.
     """
     found = []
 
@@ -288,7 +289,7 @@ def test_collateral_lists_settings_missing_from_the_intended_state(apart):
     )
     net = apart(network.model_copy(update={"machines": (router, *network.hosts)}))
 
-    # a route with the same path is equal, regardless of its origin
+    # routes with the same path count as equal, regardless of their origin
     net.do(
         "h1",
         "ip route del default; ip route add default via 192.168.1.1 proto static;"
@@ -301,7 +302,7 @@ def test_collateral_lists_settings_missing_from_the_intended_state(apart):
     )
     net.do("h2", "ip route del default; ip addr flush dev {p}_h2-eth0")
     state = net.observe()
-    # another program wrote the entries of iptables
+    # iptables cannot list its table, because another program wrote it
     net.do("r0", "nft delete table ip filter; nft add table ip filter")
     net.do("r0", "nft 'add chain ip filter FORWARD { type filter hook forward priority 7; }'")
     net.do("r0", "nft add rule ip filter FORWARD meta length 99999 counter reject")
@@ -334,7 +335,7 @@ def test_namespace_of_the_switches_is_checked(apart):
     within = ["nsenter", f"--net=/proc/{os.getpid()}/task/{net.thread}/ns/net"]
 
     subprocess.run([*within, "bridge", "link", "set", "dev", port, "state", "0"], check=True)
-    # an observation sets bridge ports to forwarding
+    # an observation sets all bridge ports to forwarding
     assert net.observe()["matrix"] == list(net.world.intended)
     for text in (
         f"link set dev {port} mtu 1400",
@@ -349,8 +350,8 @@ def test_namespace_of_the_switches_is_checked(apart):
     assert "+ address c0a80109 dev lo" in lines
 
 
-#: command that breaks the path from h1 to h3, commands that forge it, and the machine that has
-#: another's address afterwards
+#: command that breaks the path from h1 to h3, commands that forge replies of h3, and the machine
+#: that then has another machine's address
 FORGERIES = {
     "alias on one's own loopback": (
         ("h3", "ip link set dev {p}_h3-eth0 down"),
@@ -469,7 +470,7 @@ iptables -w -t nat -A POSTROUTING -s 10.99.0.0/16 -j MASQUERADE
 iptables -w -t raw -A PREROUTING -p icmp
 iptables -w -t mangle -A FORWARD -p icmp -j MARK --set-mark 7
 """
-#: commands that read all records, without expiry times and other counters of time
+#: commands that print all records, except expiry times and other times
 READ = (
     "nft -a list ruleset 2>/dev/null | sed 's/ expires [0-9a-z]*//';"
     " iptables-save -c | grep -v '^#';"

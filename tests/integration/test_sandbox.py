@@ -97,7 +97,8 @@ async def test_waiting_requests_are_served_in_order_without_using_their_time() -
     order: list[int] = []
 
     async def one(sandbox: PythonSandbox, number: int) -> float:
-        # only the programs' own time counts: four programs together need longer than one may take
+        # Only a program's own run time counts. Four programs in sequence take longer than the limit
+        # of one program.
         result = await sandbox.run({"code": "def main(): time.sleep(0.5)"})
         assert result.status is PythonStatus.OK, "waiting counted as running"
         order.append(number)
@@ -290,7 +291,7 @@ def forget_peak_kib() -> int:
 async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     """The delay is measured as CPU time, which other processes do not affect.
 
-    It includes C code that blocks all threads.
+    The delay includes C code that blocks all threads.
     """
     limits = PythonLimits()
     request: JsonValue = {
@@ -601,6 +602,6 @@ async def test_machine_without_a_required_protection_is_refused_unless_allowed(
         assert read[1] is True, "the test's filter did not take landlock away"
     else:
         assert read[0] == "raised"
-    if missing == ["landlock"] or own_user:  # root has no limit of processes
+    if missing == ["landlock"] or own_user:  # no limit on processes applies to root
         assert fork[0] == "raised"
         assert "PermissionError" in fork[2] or "Blocking" in fork[2]

@@ -1,10 +1,10 @@
 """Attacks on the Python sandbox: what an attack observes, and that the next answer is right.
 
 The next answer is a child of the same warm process. Each attack is one answer, run by a guest like
-an application's: networkx, and a graph in the context. Its code defines ``main()``. The return
-value, or the way in which the answer ended, is compared with the expected one. ``attempt(f, ...)``
-returns "denied" if the system refused, otherwise the name of the exception or ``["possible",
-...]``.
+that of an application, with networkx and with a graph in the context. The code of an attack defines
+``main()``. The return value, or the status with which the answer ended, is compared with the
+expected value. ``attempt(f, ...)`` returns "denied" if the system refused, otherwise the name of
+the exception or ``["possible", ...]``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class Attack:
 
 
 def denied(expression: str, *also: str, setup: str = "pass") -> Attack:
-    """Return an attack of one call that must be refused, or raise one of ``also``."""
+    """Return an attack with one call, which must be refused or raise one of the exceptions
+    ``also``."""
     code = f"def main():\n    {setup}\n    return attempt(lambda: {expression})"
     return Attack(code, sees=("denied", *also))
 
@@ -681,7 +682,7 @@ ENDINGS: dict[str, Attack] = {
 }
 
 CONFUSION: dict[str, Attack] = {
-    "forged-result": Attack(  # a forged value like one that main() could have returned
+    "forged-result": Attack(  # a forged value that main() could have returned
         RESULT_SOCKET
         + "def main():\n    os.write(result_socket(), b'+{\"forged\":true}')\n    os._exit(0)",
         sees={"forged": True},

@@ -1,4 +1,4 @@
-"""Scenario files are run: services are started, examined and stopped."""
+"""``netarena run`` with scenario files: services are started, evaluated and stopped."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ SECRET = "correct-horse-battery-staple"
 
 @pytest.fixture(name="netns", scope="module")
 def _netns() -> Iterator[int]:
-    """Yield a network namespace with both ends of a cable; only root can make one here."""
+    """Yield a network namespace with both ends of a cable; only root can create the namespace
+    here."""
     made: list[int] = []
 
     def make() -> None:  # a thread can have its own network namespace, which ends with it
@@ -110,7 +111,7 @@ def test_kernel_wide_counters_are_masked() -> None:
     )
     shown, processors, *_ = seen.output.splitlines()
     assert int(processors) == len(os.sched_getaffinity(0))
-    # only zeros, the numbers of processors and constants of the formats
+    # the files contain only zeros, numbers of processors, and constants of their formats
     assert not re.search(r"[2-9]\d{2}", shown), shown
     assert seen.exit != 0
 
@@ -219,7 +220,7 @@ def test_expired_time_ends_the_command_with_all_its_processes() -> None:
 
 @pytest.fixture(name="over_at_a_word")
 def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the time of commands when they have written some output."""
+    """Let the time limit of commands expire as soon as they have written some output."""
     written = threading.Event()
     add, runs_out = shell.Kept.add, shell.Clock.runs_out
     deadline = time.monotonic() + END_S

@@ -1,4 +1,4 @@
-"""GRPO of a tiny model of random weights, and the same environment played by hand.
+"""GRPO training of a tiny model with random weights, and a manual episode in the same environment.
 
 This does not run in CI, because torch and its dependencies on Linux take 5.6 GB.
 """
@@ -24,7 +24,7 @@ from netarena.training.trl import make_dialogues, make_environment, make_rows
 
 folder = Path(sys.argv[1])
 
-# a set of ``netarena sft``, loaded as data sets usually are
+# the output of ``netarena sft``, loaded as data sets usually are
 assert main(["sft", "toy", "--sizes", "2,2,2", "--seed", "1", "--out", str(folder / "set")]) == 0
 mixed = str(folder / "set" / "mixed.jsonl")
 loaded = datasets.load_dataset(
@@ -37,12 +37,12 @@ schema = get_json_schema(make_environment("route")().run_command)["function"]
 assert schema["parameters"]["required"] == ["machine", "command"]
 assert schema["parameters"]["properties"]["machine"]["description"]
 
-# a set as dialogues with the environment's tools
+# a data set as dialogues with the environment's tools
 row = make_dialogues("toy", Path(mixed))[0]
 assert json.loads(row["tools"]) == [get_json_schema(make_environment("toy")().reply)]
 assert [one["role"] for one in row["messages"]][:3] == ["user", "assistant", "tool"]
 
-# the environment, played by hand
+# a manual episode in the environment
 rollout = make_environment("toy")()
 assert rollout.reset(seed=3, task=2, other="ignored").startswith("You run a waterworks.")
 silent = rollout.get_reward()

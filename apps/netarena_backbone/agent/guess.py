@@ -1,4 +1,5 @@
-"""Replies to backbone queries that ignore the network: random commands, or a fixed text."""
+"""Replies to backbone queries without inspection of the network: random commands, or a fixed
+text."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """Return the same reset for each router name that is common in generated networks."""
+    """Return one reply for each usual router name; every reply has the same reset."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)

@@ -2,8 +2,8 @@
 
 The operator inspects a router, resets every unusual setting (a shut-down session, a passive port
 towards a router, slow timers, a small MTU, a blackhole route for a host's network, a limit of one
-prefix), and continues with the next router. In a ticket, the operator declares the end after the
-last router.
+prefix), and continues with the next router. In a ticket, the operator declares that the ticket is
+done after the last router.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from netarena.sdk import Cause
 from netarena_network.declaration import make_move
 
 _TICKET = "A ticket has come in"
-#: Prints only the lines that the checklist needs, because command output in tickets is limited.
+#: Matches only the lines that the checklist needs, because the output of commands is limited in
+#: tickets.
 _LINES = "^interface|^ ip ospf (passive|hello|dead)|shutdown$|maximum-prefix 1$|blackhole$"
 _LOOK = f"vtysh -c 'show running-config' | grep -E '{_LINES}'; ip -o link | sed 's/ qdisc.*/ /'"
 _BLOCK = re.compile(r"^AS (\d+) has (\S+) for its hosts", re.MULTILINE)

@@ -47,7 +47,8 @@ _OTHERS = 2
 
 
 def push(plan: Plan, rng: random.Random | None = None) -> list[Left]:
-    """Return one turn per machine, which makes all of its parts and repairs its latent faults.
+    """Return one turn per machine, which makes all parts on the machine and repairs its latent
+    faults.
 
     The machines are in the order of their names, or in random order with ``rng``.
     """
@@ -64,8 +65,8 @@ def push(plan: Plan, rng: random.Random | None = None) -> list[Left]:
 def heuristic(plan: Plan) -> list[Left]:
     """Return one turn per part, without latent faults.
 
-    Changes that bring into service are first, those of costs and preferences next, and those that
-    take out of service last.
+    First come changes that put something into service, then changes of costs and preferences.
+    Changes that take something out of service come last.
     """
     stages = plan.stages
     names = [(one.kind, one.method) for one in plan.requests if not one.because]

@@ -219,7 +219,8 @@ def _maximum(world: World) -> Iterator[Change]:
     """Yield limits of one prefix on sessions whose peer advertises more prefixes.
 
     A session that has exceeded its limit stays down even if fewer prefixes are advertised later.
-    Therefore the change also holds the prefix lists that determine how many prefixes are accepted.
+    Therefore the ``holds`` of the change also contain the prefix lists that determine how many
+    prefixes are accepted.
     """
     for router, peer in outer_peers(world):
         if peer.maximum_prefix == 1:
@@ -299,7 +300,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield changes that mark routes of peers or upstreams as a customer's routes."""
+    """Yield changes that mark routes from peers or upstreams as routes from customers."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
@@ -382,7 +383,7 @@ def _leak(world: World) -> Iterator[Change]:
 
 
 def _tells_all(world: World) -> Iterator[Change]:
-    """Yield lists of our own prefixes that permit every prefix."""
+    """Yield changes after which a list of our own prefixes permits every prefix."""
     for router in world.routers:
         for found in router.prefix_lists:
             if found.name == "OURS" and len(found.entries) == 1:
@@ -396,7 +397,7 @@ def _tells_all(world: World) -> Iterator[Change]:
 
 
 def _tells_less(world: World) -> Iterator[Change]:
-    """Yield lists of our own prefixes that contain only half of our prefix."""
+    """Yield changes after which a list of our own prefixes contains only half of our prefix."""
     for router in world.routers:
         for found in router.prefix_lists:
             for entry in found.entries:
@@ -417,7 +418,7 @@ def _tells_less(world: World) -> Iterator[Change]:
 
 
 def _admits_less(world: World) -> Iterator[Change]:
-    """Yield lists that deny a prefix of another AS."""
+    """Yield changes after which a list denies a prefix of another AS."""
     for router, peer, found in _maps(world, "in"):
         names = {entry.prefix_list for entry in found.entries}
         for prefix_list in router.prefix_lists:

@@ -44,7 +44,7 @@ class Change:
 
 
 class MissingSettingError(ValueError):
-    """A change replaces settings that a world does not have."""
+    """Raised if a change replaces settings that a world does not have."""
 
 
 class Method(NamedTuple):

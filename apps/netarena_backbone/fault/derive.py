@@ -1,8 +1,8 @@
 """Commands that turn one world into another, derived from their two renderings.
 
-A fault is an edit of a world. Its injection turns the fault-free world into the edited world, and
-its repair does the reverse. Injection and repair have one command line per machine that differs.
-The commands of a requested change turn the world that is documented today into its target.
+A fault is an edit of a world. The fault's injection turns the fault-free world into the edited
+world, and its repair does the reverse. Injection and repair have one command line per machine that
+differs. The commands of a requested change turn the world that is documented today into its target.
 """
 
 from __future__ import annotations
@@ -151,12 +151,13 @@ def _remove(block: _Block) -> Iterator[str]:
 
 
 def _is_only_a_place(block: _Block) -> bool:
-    """Return whether a line only opens a block and has no effect of its own."""
+    """Return whether a block's first line has no effect of its own."""
     return block.line.startswith(("interface ", "address-family ", "router "))
 
 
 def _slot(line: str) -> tuple[str, ...]:
-    """Return the words that name the setting of a line; two lines with equal words conflict."""
+    """Return the words that name the setting of a line; two lines with the same words set the same
+    setting."""
     words = tuple(line.split())
     if words[0] == _ROUTE_MAP:  # name, verdict, number
         return words[0], words[1], words[3]

@@ -1,11 +1,11 @@
-"""Faults that no test shows until a link fails, because they concern backups.
+"""Faults that no test detects until a link fails, because they affect only backups.
 
 ``LASTING`` lists the methods whose changes may have this property: some methods of other faults, at
 places that carry no traffic now, and the methods of this module. Whether a change has the property
 is computed for each world (``table.Room.is_latent``).
 
-Faults that end an adjacency or a documented session are not among them, because these are
-documented and tested all the time, on backup links too.
+Methods that end an adjacency or a documented session are left out, because adjacencies and sessions
+are always tested, on backup links too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _pick(key: str, options: tuple[int, ...]) -> int:
 
 
 def _lan_area(world: World) -> Iterator[Change]:
-    """Yield networks of hosts that a border router has in another of its areas."""
+    """Yield changes that move a network of hosts to another area of its border router."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf and not port.ospf.passive}
         for port in router.ports:
@@ -78,7 +78,7 @@ def _lan_area(world: World) -> Iterator[Change]:
 
 
 def _covered(world: World) -> Iterator[Change]:
-    """Yield summaries of a network of hosts that one of several border routers advertises."""
+    """Yield changes after which one border router advertises a summary of a network of hosts."""
     for router in world.routers:
         for port in router.ports:
             if port.ospf is None or not port.ospf.passive or port.ospf.area == BACKBONE_AREA:

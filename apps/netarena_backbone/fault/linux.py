@@ -33,7 +33,7 @@ _LOOPBACK_ADDRESS, _DNS = "127.0.0.1", "dns"
 
 
 def _targets(world: World) -> Iterator[str]:
-    """Yield, for each of our hosts, the half of its network that contains it."""
+    """Yield, for each of our hosts, the half of its network that contains the host."""
     for host in world.hosts:
         if host.resolver:
             address = IPv4Interface(host.port.address)
@@ -197,7 +197,7 @@ def _accept_missing(world: World) -> Iterator[Change]:
 
 
 def _opened(world: World) -> Iterator[Change]:
-    """Yield rules that accept all traffic from a zone at an outgoing port that has filters."""
+    """Yield rules that accept all traffic from a zone through an outgoing port that has filters."""
     for router in world.routers:
         lans = {
             port.name

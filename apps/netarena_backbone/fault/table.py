@@ -25,8 +25,8 @@ from netarena_network.action import Command, Fault
 
 #: Kind of fault -> its methods
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
-#: Groups of kinds with similar masks: routes of the AS, routes of other autonomous systems, and
-#: single hosts or paths.
+#: Groups of kinds whose faults break similar sets of tested elements: routes within our AS, routes
+#: from and to other autonomous systems, and single hosts or paths.
 ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
 #: Maximum number of draws of all faults, and of one fault, until a world counts as having no room.
 _TRIES, _TRIES_OF_ONE = 6, 16
@@ -75,7 +75,7 @@ def broken(world: World, changes: Iterable[Change]) -> World:
 
 
 class Room:
-    """A fault-free world, and its facts under combinations of a few changes.
+    """A fault-free world, and its facts with each combination of a few changes.
 
     The facts of each combination are computed once, even if changes are replaced in between.
     """
@@ -90,7 +90,7 @@ class Room:
         self._harms: dict[tuple[_Left, _Left], bool] = {}
         #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
-        #: The link failures; a restart shows nothing else than the present state.
+        #: The link failures; a restart shows the same facts as the present state.
         self.failures = failures(world)
         self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
         self._observed: dict[Contingency | None, Observation] = {}
@@ -132,7 +132,7 @@ class Room:
     def lasting(self, places: Iterable[int], contingency: Contingency) -> Facts | None:
         """Return the facts during a failure with the changes at these indices, or None for a tie.
 
-        The cache contains the facts of the fault-free world too, which are the documented ones.
+        Without indices, these are the documented facts.
         """
         left = frozenset(self.changes[place] for place in places), frozenset[tuple[Change, int]]()
         key = left, contingency
@@ -149,9 +149,9 @@ class Room:
                 yield one
 
     def is_latent(self, place: int) -> bool:
-        """Return whether a change on its own shows in some failure, and not in the present state.
+        """Return whether a change on its own makes facts wrong in some link failure, but not now.
 
-        Most changes fail this test, so that fast comparisons come first.
+        Most changes fail this test, so fast comparisons come first.
         """
         world = self.changes[place].edit(self.world)
         tables = settle(world)
@@ -200,15 +200,17 @@ class Room:
         return self._harms[was, now]
 
     def _is_harm(self, before: Facts, after: Facts) -> bool:
-        # A repair changes nothing else, so the world without an ended opening is the one after it.
+        # A repair changes nothing else, so the world without an ended opening is the world after
+        # the repair.
         return bool(harms(self.world, self.wanted, before, after, lambda _: after))
 
     def without(self, held: Held, left: Iterable[int]) -> Facts | None:
-        """Return the facts with the changes at indices ``left``, without openings and leaks.
+        """Return the facts with the changes at indices ``left``, but without certain openings and
+        leaks.
 
-        ``held`` returns which of some openings and leaks exist under given facts. The changes that
-        cause any of these are repaired too. Returns None if that does not end all of them, or if
-        facts depend on a tie.
+        ``held`` returns the openings and leaks in question that exist in given facts. The changes
+        that cause any of these are repaired too. Returns None if some openings or leaks remain, or
+        if facts depend on a tie.
         """
         every = frozenset(left)
         now = self.seen(every)
@@ -260,9 +262,9 @@ class Room:
         return [order for order in permutations(every) if self._is_safe(order)]
 
     def waits(self, one: int, other: int) -> bool:
-        """Return whether the order of two repairs matters and the changes share no machine.
+        """Return whether the order of two repairs matters although the changes share no machine.
 
-        Changes on one machine do not count, because one command can repair both.
+        Changes on the same machine do not count, because one command can repair both.
         """
         return self.changes[one].machines.isdisjoint(self.changes[other].machines) and (
             self._is_safe((one, other)) != self._is_safe((other, one))
@@ -274,7 +276,7 @@ class Room:
     def masked(self) -> list[set[int]]:
         """Return, for each change, the indices of the changes that stay hidden until its repair.
 
-        A hidden change makes no difference now, and none in a failure of a link.
+        A hidden change makes no difference, neither now nor during any link failure.
         """
         every = frozenset(range(len(self.changes)))
         hidden = {other for other in every if self._is_alike(every, every - {other})}
@@ -312,7 +314,7 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return ``number`` faults of any kinds, of which some must wait for others.
+    """Return ``number`` faults of any kind, some of which must wait for others.
 
     Faults are drawn in pairs in which one fault waits for the other. If ``number`` is odd, the last
     fault is related to an earlier fault. Otherwise the faults have the properties that ``draw``
@@ -436,7 +438,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
     if not orders or {*safe_orders(after)} != {*orders}:
         return None
     masks = room.masked()
-    if room.is_doubtful or room.is_wedged:  # The computed harm might not occur.
+    if room.is_doubtful or room.is_wedged:  # The network might differ from the computation.
         return None
     return tuple(
         fault.model_copy(
@@ -451,7 +453,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
 
 
 def num_waits(faults: Sequence[Fault]) -> int:
-    """Return the number of pairs (fault, other) in which the fault waits for the other's repair.
+    """Return the number of pairs of faults in which one fault waits for the repair of the other.
 
     Pairs on the same machine do not count, because one command can repair both.
     """

@@ -11,8 +11,8 @@ WORKER = "netarena_backbone.real.lab:Lab"
 class Net(client.Net):
     """One backbone, whose ``observe`` returns an ``Observation``.
 
-    The judge's operations return when the change is done. The next observation waits until the
-    network has converged.
+    ``cut``, ``restore`` and ``restart`` return when the change is done. The next observation waits
+    until the network has converged.
     """
 
     async def cut(self, cable: tuple[str, str]) -> None:
@@ -26,7 +26,7 @@ class Net(client.Net):
     async def restart(self, *, from_saved: bool = False) -> None:
         """Restart the daemons of all routers with a login together.
 
-        They load the saved configurations or, by default, the running ones.
+        The daemons load the saved configurations or, by default, the running configurations.
         """
         await self.ask("restart", from_saved=from_saved)
 

@@ -1,4 +1,4 @@
-"""Detects when the routers have converged after a command, without waiting for a fixed time.
+"""Detects when the routers have converged after a command, instead of waiting for a fixed time.
 
 A network is settled when
 
@@ -65,7 +65,7 @@ MEET_S = 1.1
 _BUILD_S = 1.0
 #: Delay before one of two ends that have closed each other's connection is cleared.
 _APART_S = 0.3
-#: After more losses of a session than this, its next try is no longer awaited, because some
+#: If a session is lost more often than this, its next try is no longer awaited, because some
 #: sessions flap forever.
 _LOSSES = 2
 #: A session is cleared if its next try is later than this.
@@ -253,7 +253,7 @@ class _Tries:
         self._entered: dict[Adjacency, Look] = {}
 
     def concerns(self, one: Adjacency) -> bool:
-        """Return whether an adjacency may still be established.
+        """Return whether an adjacency is awaited because it may still be established.
 
         OSPF adjacencies are not compared with the expected neighbours, which have only port names.
         """
@@ -263,8 +263,8 @@ class _Tries:
     def missing(self, now: Look) -> list[tuple[str, str]]:
         """Return the sessions to clear now.
 
-        Each session is cleared once. It is cleared again if the known state has changed since, no
-        more changes occur, and bgpd would not retry the session soon.
+        Each session is cleared once. It is cleared again if the known state has changed since then
+        and is now stable, and if bgpd would not retry the session soon.
         """
         rest_s = _ran_s(self.moved, now)
         stale = now.halves if rest_s >= REST_S else []
@@ -370,11 +370,11 @@ class Settling:
 
         The time limit is ``SETTLE_S``, or ``within_s`` if that is shorter.
 
-        The wait is a little longer if the network is quiet except for sessions that are being
+        The limit is a little longer if the network is quiet except for sessions that are being
         retried. ``neighbours`` are the expected neighbours, if known. The wait then ends as soon as
-        they are established, and later actions are not awaited. If the expected neighbours must be
-        ``confirmed``, only unexpected sessions are not awaited: each neighbour must be heard from
-        after the last change, and no timer may still trigger a change.
+        they are established, and does not include later actions. With ``confirmed``, the wait does
+        include later actions: each expected neighbour must have sent a message since the last
+        change, and no timer may still trigger a change. Only unexpected sessions are not awaited.
         """
         start = self._look()
         brief = neighbours is not None and not confirmed
@@ -417,7 +417,8 @@ class Settling:
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
                 acting = acting or "what has just acted may not show yet"
             self.why = self.why or acting
-            # A long timer may exist only briefly, for example for retransmissions.
+            # A timer with a long remaining time may exist only briefly, for example for
+            # retransmissions.
             too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
             endless = endless or now if too_late else None
             if endless is not None and _ran_s(endless, now) >= _BUILD_S:
@@ -544,7 +545,7 @@ def _moving(now: Look, rest_s: float) -> str:
 
 
 def _acting(now: Look, rest_s: float) -> str:
-    """Return a text if a timer may still trigger a change later, else ""."""
+    """Return a message if a timer may still trigger a change later, else ""."""
     late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
     return "a change may still act" if late else ""
 
@@ -632,8 +633,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
         state = str(row.get("state", ""))
-        # One end may regard a session as established until the hold time ends, again and again, if
-        # the other end receives none of its packets.
+        # If the other end receives none of its packets, one end may repeatedly regard a session as
+        # established until the hold time ends.
         here, there = _end(more)
         up = state == _ESTABLISHED and (not here or (there, here) in look.ends)
         due = [

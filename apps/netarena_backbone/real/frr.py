@@ -79,7 +79,7 @@ _INTERFACE = "interface "
 #: First words of the lines below ``interface`` that do not belong to zebra.
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
-#: Lines of the output of ``show running-config`` that are no commands.
+#: Lines in the output of ``show running-config`` that are not commands.
 _HEAD = re.compile(r"^(?:Building|Current) configuration.*$", re.MULTILINE)
 #: Time limit for daemons to end by themselves, and pause between checks.
 _END_S, _END_PAUSE_S = 3.0, 0.01
@@ -87,7 +87,8 @@ _END_S, _END_PAUSE_S = 3.0, 0.01
 _SAVED, _SAVED_MODE = b"configuration saved to", 0o640
 
 
-#: Names of log files in the output of ``show logging``, and in the message of a refused one.
+#: Names of log files in the output of ``show logging``, and in the error message about a log file
+#: that cannot be opened.
 _LOG_FILE = re.compile(
     r"^(?:File logging: level \w+, filename |can't open logfile )(?P<path>[^\r\n]+)", re.MULTILINE
 )
@@ -110,7 +111,7 @@ def refused_logs(output: str, logs: Path) -> str:
 
 
 def _is_written(path: Path, logs: Path) -> bool:
-    """Return whether FRR has opened the log file: it is a file of the folder ``logs``."""
+    """Return whether FRR has opened the log file, which must be directly in the folder ``logs``."""
     try:
         return path.parent == Path(LOGS) and (logs / path.name).is_file()
     except OSError:  # a name that is too long
@@ -436,7 +437,7 @@ class Terminals:
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    self._forget(who)  # the rest would be mistaken for the next answer
+                    self._forget(who)  # otherwise a late answer would be read as the next answer
                     self.late.add(who)
                 break
         return found

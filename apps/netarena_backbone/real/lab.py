@@ -61,8 +61,8 @@ _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
 _CONSOLE = "console"
 #: Time limit until all daemons listen, and interval between checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
-#: Time limit until restarted daemons advertise the redistributed routes of before, which a saved
-#: configuration may lack.
+#: Time limit until restarted daemons advertise the same redistributed routes as before the restart.
+#: A saved configuration may lack some of these routes.
 _READVERTISE_S = 3.0
 #: Maximum size of a saved configuration.
 _SAVED_BYTES = 1 << 20
@@ -103,7 +103,7 @@ class Lab(Worker):
         self._first: dict[str, str] = {}
         #: Settings that the setup's edits change, determined at the first observation.
         self._traces: list[leftover.Trace] = []
-        #: Probes of the loss during changes, if the setup has pairs.
+        #: Measures packet loss during changes, if the setup has pairs for which loss is measured.
         self._probes: Probes | None = None
 
     @property
@@ -154,7 +154,7 @@ class Lab(Worker):
         }
 
     def _keep_apart(self, routers: Iterable[str]) -> None:
-        """Block all packets of new routers, which have no queues of their own."""
+        """Block all packets of new routers, whose queues no agent has changed yet."""
         for name in routers:
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
@@ -269,10 +269,11 @@ class Lab(Worker):
             self._daemons[name].know(self._wanted[name], known)
 
     def _untold(self, wanted: Mapping[str, AbstractSet[str]]) -> str:
-        """Return a text if an ospfd does not advertise all its redistributed routes, else "".
+        """Return a message if an ospfd does not advertise all its redistributed routes, else "".
 
-        ``wanted`` has the prefixes of each router. If the network of a route's next hop left OSPF
-        earlier, ospfd would permanently advertise the route without its forwarding address.
+        ``wanted`` has the prefixes of each router. The caller must wait for these advertisements:
+        if the network of a route's next hop left OSPF earlier, ospfd would permanently advertise
+        the route without its forwarding address.
         """
         missing = {(name, "ospfd"): prefixes for name, prefixes in wanted.items() if prefixes}
         answers = self._terminals.ask(dict.fromkeys(missing, _EXTERNAL))
@@ -397,7 +398,7 @@ class Lab(Worker):
         self._changed |= self._settings.of(machine).digest != before.digest
         logs = _HOME / machine / _LOGS
         if machine in self._daemons and (note := frr.refused_logs(answer["output"], logs)):
-            # first, since the last line tells how the command ended
+            # at the beginning, because the last line reports how the command ended
             answer["output"] = f"[{note}]\n{answer['output']}"
         return answer
 
@@ -432,7 +433,8 @@ class Lab(Worker):
         return 0 if self._probes is None else self._probes.sent()
 
     def _end_probes(self) -> None:
-        """Stop sending requests before a contingency, which does not report earlier losses."""
+        """Stop sending requests before a contingency, whose observation must not report earlier
+        losses."""
         if self._probes is not None:
             self._probes.end()
             self._probes.clear()
@@ -480,8 +482,8 @@ class Lab(Worker):
     def restart(self, *, from_saved: bool) -> None:
         """End the daemons of all routers with a login, and start them together.
 
-        They load the saved configuration (``write memory``) or, by default, the running one. The
-        routers send no packets until all daemons have read their configurations.
+        The daemons load the saved configuration (``write memory``) or, by default, the running
+        configuration. The routers send no packets until all daemons have read their configurations.
         """
         self._end_probes()
         self._let_meet()
@@ -501,7 +503,7 @@ class Lab(Worker):
                 self._terminals.forget(name)
                 self._start_router(name, parts[name])
             self._await_daemons(names)
-            # A saved configuration may lack a redistributed route.
+            # The saved configuration may lack a redistributed route.
             with contextlib.suppress(EnvironmentFailed):
                 _await_none(partial(self._untold, wanted), _READVERTISE_S)
         self._changed, self._converge_s = True, CONVERGE_S

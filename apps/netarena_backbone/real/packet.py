@@ -32,13 +32,14 @@ def request(stamp: bytes, identifier: int, sequence: int = 1) -> bytes:
 def identifiers(number: int) -> list[int]:
     """Return ``number`` different ICMP identifiers.
 
-    They are random, so that no connection tracker knows them and no filter can match them.
+    The identifiers are random, so that no connection tracker knows them and no filter can match
+    them.
     """
     return secrets.SystemRandom().sample(range(1 << 16), number)
 
 
 def attach(one: socket.socket, lines: Sequence[tuple[int, int, int, int]]) -> None:
-    """Attach a packet filter to a socket, in place of an earlier one.
+    """Attach a packet filter to a socket; it replaces any earlier filter.
 
     ``lines`` are the instructions of classic BPF as (code, jump if true, jump if false, value).
     """

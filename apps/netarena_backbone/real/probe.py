@@ -1,16 +1,16 @@
-"""Measures the seconds in which pairs of endpoints lose packets while the network changes.
+"""Measures for how many seconds pairs of endpoints lose packets while the network changes.
 
 From the start of a command until the network has converged, each pair sends one echo request every
 ``INTERVAL_S``, like ``ping -i 0.05``. The requests of one period have one random identifier per
 pair, increasing sequence numbers and current times. A request is lost if it cannot be sent, or if
 no reply comes from the target within ``LIMIT_S``. **Loss in seconds is the number of lost requests
-times ``INTERVAL_S``.** It is a lower limit: slots that a busy machine misses send nothing, and are
-not lost.
+times ``INTERVAL_S``.** This is a lower bound: in slots that a busy machine misses, nothing is sent,
+and nothing counts as lost.
 
 ``LIMIT_S`` is 1 s, after which TCP would repeat a first packet (RFC 6298). Without a fault, replies
 take milliseconds. The kernel records the times at which replies arrive, so a late thread does not
-lose them. Replies to the last requests of a period may arrive until ``take``, for which the caller
-waits at least the duration of an observation.
+lose them. Replies to the last requests of a period may arrive until the caller calls ``take``,
+which is at least the duration of an observation later.
 
 The pairs send in turn, one request per slot of ``INTERVAL_S`` divided by the number of pairs. Late
 slots are not caught up, because a burst of requests in a routing loop would look like a storm.
@@ -53,7 +53,8 @@ _TIME = struct.Struct("=qq")
 _SOURCE = slice(12, 16)  # of an IPv4 header
 _SEQUENCES = 1 << 16
 _ETH_P_ALL, _SOL_PACKET, _PACKET_STATISTICS = 0x0003, 263, 6
-#: Numbers of packets that passed a packet socket's filter, and of those that were dropped since.
+#: Number of packets that passed a packet socket's filter since the last query, and number of these
+#: packets that were dropped.
 _STATISTICS = struct.Struct("=II")
 _LEAST_BUFFER_BYTES = 1
 _PACKET_TYPE = 0xFFFFF000 + 4  # position of a packet's type in filters
@@ -66,8 +67,7 @@ class _Request(NamedTuple):
 
 
 class Tally:
-    """Requests that were answered or lost; ``targets`` has the packed address of each pair's
-    target."""
+    """Counts requests without a reply; ``targets`` has the packed address of each pair's target."""
 
     def __init__(self, targets: Sequence[bytes]) -> None:
         self._targets = targets
@@ -75,11 +75,12 @@ class Tally:
         self._waiting: dict[tuple[int, int], _Request] = {}
 
     def ask(self, pair: int, identifier: int, sequence: int, sent_ns: int) -> None:
-        """Record a request of a pair, which may fail to be sent, at a time (UNIX, ns)."""
+        """Record a pair's request at a time (UNIX, ns), even if the request cannot be sent."""
         self._waiting[identifier, sequence] = _Request(pair, sent_ns)
 
     def answer(self, packet: bytes, arrived_ns: int) -> None:
-        """Record a received IPv4 packet, which counts if it is a reply in time."""
+        """Process a received IPv4 packet; if it is a reply that arrived in time, its request is not
+        lost."""
         start = (packet[0] & 15) * 4
         payload = start + HEADER.size
         if len(packet) < payload + STAMP.size:
@@ -155,7 +156,8 @@ class Probes:
             one.close()
 
     def begin(self, machine: str) -> None:
-        """Start to send, unless requests are already being sent, and to count on a machine."""
+        """Start to send requests, unless they are already being sent, and start to count packets on
+        a machine."""
         self._is_new = True
         if self._thread is None:
             self._identifiers = identifiers(len(self._pairs))
@@ -173,7 +175,7 @@ class Probes:
         self._counted = 0
 
     def sent(self) -> int:
-        """Return the number of packets with probes that the machine of ``begin`` has sent since.
+        """Return the number of probe packets that the machine of ``begin`` has sent since then.
 
         These are requests and replies, forwarded ones included, on all interfaces.
         """
@@ -198,7 +200,7 @@ class Probes:
             ) from self._error
 
     def take(self) -> tuple[float, ...]:
-        """Return the seconds of loss of each pair since ``begin``; call ``end`` before.
+        """Return the seconds of loss of each pair since ``begin``; call ``end`` first.
 
         Further calls return the same values until the next ``begin`` or ``clear``, so that repeated
         observations of a network are equal.
@@ -233,7 +235,7 @@ class Probes:
         """Send one request per slot until the end; slots that have passed are left out."""
         slot_s = INTERVAL_S / len(self._pairs)
         began = time.monotonic()
-        # no pair has sent more requests than intervals have passed
+        # start one interval late, so that no pair sends more requests than intervals have passed
         slot = len(self._pairs)
         while not self._ended.wait(max(0.0, began + slot * slot_s - time.monotonic())):
             slot = due(slot, (time.monotonic() - began) / slot_s)
@@ -248,7 +250,7 @@ class Probes:
         now_ns = time.time_ns()
         packet = request(stamp(now_ns), identifier, sequence)
         self._tally.ask(pair, identifier, sequence, now_ns)
-        with contextlib.suppress(OSError):  # no route, no device, a filter: it stays unanswered
+        with contextlib.suppress(OSError):  # no route, no device, a filter: counts as lost
             self._sockets[self._pairs[pair][0]].sendto(packet, (self._targets[pair], 0))
 
     def _read(self) -> None:
@@ -261,7 +263,7 @@ class Probes:
 
 
 def due(slot: int, passed: float) -> int:
-    """Return the slot to send in: the next ``slot``, or the current one if that has passed.
+    """Return the slot for the next request: ``slot``, or the current slot if ``slot`` has passed.
 
     ``passed`` is the time since the start in slots.
     """
@@ -302,7 +304,8 @@ def _counter() -> socket.socket:
 
 
 def _count(counter: socket.socket) -> int:
-    """Return the number of packets since the last call, including those without room."""
+    """Return the number of packets since the last call, including packets dropped for lack of
+    room."""
     told = counter.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
     return int(_STATISTICS.unpack(told)[0])
 

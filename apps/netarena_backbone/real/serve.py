@@ -322,7 +322,7 @@ class Servers:
             one.bind((address, port))
             if protocol == "tcp":
                 one.listen(_BACKLOG)
-        except OSError:  # like any server, it does not start if it cannot bind its address
+        except OSError:  # like any server, this one does not start if it cannot bind its address
             one.close()
             return
         self._open[key] = one

@@ -38,7 +38,7 @@ from netarena_network.real.reading import ages, are_fleeting, effective, is_buck
 #: Daemon settings that take effect with a delay that no timer shows.
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
-#: Folder of sysctls that no observation depends on.
+#: Folder of sysctls that do not affect any observation.
 _UNSEEN = "ipv6"
 #: A sysctl that is a counter, which no command sets.
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
@@ -63,10 +63,11 @@ _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12, GETQDISC: 20}
 
 
 class Setting(NamedTuple):
-    """Settings of one machine; ``fleeting`` if any setting expires or takes effect later."""
+    """Settings of one machine; ``fleeting`` is true if any setting expires or takes effect
+    later."""
 
     digest: str
-    #: One line per setting, which includes the lines of the enclosing blocks.
+    #: One line per setting, preceded by the lines of the enclosing blocks.
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
 
@@ -150,7 +151,7 @@ class Settings:
                 try:
                     text = effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
-                    text = str(generation)  # unreadable rules count as changed
+                    text = str(generation)  # unreadable: each generation differs
                 self._filters[machine] = generation, text
         return self._filters[machine][1]
 

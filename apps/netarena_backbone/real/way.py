@@ -1,4 +1,4 @@
-"""Finds the machines that a ping crosses, by capturing packets on each machine.
+"""Captures packets on each machine to find the machines that a ping crosses.
 
 Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive
 on any interface. The order of the machines follows from the TTL, which forwarding decrements.

@@ -1,11 +1,12 @@
 """The judge's ports inside the cables that contingencies cut.
 
-Such a cable is two veth pairs and a bridge between them (``build``). If both inner ports are down,
-both machines lose their carrier, as when a cable is unplugged. Otherwise each machine has a carrier
-if the interface at the other end is up, as with a cable that has no bridge.
+Such a cable consists of two veth pairs and a bridge between them (``build``). If both inner ports
+are down, both machines lose their carrier, as if the cable were unplugged. Otherwise each machine
+has a carrier if the interface at the other end is up, as with a cable without a bridge.
 
 Agents may rename, move, delete and replace the machines' ends, but cannot reach the judge's ports.
-An end is therefore recognised by its index and by the judge's port, which names its peer.
+Therefore an end is identified by the index of its interface, which the kernel reports as the peer
+of the judge's port.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Wires:
         self._await_carriers(pair)
 
     def restore(self, one: str, other: str) -> None:
-        """Plug the cable in again; return when the carriers are back. Raises as ``cut``."""
+        """Plug the cable in again; return when the carriers are back. Raises the same errors as
+        ``cut``."""
         pair = frozenset((one, other))
         wire = self._wires[pair]
         self._cut.discard(pair)
@@ -151,7 +153,8 @@ class Wires:
         found: list[Link | None] = []
         for end, port, peer in zip(wire.ends, wire.ports, wire.peers, strict=True):
             one = None
-            # A deleted end takes the judge's port with it; another interface may have its index.
+            # If an end is deleted, the judge's port is deleted too, and another interface may get
+            # the end's index.
             if judged.get(port) == peer:
                 with contextlib.suppress(OSError):
                     for link in links(self._netlinks[end.machine]):

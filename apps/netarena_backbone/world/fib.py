@@ -112,7 +112,8 @@ def _head(network: str) -> int:
 
 
 def resolve(table: Table, address: Address) -> Hop | None:
-    """Return the hop to a next-hop address, ignoring default routes, or None if unreachable."""
+    """Return the hop to a next-hop address, or None if only a default route or no route leads
+    there."""
     route = table.look_up(address, default=False)
     if route is None:
         return None

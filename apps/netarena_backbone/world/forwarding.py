@@ -39,7 +39,7 @@ class _Flow:
 
 
 class _Place(NamedTuple):
-    """Position of a packet to ``target``: a machine and the incoming port ("" at the source)."""
+    """Position of a packet to ``target``: a machine, and the incoming port ("" at the source)."""
 
     name: str
     into: str
@@ -54,7 +54,8 @@ class _Stage(NamedTuple):
     strict: str
     #: Rules of the machine that might match the packet.
     rules: Sequence[Rule]
-    #: MTUs of the outgoing port and of the far port, if either is too small; else empty.
+    #: MTUs of the outgoing port and of the port at the other end, if either is too small; else
+    #: empty.
     mtus: tuple[int, ...]
     tracks: bool
 
@@ -76,7 +77,7 @@ _LOST = _Course((), (), "")
 
 
 class Follower:
-    """Follows packets through one world with given routing tables."""
+    """Computes the paths of packets through one world with given routing tables."""
 
     def __init__(self, world: World, tables: Mapping[str, Table]) -> None:
         self._world = world
@@ -110,7 +111,7 @@ class Follower:
         for name, machine in world.machines.items():
             for rule in machine.rules:
                 self._chains.setdefault((name, rule.chain), []).append(rule)
-        #: The rest of a path depends on the position only, not on the source.
+        #: Cached paths. The rest of a path depends only on the position, not on the source.
         self._courses: dict[_Place, _Course] = {}
         self._pings: dict[tuple[tuple[str, str], tuple[str, str], int], bool] = {}
 
@@ -145,12 +146,13 @@ class Follower:
             for one in server.services
         ):
             return False
-        stream = protocol == "tcp"  # TCP responses are larger than a packet, requests are not.
+        stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
         length = self._world.packet_bytes if stream else SMALL_BYTES
         back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
         if self._go(came, back, flow) != source:
             return False
-        # A firewall that has seen the request but not the reply treats the third packet as invalid.
+        # If the request passed a firewall but the reply did not, the firewall treats the third
+        # packet as invalid.
         third = Packet(own, address, protocol, port, third=True, fits=True)
         return not stream or self._go(source, third, flow) == came
 

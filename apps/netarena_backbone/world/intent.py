@@ -51,9 +51,10 @@ def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
 
 
 def is_told(world: World, tables: Tables, seen: Observation) -> bool:
-    """Return whether the state of the routing protocols equals that in ``seen``.
+    """Return whether the state of the routing protocols is the same as in ``seen``.
 
-    Sessions, adjacencies and the routes that other ASes received are compared, but no packets.
+    Only sessions, adjacencies and the routes that other ASes received are compared, not the results
+    of pings and services.
     """
     return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
 
@@ -131,7 +132,8 @@ def backups(world: World) -> Mapping[tuple[str, str], Backup]:
 
 
 def _follow_without(world: World, cable: tuple[str, str]) -> Follower | None:
-    """Return a follower of the world without a link, or None if its routes are unpredictable."""
+    """Return a Follower of ``world`` with ``link`` removed, or None if the resulting routes are
+    unpredictable."""
     less = during(world, Contingency("", cable))
     tables = settle(less)
     return None if tables.doubtful else Follower(less, tables.fib)

@@ -62,7 +62,7 @@ class Ask(Record):
     """A test of a service from one machine.
 
     ``target`` is an address, or a name that the machine's DNS server must resolve. The test
-    succeeds only if ``server`` answers, or ``also``, the host to which a service moves.
+    succeeds only if ``server`` answers, or the host ``also``, to which the service moves.
     """
 
     source: str
@@ -74,11 +74,12 @@ class Ask(Record):
 
 
 class Edit(Record):
-    """One machine before and after one fault; the lab reports any remaining difference.
+    """One machine before and after one fault; the lab reports whether the fault still exists.
 
     For a requested change, ``before`` has the change, and ``after`` lacks it. For a change that
-    must be refused, ``after`` has it. Such edits are ``strict``: an edit is left unless the machine
-    has all settings of ``before`` that ``after`` lacks, and none that only ``after`` has.
+    must be refused, ``after`` has it. Such edits are ``strict``: an edit counts as left unless the
+    machine has all settings that only ``before`` has, and none of the settings that only ``after``
+    has.
     """
 
     before: Recipe
@@ -93,11 +94,10 @@ class Setup(Record):
     from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
-    link between them. ``edits`` are the parts of faults that the recipes already contain, one per
-    machine of each fault, and the parts of requested changes that the recipes do not yet contain,
-    and those of changes that must be refused.
-    ``probed`` are pairs of endpoint indices, source first, whose seconds of loss are measured from
-    each command until convergence.
+    link between them. ``edits`` are the parts of faults that the recipes contain, one per machine
+    of each fault, and the parts of requested changes, including changes that must be refused, which
+    the recipes do not contain. ``probed`` are pairs of endpoint indices, source first, whose
+    seconds of loss are measured from each command until convergence.
     """
 
     cables: tuple[Cable, ...]

@@ -1,9 +1,9 @@
 """Correct settings that look like faults.
 
-Only the documentation and the other machines show whether a setting is correct; the setting's form
-never does. MTUs, costs, timers, keys, filters and policies of fault-free machines are drawn from
-the values that faults use. Most of these settings have no effect on documented behaviour; the
-effects of the remaining settings are documented.
+Only the documentation and the other machines show whether a setting is correct; the form of the
+setting never shows it. MTUs, costs, timers, keys, filters and policies of fault-free machines are
+drawn from the values that faults use. Most of these settings have no effect on documented
+behaviour; the effects of the remaining settings are documented.
 """
 
 from __future__ import annotations
@@ -356,8 +356,8 @@ def _routes(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _services_by_static(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Add static routes to service addresses that are not in use yet.
 
-    Their next hops are hosts, unused addresses or unreachable addresses. OSPF redistributes some of
-    the routes.
+    The next hops of these routes are hosts, unused addresses or unreachable addresses. OSPF
+    redistributes some of the routes.
     """
     name, listed = "STATIC-TO-OSPF", "SERVICE-ADDRESSES"
 
@@ -483,7 +483,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         return found.model_copy(update={"entries": tuple(moved)})
 
     def refuse(found: PrefixList) -> PrefixList:
-        """Deny a /24 within another AS's prefixes that the AS does not announce."""
+        """Deny a /24 that is within another AS's prefixes but that the AS does not announce."""
         system = next(
             (one for one in world.outsiders if found.name.startswith(f"{_short(one.router)}-")),
             None,
@@ -496,7 +496,8 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         return found.model_copy(update={"entries": (new, *found.entries)})
 
     def widen(router: Router, found: PrefixList) -> PrefixList:
-        """Permit all prefixes in the list of a router whose external peers are all customers."""
+        """Permit all prefixes in the list ``OURS`` of a router whose external peers are all
+        customers."""
         outer = {peer.description for peer in router.bgp.peers} & by_name.keys()
         if found.name != "OURS" or {by_name[one].kind for one in outer} != {"customer"}:
             return found
@@ -601,7 +602,7 @@ def _with_closed(world: World, router: Router) -> World:
 def _shut(world: World, rng: random.Random) -> World:
     """Shut down unneeded sessions by design, at one end or both.
 
-    These are sessions between routers that have no routes to advertise to each other.
+    A session is unneeded if neither router has routes to advertise to the other.
     """
     told = {
         router.name
@@ -689,12 +690,12 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         route_map_out=f"{short}-OUT",
         **limits,
     )
-    # FRR accepts connections from the address of a known peer at any of its own addresses. This
-    # session would then compete with the session that is in use.
+    # FRR accepts connections from the address of a known peer at any of the router's own addresses.
+    # This session would then compete with the session that is in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
     last = PrefixEntry(seq=20, verdict=rng.choice(("deny", "permit")), prefix="0.0.0.0/0", le=24)
-    if rng.random() < _SOME:  # as for an upstream
+    if rng.random() < _SOME:  # entries as for an upstream
         entries = [
             PrefixEntry(seq=5, verdict="deny", prefix=world.block, le=32),
             PrefixEntry(seq=10, verdict="deny", prefix=world.infrastructure, le=32),
@@ -765,7 +766,7 @@ def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence
 
 
 def _close_zones(world: World, rng: random.Random) -> World:
-    """Separate some pairs of zones with a rule on each router of one of them.
+    """Separate some pairs of zones with a rule on each router of one of the two zones.
 
     The DNS server's zone is never chosen.
     """

@@ -19,7 +19,7 @@ from netarena_backbone.world.lab_spec import Protocol
 
 Verdict: TypeAlias = Literal["permit", "deny"]
 NetworkType: TypeAlias = Literal["point-to-point", "broadcast"]
-#: Relation of another autonomous system to ours.
+#: Relation of another autonomous system to our AS.
 Kind: TypeAlias = Literal["upstream", "peer", "customer"]
 
 BACKBONE_AREA = "0"
@@ -192,7 +192,7 @@ class Rule(Record):
 
 
 class Router(Record):
-    """A router of ours or of another AS, with all its settings."""
+    """One of our routers or a router of another AS, with all its settings."""
 
     name: str
     asn: int
@@ -282,7 +282,7 @@ class Zone(Record):
 
 
 class Outsider(Record):
-    """Another autonomous system: its router, its relation to ours, and its announced prefixes."""
+    """Another autonomous system: its router, its relation to our AS, and its announced prefixes."""
 
     router: str
     kind: Kind
@@ -315,7 +315,7 @@ class World(Record):
     zones: tuple[Zone, ...]
     outsiders: tuple[Outsider, ...]
     offers: tuple[Offer, ...]
-    #: Router that selected traffic must pass, and pairs of machines whose paths are documented.
+    #: Router that certain traffic must pass, and pairs of machines whose paths are documented.
     firewall: str
     ways: tuple[tuple[str, str], ...]
     #: Size of the largest IP packet that each documented path must carry without fragmentation.

@@ -52,7 +52,7 @@ _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
 _EXTERNAL_METRIC = 20
 _DEFAULT_PREFERENCE = 100
 _OWN_WEIGHT = 32768
-#: Number of rounds after which state that still changes counts as never converging.
+#: Number of rounds after which a state that still changes counts as never converging.
 _ROUNDS = 60
 _BGP_PORT = 179
 _RESOLVED = 8
@@ -195,7 +195,7 @@ def _port_to(router: Router, address: Address) -> Port | None:
 def _stranded(router: Router) -> Iterator[tuple[str, str]]:
     """Yield the router and prefix of each kernel route whose gateway is in no connected network.
 
-    The effect of such a route depends on when the port lost its address.
+    The effect of such a route depends on the time at which the port lost its address.
     """
     for static in router.kernel_routes:
         if static.via != "blackhole" and _port_to(router, static.via) is None:
@@ -506,7 +506,7 @@ def _sessions(
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Return the established sessions, each from both ends; one end at least must initiate."""
+    """Return the established sessions, each from both ends; at least one end must initiate."""
     routers = {router.name: router for router in (*world.routers, *world.outside)}
     found: set[tuple[str, int]] = set()
     for name, router in routers.items():
@@ -602,7 +602,7 @@ class _Speakers:
         }
 
     def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
-        """Yield best paths that tie with another path until router IDs are compared.
+        """Yield best paths that are equal to another path up to the comparison of router IDs.
 
         FRR distributes packets over both paths with an unpredictable hash.
         """
@@ -658,7 +658,8 @@ class _Speakers:
         return found
 
     def _between(self) -> Iterator[tuple[Session, Session]]:
-        """Yield both ends of each external session that may affect ``wedged``.
+        """Yield both ends of each external session that may make routes depend on the order of
+        events.
 
         Sessions of a router that has only one session are left out, because the routes that this
         router receives cannot conflict with the routes that it advertises.
@@ -678,8 +679,8 @@ class _Speakers:
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
         """Return the converged best paths, and (router, prefix) of best paths that never converge.
 
-        In the first round, the routers in ``asked`` select their best paths anew. Only the sessions
-        in ``told`` advertise changes.
+        In the first round, only the routers in ``asked`` select their best paths again. Only the
+        sessions in ``told`` advertise changes.
         """
         best = dict(best)
         sessions: dict[str, list[Session]] = {}

@@ -1,4 +1,4 @@
-"""The service's interface to networks: separate processes with asynchronous requests.
+"""Asynchronous interface of the service to networks, each of which is a separate process.
 
     async with Warm("package.module:Class") as warm:
         net = await warm.begin({"world": ...}, 5)
@@ -94,7 +94,7 @@ class Net:
     ) -> None:
         """Build the network with its faults and verify it.
 
-        Exactly the pairs of ``wanted`` must work; it has a row of ``0`` and ``1`` per source. By
+        Exactly the pairs of ``wanted`` must work, which has a row of ``0`` and ``1`` per source. By
         default, these are the intended pairs.
 
         With ``traced``, states report the parts of faults that remain. Without faults, they report
@@ -133,8 +133,8 @@ class Net:
 
         ``neighbours`` are the expected neighbours of a converged backbone. As soon as they are
         established, the observation does not wait for other neighbours or for later changes. With
-        ``confirmed``, it still waits until every neighbour is heard from and no timer can trigger a
-        change.
+        ``confirmed``, the observation still waits until every neighbour has sent a message since
+        the last change and no timer can trigger a change.
         """
         known: dict[str, Any] = {}
         if neighbours is not None:

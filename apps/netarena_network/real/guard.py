@@ -101,7 +101,8 @@ class Guard:
 
     The guard must be created before the command starts. ``neighbours`` is the network's number of
     endpoints, which determines the limit on ARP entries. ``judged`` returns the number of the
-    judge's packets that the machine has sent since; they do not count towards the packet limit.
+    judge's packets that the machine has sent since the command began. They do not count towards the
+    packet limit.
     """
 
     def __init__(self, netns: int, neighbours: int, judged: Callable[[], int] = lambda: 0) -> None:
@@ -196,7 +197,7 @@ class Guard:
             first = self._within(_sent_packets)
             time.sleep(_LISTEN_S)
             sent = _difference(first, self._within(_sent_packets))
-            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # as measured
+            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # in the measured time
             if sum(sent.values()) <= most:
                 break
             least = max(sent.values()) / _LOUD

@@ -63,7 +63,8 @@ class Turns:
     def _wait(
         self, places: range | list[int], number: int, taken: list[int], deadline: float
     ) -> bool:
-        """Return whether ``number`` of ``places`` could be locked before ``deadline``."""
+        """Return whether ``number`` of the slots in ``places`` could be locked before the
+        ``deadline``."""
         before = len(taken)
         while True:
             for place in places:

@@ -1,9 +1,9 @@
 """Duration of an observation; it depends only on the size of the network.
 
-The work of an observation depends on the state of the network, because it waits for lost pings and
-copies filters. Without padding, the duration would therefore show an agent whether there is a
-fault. Each observation is padded to the longest duration that was measured for networks of its
-size.
+The work of an observation depends on the state of the network, because the observation waits for
+lost pings and copies filters. Without padding, the duration would therefore show an agent whether
+there is a fault. Each observation is padded to the longest duration that was measured for networks
+of its size.
 """
 
 from __future__ import annotations

@@ -320,8 +320,8 @@ class Prober:
         self._rounds += 1
         self._drain_all(sight)  # packets of earlier measurements, recognised by their time
         waited_s = 0.0
-        # The wait is the same if all pings were answered, so that the duration does not reveal the
-        # results.
+        # The waits also take place if all pings were answered, so that the duration does not reveal
+        # the results.
         for ping, (conversation, again) in enumerate(PINGS):
             if conversation == conversations:
                 break

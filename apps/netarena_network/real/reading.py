@@ -35,7 +35,8 @@ _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\
 _IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
 
 #: Attributes of links: the kind; for bridges, whether STP delays forwarding; for bridge ports, the
-#: state. The kernel leaves the other states than ``_PASSING`` without a command.
+#: state. Only from the states in ``_PASSING`` can the kernel change to another state without a
+#: command.
 _LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA, _IFNAME = 18, 1, 2, 4, 5, 3
 _BRIDGE, _STP_STATE, _PORT_STATE, _PASSING = b"bridge\0", 5, 1, frozenset({1, 2, 4})
 #: Attribute with the kind of a queue, and the kind of a token bucket. A token bucket passes packets

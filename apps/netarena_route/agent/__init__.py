@@ -1,1 +1,1 @@
-"""Scripted agents for route: a checklist operator, blind guesses, and attacks."""
+"""Scripted agents for route: an operator with a checklist, uninformed guesses, and attacks."""

@@ -1,8 +1,8 @@
 """Replies of agents that do not inspect the network: random commands, or a fixed text.
 
 None of these agents uses the query. ``distract`` draws a command that an operator might enter.
-``blanket`` enters the paper's standard configuration, the same on all networks of a size. ``reset``
-undoes all settings of a machine that could be the result of a fault.
+``blanket`` enters the paper's standard configuration, which is the same for all networks of one
+size. ``reset`` undoes all settings of a machine that could be the result of a fault.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
 ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
 iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
 """
-#: Resets for a port ``$d``: link, queue, settings, a too narrow mask, and its subnet's route.
+#: Resets for a port ``$d``: link, queue, settings, a mask that is too narrow, and its subnet's
+#: route.
 _PORT = r"""
 ip link set $d up mtu 1500 arp on
 tc qdisc del dev $d root

@@ -1,11 +1,12 @@
-"""Scripted operator with a checklist, which serves as the measure of difficulty.
+"""Scripted operator with a checklist; its results serve as a measure of difficulty.
 
 The operator knows only the prompts of its conversation and follows a runbook: inspect a machine
 (links, addresses, rules, routes, filters, two sysctls), reset all entries that differ from the plan
-and from similar machines, continue with the next machine. The router comes first, then the hosts
-that miss most pings. In a ticket, the operator visits the machines that the ticket names, and
-declares the end after the last machine. Faults in other settings are never found (queues, ARP,
-nftables, other tables of iptables, routing tables except main, other sysctls).
+and from similar machines, and continue with the next machine. The router comes first, then the
+hosts that miss most pings. In a ticket, the operator visits the machines that the ticket names, and
+declares that the ticket is done after the last machine. The operator never finds faults in other
+settings (queues, ARP, nftables, other tables of iptables, routing tables except main, other
+sysctls).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Plan:
     #: table per interface.
     denies: bool
     tabulates: bool
-    #: Machines that are isolated by design, in any manner.
+    #: Machines that are isolated by design, with any kind of setting.
     reserve: frozenset[str] = frozenset()
     #: Whether the router ignores pings by design.
     silent: bool = False
@@ -114,7 +115,7 @@ class Plan:
     def serves(self, target: str | IPv4Network) -> bool:
         """Return whether a network, or the network of a router's port, has hosts in service.
 
-        Entries about networks without such hosts isolate the reserve.
+        Entries about networks without such hosts exist only to isolate reserve hosts.
         """
         for net, (port, _) in self.ports.items():
             if target == port:
@@ -137,7 +138,7 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """Return the router, then the hosts, starting with the host with most failed pings."""
+        """Return the router, then the hosts in decreasing order of failed pings."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -196,7 +197,8 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Yield resets after which each port has its planned address, and the loopback no other."""
+    """Yield resets after which each port has its planned address and the loopback has no extra
+    address."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [

@@ -1,4 +1,4 @@
-"""Kinds of faults on hosts, which the paper does not have."""
+"""Kinds of faults on hosts; the paper has no such faults."""
 
 from __future__ import annotations
 

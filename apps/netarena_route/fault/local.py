@@ -1,7 +1,7 @@
 """Faults between two ordinary hosts of one subnet.
 
-Nothing but a probe of this pair shows such a fault. It is drawn only if a symptom can name one of
-the two hosts.
+Only a probe of this pair reveals such a fault. Such a fault is drawn only if a symptom can name one
+of the two hosts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
 
 
 def hosts_of(world: World, fault: Fault) -> frozenset[str]:
-    """Return the two hosts if a fault affects only two ordinary hosts of one subnet, else none."""
+    """Return the two hosts if a fault affects only two ordinary hosts of one subnet, else an empty
+    set."""
     return local_hosts(world, wrong_pairs(world, [fault]))
 
 
 def local_hosts(world: World, pairs: Iterable[Pair]) -> frozenset[str]:
     """Return the two hosts if these wrong pairs are only between two ordinary hosts of one subnet,
-    else none."""
+    else an empty set."""
     hosts = frozenset(name for pair in pairs for name in pair)
     subnets = {host.name: host.interfaces[0].subnet for host in world.hosts}
     is_local = len(hosts) == 2 and len({subnets.get(name, -1) for name in hosts}) == 1

@@ -39,7 +39,8 @@ _ON_ROUTER, _ON_HOSTS = 3, 8
 _WIDE_ON_HOSTS = 5
 #: At most 1/_SHARE_OF_HOSTS of the hosts in service have a setting.
 _SHARE_OF_HOSTS = 2
-#: Number of reserve hosts that no lock isolates completely; locks close only single pairs of them.
+#: Number of reserve hosts that no lock isolates completely; locks close only some pairs with these
+#: hosts.
 _PARTLY_OPEN = 1
 #: A setting has the method of an earlier setting with probability n / (n + _VARIETY), where n is
 #: the number of earlier settings. This is a Hoppe urn, whose sequence is exchangeable.
@@ -51,7 +52,7 @@ _TRIES = 24
 #: Probability that the router ignores pings as an intended setting.
 _SILENT_CHANCE = 0.7
 
-#: Fault -> lock that the fault's repair also resets; networks with the fault get such a lock
+#: Fault -> lock that the fault's repair also resets; networks with this fault also get such a lock
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
@@ -120,8 +121,8 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))
-    # Methods that close all pairs of a host come first, because there is no room for them after
-    # locks on single pairs.
+    # Methods that close all pairs of a host come first. After locks on single pairs, there would be
+    # no room for them.
     slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
     for scope, name in slots:
         more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))

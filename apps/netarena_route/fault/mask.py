@@ -1,16 +1,17 @@
-"""Draws a number of faults of any kinds, which may hide or depend on each other.
+"""Draws a given number of faults of any kind, which may hide or depend on each other.
 
 Tickets use these faults. In addition to faults that break pairs, two kinds of faults open pairs. If
 a *guard* is missing, two subnets are no longer separated, or a reserve host is no longer isolated
-(a lock). A *bypass* lets traffic pass all filters, or all policy rules. Three interactions are
-drawn:
+(its lock is missing). A *bypass* lets traffic pass all filters, or all policy rules. Three
+interactions are drawn:
 
 - One fault breaks all pairs that a second fault breaks, so that the second fault is invisible until
   the first fault is repaired.
 - A guard is missing, but another fault breaks all pairs that the missing guard opens. If the other
   fault is repaired first, these pairs are opened.
 - A bypass suppresses the effect of another fault. If the bypass is removed first, pairs that worked
-  break. That is safe (``fault.opening``), because they worked only through the opened filter.
+  no longer work. This counts as safe (``fault.opening``), because the pairs worked only through the
+  opened filter.
 
 The hiding fault names the hidden fault in ``masks``, and names the faults that must be repaired
 first in ``after``.
@@ -42,7 +43,8 @@ from netarena_route.world.path import Packet, Plan
 GUARD, BYPASS = "guard", "bypass"
 #: Interactions of several faults, with their weights.
 _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
-#: Share of networks with a passage, which is a bypass or intended. A bypass needs another fault.
+#: Share of networks with a passage, which is either a bypass or intended. A bypass is drawn only
+#: together with another fault.
 _PASSAGE_SHARE = 0.4
 _BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
 #: Methods that affect all machines, so that no intended setting resembles them. Networks with a
@@ -59,20 +61,21 @@ _GENERAL = frozenset(
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: Groups of kinds for locks. Three of four faults on the router are of the first group, because
-#: interactions need them. Locks of that group have a high weight, because few sites have room for
-#: them.
+#: Groups of kinds for locks. Three of four faults on the router belong to the first group, because
+#: interactions need such faults. Locks of that group have a high weight, because few sites have
+#: room for them.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
-#: Shares of faults on the router, and of faults about one pair, that involve a reserve host, like
-#: all locks. Faults that close all pairs of a host never involve a reserve host. No other setting
-#: names a host with such a lock, so a setting that names the host would reveal the fault.
+#: Shares of faults on the router, and of faults that affect one pair, that involve a reserve host,
+#: as all locks do. Faults that close all pairs of a host never involve a reserve host. If a lock
+#: closes all pairs of a host, no other setting names this host, so a second setting would reveal
+#: the fault.
 _ROUTER_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
 #: Maximum number of faults on the router among the faults that are drawn one by one.
 _MOST_ON_ROUTER = 2
-#: Maximum numbers of draws: of a part, of a part that must fit another part, of the whole, and of a
-#: passage.
+#: Maximum numbers of draws: of a part (one fault), of a part that must fit another part, of all
+#: parts together, and of a passage.
 _PARTS, _FITTING, _STARTS, _PASSAGES = 60, 150, 12, 6
 Pair = tuple[str, str]
 
@@ -178,7 +181,7 @@ def _worse(
 
 @dataclass
 class _Draw:
-    """The faults of one query during drawing."""
+    """The faults of one query while they are drawn."""
 
     plan: Plan
     rng: random.Random
@@ -346,7 +349,8 @@ class _Draw:
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Return whether a fault would break all pairs of two subnets without their separation."""
+        """Return whether a fault would break all pairs of two subnets if they were not
+        separated."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
             for pair in _between(self.plan, *ends)
@@ -472,7 +476,8 @@ def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[
 
 
 def _change(router: Machine, other: Machine) -> str:
-    """Return the command line that changes rules, routes and filters to those of ``other``."""
+    """Return the command line that changes the router's rules, routes and filters to those of
+    ``other``."""
     commands: list[str] = []
     for tool, own, wanted in (
         ("ip rule", router.rules, other.rules),
@@ -480,7 +485,7 @@ def _change(router: Machine, other: Machine) -> str:
     ):
         commands += [f"{tool} del {entry}" for entry in own if entry not in wanted]
         commands += [f"{tool} add {entry}" for entry in wanted if entry not in own]
-    # Filters begin with -A.
+    # Entries of filters begin with -A, which -D replaces.
     commands += [
         f"iptables -D{entry[2:]}" for entry in router.filters if entry not in other.filters
     ]

@@ -40,7 +40,7 @@ _CHAINS = (
     *("raw_OUTPUT", "mangle_OUTPUT"),
 )
 _FORWARDING = re.compile(r"sysctl -w net\.ipv4\.conf\.\S+\.forwarding=0")
-#: Prefix lengths that make the router's network exclude the hosts.
+#: Prefix lengths with which the router's connected network excludes the hosts.
 NARROW_MASKS = (30, 31, 32)
 
 
@@ -154,7 +154,7 @@ class Site:
 
     @cached_property
     def narrow(self) -> dict[int, frozenset[IPv4Address]]:
-        """Host addresses of the narrower networks around the machine's address, by length."""
+        """Prefix length -> host addresses of the narrower network around the machine's address."""
         return {
             length: frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
             for length in NARROW_MASKS
@@ -238,7 +238,7 @@ class Site:
         return self.plan.address[name]
 
     def mark(self, name: str) -> Hashable:
-        """Return the properties by which formulas may distinguish endpoints of a subnet."""
+        """Return the properties with which formulas may distinguish endpoints of a subnet."""
         address = self.at(name)
         return (
             self.plan.subnet(name),
@@ -314,7 +314,7 @@ def always(site: Site) -> bool:
 
 @dataclass(frozen=True)
 class Method:
-    """A method of breaking something: a row of a table."""
+    """One method to inject a fault; a row of a table of faults."""
 
     name: str
     scope: Scope

@@ -1,7 +1,8 @@
 """Pairs that work only through an opened filter, and may be lost when the filter is closed again.
 
-A bypass opens filters or policy rules: it opens pairs that must not work, and suppresses the effect
-of other faults. Pairs that these faults would break work only through the bypass.
+A bypass lets packets pass filters or policy rules. It therefore opens pairs that must not work, and
+suppresses the effect of other faults. Pairs that these faults would break work only through the
+bypass.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def carried(
     after: Sequence[str],
     repaired: frozenset[str] = frozenset(),
 ) -> frozenset[Pair]:
-    """Return the pairs that a step may lose because it closed what a bypass opens.
+    """Return the pairs that a step may lose because the step closed a bypass.
 
     The step must close a pair that a bypass opens. The pairs that it may lose are those that also
     fail in the computed world with the remaining faults and without the bypass. ``before`` and

@@ -1,7 +1,7 @@
 """Kinds of faults that affect few pairs of machines, often only one pair; tickets use them.
 
-They are drawn only if the configuration gives a number of faults instead of their kinds. The label
-``extended`` does not include them, so that its meaning stays the same.
+These kinds are drawn only if the configuration gives a number of faults instead of kinds of faults.
+The label ``extended`` does not include these kinds, so that its meaning stays the same.
 """
 
 from __future__ import annotations

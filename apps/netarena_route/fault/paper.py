@@ -67,7 +67,7 @@ def _renamed(site: Site, packet: Packet) -> bool:
 def _outside(site: Site, packet: Packet, length: int) -> bool:
     """Return whether a packet goes to a host outside the narrower network.
 
-    Packets that use another table than main are lost too, because that table's route through the
+    Packets that use a table other than main are lost too, because that table's route through the
     port is removed with the address.
     """
     return leaves(site, packet) and (

@@ -2,8 +2,8 @@
 
 A passage applies to the traffic of one subnet (filters), or to the traffic that enters from two
 subnets (policy rules). If the two subnets must stay separated, the passage is a fault, called
-*bypass*. If all other subnets may be reached from them, the passage is part of the intended state.
-Both have the same form.
+*bypass*. If the two subnets may communicate with all other subnets, the passage is part of the
+intended state. A bypass and an intended passage have the same form.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def suppressed(plan: Plan) -> frozenset[Sort]:
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage at two subnets, of which filters use only the first."""
+    """A passage at two subnets; entries of filters use only the first subnet."""
 
     plan: Plan
     ends: tuple[int, int]
@@ -159,7 +159,8 @@ class Passage:
 
     @cached_property
     def _moved(self) -> list[tuple[Packet, Packet]]:
-        """Packets that the entries move to another table, as (packet without, packet with them)."""
+        """Packets that the entries move to another table, as (packet without entries, packet with
+        entries)."""
         if not by_rules(self.plan):
             return []
         return [

@@ -1,4 +1,4 @@
-"""Kinds of faults on the router, which the paper does not have."""
+"""Kinds of faults on the router, in addition to the paper's kinds."""
 
 from __future__ import annotations
 

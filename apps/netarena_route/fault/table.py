@@ -22,8 +22,8 @@ KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**PAPER, **ROUTER, *
 ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR})
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
-#: Groups of kinds with similar masks: faults on the router break pairs of subnets, faults on hosts
-#: break pairs of one host.
+#: Groups of kinds whose faults break similar sets of pairs: faults on the router break pairs of
+#: subnets, faults on hosts break pairs of one host.
 ALIKE: tuple[tuple[str, ...], ...] = ((*PAPER, *ROUTER), tuple(HOST))
 #: The paper's ten pairs of kinds.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
@@ -71,7 +71,8 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault for a network that got more intended settings after the draw."""
+    """Return the same fault for a network to which more intended settings were added after the
+    draw."""
     return apply(fault.kind, *read(plan, fault))
 
 
@@ -81,7 +82,7 @@ def holds(method: Method, site: Site) -> set[str]:
 
 
 def clash(one: set[str], other: set[str]) -> bool:
-    """Return whether two sets of resources cannot be used together (see ``Method.holds``)."""
+    """Return whether two sets of resources conflict (see ``Method.holds``)."""
     both = any(not entry.startswith("~") for entry in one & other)
     return both or any(f"~{a}" in b for x, b in ((one, other), (other, one)) for a in x)
 

@@ -36,7 +36,8 @@ Look = Callable[[Machine, int, Netlink], T]
 
 
 class Draft(NamedTuple, Generic[T]):
-    """A machine's form with its faults, and the readings before and after the faults."""
+    """A machine's form with its faults, and the readings before and after the injection of the
+    faults."""
 
     form: Form
     intended: T

@@ -46,7 +46,8 @@ _RTA_OIF, _RTA_GATEWAY, _PRIORITY, _RTA_MULTIPATH, _TABLE = 4, 5, 6, 9, 15
 _FRA_IIFNAME, _FRA_OIFNAME, _FRA_PROTECTED = 3, 17, 21
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER = 1, 3, 4, 10
 #: Settings of a bridge port: cost, priority, hairpin mode, guard, protection, fast leave, learning,
-#: flooding, proxy ARP, isolation (<linux/if_link.h>). Its other attributes are counters and timers.
+#: flooding, proxy ARP, isolation (<linux/if_link.h>). The other attributes of a port are counters
+#: and timers.
 _BRPORT_SETTINGS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 33)
 _UP = 0x1
 _LOCAL_TYPE = 2
@@ -103,7 +104,7 @@ class Snapshot:
             for machine in world.machines
         }
         self._healthy = {name: list(one.entries) for name, one in held.items()}
-        #: Addresses of other machines that a machine has by design, because of locks.
+        #: Addresses of other machines that a machine has on purpose, because of locks.
         self._granted = {
             (name, address)
             for name, one in held.items()

@@ -1,6 +1,6 @@
 """Complete dump of a machine's settings, to find remaining parts of faults and changes by commands.
 
-In addition to a snapshot, which all networks use, it contains filter tables (even if the intended
+In addition to the entries of a snapshot, the dump contains filter tables (even if the intended
 machine has none), queues, permanent ARP entries, links and sysctls. Tickets use the dump, because
 repairs may pass all pings and still be incomplete.
 """
@@ -32,8 +32,8 @@ _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS
 _HANDLE = re.compile(r"^(qdisc \S+) \S+")
 #: Part of the names of settings that list the kernel's capabilities.
 _AVAILABLE = "available"
-#: Maximum number of reported rows, and of characters per row. They are limited because an agent's
-#: commands determine the rows of a false alarm.
+#: Maximum number of reported rows, and of characters per row. Both are limited, because in a false
+#: alarm, the rows come from an agent's commands.
 _MAX_ROWS, _MAX_CHARS = 200, 300
 _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 
@@ -53,7 +53,7 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
-        #: Current entries of machines without commands so far, and names of machines with commands.
+        #: Entries of machines on which no command has run so far, and names of the other machines.
         self._untouched = {name: now for name, (_, now) in faults.items()}
         self._touched: set[str] = set()
         #: Entries that faults added to a machine, and entries that they removed.

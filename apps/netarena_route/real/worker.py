@@ -55,7 +55,8 @@ class RouteWorker(worker.Worker):
         super().__init__(turns)
         #: In tickets: finds remaining parts of faults or, in false alarms, changes by commands.
         self._trace: Trace | None = None
-        #: Machine -> settings before its first command that expire or take effect later.
+        #: Machine -> settings that expire or take effect later and that existed before its first
+        #: command.
         self._fleeting: dict[str, frozenset[str]] = {}
 
     @property

@@ -54,7 +54,7 @@ _GUARDS = (
 )
 #: Router routes for documentation networks (RFC 5737), to which no packets must leak.
 _SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
-#: Numbers of reserve hosts, and numbers of subnets with only reserve hosts.
+#: Number of reserve hosts, and number of subnets with only reserve hosts.
 NUM_RESERVE = 6
 NUM_RESERVE_SUBNETS = 2
 #: Maximum number of subnets of a network whose hosts may have one route for each other subnet
@@ -105,7 +105,8 @@ class World(Record):
     apart: tuple[tuple[int, int], ...] = ()
     #: Hosts that are isolated by design.
     reserve: tuple[str, ...] = ()
-    #: Ordered pairs of machines that locks close, in addition to those of ``apart``.
+    #: Ordered pairs of machines that locks close, in addition to the pairs that ``apart``
+    #: separates.
     closed: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -128,7 +129,7 @@ class World(Record):
 
     @cached_property
     def neighbours(self) -> int:
-        """Total number of ARP entries of all machines after every pair has communicated.
+        """Total number of ARP entries on all machines after every pair has communicated.
 
         Each machine has an entry for each other machine on the same subnet.
         """

@@ -58,12 +58,12 @@ class _Rule:
 
 
 class Plan:
-    """A world, prepared for queries about paths."""
+    """Computes the paths of packets in a world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.router = world.router
-        #: The router's port, the network and the hosts of each subnet, by its index.
+        #: The router's port, the network and the hosts of each subnet, by the subnet's index.
         self.ports = world.ports
         self.networks = world.networks
         self.hosts: tuple[list[Machine], ...] = tuple([] for _ in self.ports)
@@ -170,7 +170,7 @@ class Plan:
 
     @cached_property
     def _tables(self) -> dict[str, list[IPv4Network]]:
-        """Prefixes of each of the router's tables other than main."""
+        """Prefixes in each of the router's routing tables except main."""
         found: dict[str, list[IPv4Network]] = {}
         for text in self.router.routes:
             words = text.split()
