@@ -20,7 +20,7 @@ from netarena_malt.query import LABELS
 from netarena_malt.topology import EK_PACKET_SWITCH
 from tests.malt_reader.second import SecondReader, jarring, networks, objections
 
-#: slow, because the proof itself runs this computation
+#: marked slow, because the benchmark does the same computation with more texts
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 ANSWER = "Answer with type 'graph'. Return the changed network as both data and updated_graph."

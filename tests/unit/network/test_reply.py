@@ -267,7 +267,7 @@ _HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 class Counted:
-    """A pattern; ``cost`` counts its matches and the characters that they examined."""
+    """A pattern; ``cost`` counts match attempts and the characters that they examined."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern

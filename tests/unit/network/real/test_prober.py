@@ -474,7 +474,7 @@ def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
 
 
 class Heart:
-    """A fake pulse that answers after a number of releases."""
+    """A fake pulse whose reply socket is full until ``release`` is called ``needed`` times."""
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
