@@ -211,7 +211,7 @@ def _lacks_chromium() -> str:
 
 #: Kubeconfig of the cluster for tests. KUBECONFIG is unset, so that other tests, and the programs
 #: that they start, do not use the cluster.
-_ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit it
+_ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit this variable
 os.environ[_ASIDE] = os.environ.pop("KUBECONFIG", "") or os.environ.get(_ASIDE, "")
 CLUSTER_KUBECONFIG = os.environ[_ASIDE]
 
@@ -233,7 +233,7 @@ def _lacks_cluster() -> str:
         del os.environ["KUBECONFIG"]
 
 
-#: Functions by requirement that return what the machine lacks, or an empty text.
+#: Requirement -> function that returns what the machine lacks, or an empty text.
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "landlock": _lacks_landlock,
     "seccomp": _lacks_seccomp,

@@ -1,8 +1,8 @@
-"""Reads varied and held-out texts: the meaning of each symbol of the published grammar.
+"""A parser of varied and held-out texts: the meaning of each symbol of the published grammar.
 
-``Reader.read`` returns every program that a text may ask for on a network; a good text has one. The
-words come from the grammar's data. The meanings, numbers in words and resolution of references are
-implemented independently in this module.
+``Reader.read`` returns every program that a text may ask for on a network; a good text has exactly
+one. The words come from the grammar's data. The meanings, numbers in words and resolution of
+references are implemented independently in this module.
 """
 
 from __future__ import annotations
@@ -436,7 +436,7 @@ class _Meaning:
         return float(sum(node.get(CAPACITY, 0.0) for node in nodes))
 
     def siblings(self, name: str) -> list[str]:
-        """Return the nodes of the same kind in the same parent (for switches: block), by name."""
+        """Return the nodes of the same kind in the same parent (for switches: block), sorted."""
         kind = self.kind(name)
         parents = [p for p in self.parents(name) if kind != "EK_PACKET_SWITCH" or self.is_block(p)]
         return sorted(o for p in parents for o in self.contents(p) if self.kind(o) == kind)

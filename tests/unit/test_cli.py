@@ -756,7 +756,7 @@ def test_over_a2a_leaves_no_agent_process_behind(fake, number):
 def test_run_under_nohup_survives_hang_up(fake):
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper"]
     command += ["--out", "run", "--num-queries", "4", "--set", "delay_s=0.1"]
-    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit this setting
     try:
         process = subprocess.Popen(command)
     finally:

@@ -98,7 +98,7 @@ def test_policy_that_the_agent_made_worse_behind_an_opening_is_no_remaining_faul
     world, nobody = _two_policies(), {"ingress": []}
     start = _among(world, adservice=ANYONE)
     worse = _among(world, adservice=ANYONE, adservice_more=nobody)
-    assert judge(world, start, start, worse).safe  # everybody may still connect
+    assert judge(world, start, start, worse).safe  # all clients may still connect
     assert told(judge(world, start, worse, _among(world, adservice_more=nobody))) == [
         ("pair_broken", "checkoutservice -> adservice")
     ]

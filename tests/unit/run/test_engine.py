@@ -144,7 +144,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     results, episodes = assess(Toy(), again, tmp_path, resume=True)
     assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
     assert [episode.interrupted for episode in episodes] == [0, 0, 0]
-    # a further resume does not change this
+    # resuming once more does not change this
     idle = Scripted(open_all)
     once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
     assert (once_more[:-1], idle.contexts) == (results[:-1], [])

@@ -63,8 +63,8 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-#: Methods that leave a router in a form that no intended router has, because each advertises its
-#: own address, its networks of hosts, and the AS's whole block.
+#: Methods that leave a router in a form that no intended router has. Each intended router
+#: advertises its own address, its networks of hosts, and the AS's whole block.
 _WITHOUT_TWIN = {
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",
