@@ -29,7 +29,7 @@ from hypothesis import settings
 
 # the time of an example depends on the machine, so no deadline may fail a test
 settings.register_profile("netarena", deadline=None)
-# few examples for the second Python, since the first one has already run all of them
+# few examples with the second Python version, because the first one runs the usual number
 settings.register_profile("brief", deadline=None, max_examples=15)
 settings.load_profile("netarena")
 
@@ -39,7 +39,7 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 #: Interpreter with version 0.3 of the A2A SDK; scripts/test makes its environment.
 A2A03_PYTHON = ROOT / ".venv-a2a03" / "bin" / "python"
 
-#: Interpreter with the readers of exports (Inspect, Harbor); scripts/test makes its environment.
+#: Interpreter with tools that read exports (Inspect, Harbor); scripts/test makes its environment.
 READERS_PYTHON = ROOT / ".venv-readers" / "bin" / "python"
 
 _SYS_LANDLOCK_CREATE_RULESET = 444
@@ -134,7 +134,7 @@ def _lacks_cell() -> str:
 
 
 def _lacks_namespaces() -> str:
-    """Return why cells cannot be protected with namespaces; empty if they can."""
+    """Return why the sandbox cannot use namespaces; empty if it can."""
     from netarena.sandbox import cell
 
     standing = cell.examine()
@@ -193,7 +193,7 @@ def _lacks_mininet() -> str:
 
 
 def _lacks_clients() -> str:
-    """Return which client program for services is missing; empty if all are installed."""
+    """Return the first missing client program (curl, dig or logger); empty if all are installed."""
     missing = [name for name in ("curl", "dig", "logger") if shutil.which(name) is None]
     packages = "curl bind9-dnsutils bsdutils"
     return f"there is no {missing[0]} (apt-get install {packages})" if missing else ""
@@ -211,7 +211,7 @@ def _lacks_chromium() -> str:
 
 #: Kubeconfig of the cluster for tests. KUBECONFIG is unset, so that other tests, and the programs
 #: that they start, do not use the cluster.
-_ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit it
+_ASIDE = "NETARENA_TEST_KUBECONFIG"  # worker processes of xdist inherit this variable
 os.environ[_ASIDE] = os.environ.pop("KUBECONFIG", "") or os.environ.get(_ASIDE, "")
 CLUSTER_KUBECONFIG = os.environ[_ASIDE]
 
@@ -233,7 +233,7 @@ def _lacks_cluster() -> str:
         del os.environ["KUBECONFIG"]
 
 
-#: Functions by requirement that return what the machine lacks, or an empty text.
+#: Requirement -> function that returns what the machine lacks, or an empty text.
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "landlock": _lacks_landlock,
     "seccomp": _lacks_seccomp,
@@ -298,10 +298,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Stop the tracing that pytest-cov 7.1 starts in each xdist worker as in the main process.
+    """Stop the additional tracing that pytest-cov 7.1 starts in each xdist worker.
 
     The results of this tracing are never read. The tracing would continue in addition to the
-    worker's own tracing, also in tests that must not be traced.
+    worker's own tracing, even in tests that must not be traced.
     """
     control = _coverage(session.config)
     if control is not None and hasattr(session.config, "workerinput"):
@@ -337,7 +337,7 @@ _NARROW_SCOPES = ("function", "session")
 
 @pytest.hookimpl(tryfirst=True)  # must run before xdist, which reads groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the traced tests, and the process of each test (``--dist loadgroup``).
+    """Choose which tests are traced, and the process that runs each test (``--dist loadgroup``).
 
     Tracing makes Python three times as slow, so only fast tests are traced. Tests of one module
     run in one process, so that shared fixtures and queries are made only once. Tests that share
@@ -456,7 +456,7 @@ def a2a03_python() -> Path:
 
 @pytest.fixture(scope="session")
 def readers_python() -> Path:
-    """Return the interpreter of the environment with the readers of exports."""
+    """Return the interpreter of the environment with the tools that read exports."""
     requirement("readers")
     return READERS_PYTHON
 

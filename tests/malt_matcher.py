@@ -1,6 +1,6 @@
 """An agent without language understanding, which learns sentence templates from texts and programs.
 
-``Matcher.fit`` splits a text into sentences and replaces names, numbers and kinds by slots. For
+``Matcher.fit`` splits a text into sentences and replaces names, numbers and kinds with slots. For
 each template it learns which value of the program comes from which slot. The indentation gives the
 depth within loops. ``Matcher.solve`` fills the templates of a new text. It treats an unknown
 sentence as the most similar known one. Published agents solve the reference's MALT in this way.
@@ -32,13 +32,13 @@ _ALIKE = 0.3
 
 
 class Slot(NamedTuple):
-    """An operand of a sentence: its class, and its values by their use."""
+    """An operand of a sentence: its class, and its possible values as (use, value) pairs."""
 
     kind: str
     values: frozenset[tuple[str, Any]]
 
     def get(self, use: str) -> Any:
-        """Return the value for a use. Raises KeyError if the operand has none."""
+        """Return the operand's value for a use. Raises KeyError if it has none."""
         return dict(self.values)[use]
 
 
@@ -106,7 +106,7 @@ def _sentence(text: str, depth: int) -> Sentence:
     return Sentence(template, tuple(slots), depth)
 
 
-# Possible meanings of a sentence: parts of a program, as shapes with leaves.
+# Meanings of sentences: parts of a program, split into a shape (structure) and leaves (values).
 
 
 def _parts(program: Iterable[Do]) -> Iterator[Any]:
@@ -130,7 +130,7 @@ def _parts(program: Iterable[Do]) -> Iterator[Any]:
 
 
 def _program(parts: list[tuple[int, Any]]) -> tuple[Do, ...]:
-    """Return the program of these parts and depths; deeper parts after a loop belong to it."""
+    """Return the program made of (depth, part) pairs; deeper parts after a loop belong to it."""
     program: list[Do] = []
     place = 0
     while place < len(parts):
@@ -166,7 +166,7 @@ def _loop(head: Head, parts: list[tuple[int, Any]]) -> Each:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values that words determine, in order: texts, sets of names, numbers, pairs."""
+    """Yield the values within a part, in order, without the tuples and ``Do`` that contain them."""
     if isinstance(value, Do):
         yield value.kind
         yield from _leaves(value.what)
@@ -178,7 +178,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
-    """Return ``value`` with other leaves, in the order of ``_leaves``."""
+    """Return ``value`` with its leaves replaced by ``leaves``, in the order of ``_leaves``."""
     if isinstance(value, Do):
         return Do(next(leaves), _rebuilt(value.what, leaves))
     if isinstance(value, tuple):
@@ -191,7 +191,7 @@ def _shape(value: Any) -> str:
     return repr(_rebuilt(value, iter(lambda: "_", None)))
 
 
-#: source of a leaf: a slot and the use of its value, or a constant
+#: source of a leaf: (index of a slot, use of its value), or ("always", constant)
 Source = tuple[Any, ...]
 
 
@@ -210,7 +210,8 @@ class Lesson:
     """The meanings of one template in the texts read so far."""
 
     def __init__(self) -> None:
-        #: shapes of all parts -> number of occurrences, an example, and the sources of its leaves
+        #: three mappings from the shapes of a sentence's parts: to the number of occurrences, to an
+        #: example, and to the possible sources of its leaves
         self.seen: Counter[tuple[str, ...]] = Counter()
         self.examples: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self.sources: dict[tuple[str, ...], list[frozenset[Source]]] = {}
@@ -226,7 +227,7 @@ class Lesson:
         self.sources[shape] = found
 
     def fill(self, slots: tuple[Slot, ...]) -> list[Any]:
-        """Return the parts for these slots. Raises KeyError if a slot has no value for a use."""
+        """Return the program's parts for these slots. Raises KeyError if a slot lacks a value."""
         ((shape, _),) = self.seen.most_common(1)
         leaves = []
         for sources in self.sources[shape]:
@@ -284,7 +285,7 @@ class Matcher:
 
 
 def _arranged(slots: tuple[Slot, ...], like: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
-    """Return ``slots`` in the class order of ``like``; None if there are too few."""
+    """Return slots whose classes are in the order of ``like``; None if a class has too few."""
     piles: dict[str, list[Slot]] = defaultdict(list)
     for slot in slots:
         piles[slot.kind].append(slot)
@@ -297,7 +298,7 @@ def _arranged(slots: tuple[Slot, ...], like: tuple[Slot, ...]) -> tuple[Slot, ..
 
 
 def _in_order(text: str, parts: Iterable[Any]) -> list[Any]:
-    """Return the parts; the unordered parts of an addition follow the order of the text."""
+    """Return the parts with each run of new nodes sorted by their first mention in the text."""
     ordered: list[Any] = []
     for is_new, run in groupby(parts, key=lambda part: isinstance(part, Group)):
         found = list(run)
@@ -308,7 +309,10 @@ def _in_order(text: str, parts: Iterable[Any]) -> list[Any]:
 
 
 def _aligned(told: list[Sentence], parts: list[Any]) -> list[list[Any]]:
-    """Return each sentence's part, or none, in order and with the highest total likeness."""
+    """Match sentences and parts in order, with the highest total likeness.
+
+    Returns a list for each sentence, which contains its part or is empty.
+    """
     # best[i][j]: score of the first i sentences with the first j parts, and whether sentence i has
     # part j
     best: list[list[tuple[float, bool]]] = [[(0.0, False)] + [(-1e9, False)] * len(parts)]
@@ -398,7 +402,7 @@ def _new_json(new: New) -> dict[str, Any]:
 
 
 def is_right(query: Query, program: tuple[Do, ...]) -> bool:
-    """Return whether the program gives the query's data and its changed network."""
+    """Return whether the program has the same data and the same changed network as the query's."""
     if program == meaning(query.actions):
         return True
     try:

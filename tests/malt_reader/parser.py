@@ -1,9 +1,10 @@
 """A general parser for the notation of the published grammar, which finds all parses of a text.
 
 A grammar consists of symbols with productions (docs/malt-language.md). ``{x}`` in a production is
-an operand of its symbol, which the rule of that name reads. Otherwise it is another symbol, whose
-operands become operands of the first one. The parser follows all parses, but parses each piece of
-text only once for each symbol. The result is a tree of ``Node``; equal parses are equal trees.
+either an operand of the symbol, which the rule of that name reads, or another symbol, whose
+operands become operands of the enclosing symbol. The parser follows all parses, but parses each
+piece of text only once for each symbol. The result is a tree of ``Node``; equal parses are equal
+trees.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 #: for each parse from a start: its end and its value
 Readings: TypeAlias = "list[tuple[int, Any]]"
-#: reads an operand that is not a symbol: digits, words for numbers, or names
+#: function that reads an operand other than a symbol: digits, words for numbers, or names
 Rule: TypeAlias = Callable[["Reading", int], Readings]
 
 _PART = re.compile(r"\{([^}]*)\}|([^{}\[\]]+)")

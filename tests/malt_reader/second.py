@@ -320,7 +320,7 @@ class _Loose(_Meaning):
 
     def look_up_loop(self, loop: Node) -> None:
         super().look_up_loop(loop)
-        # the loop's nodes are mentioned one after the other
+        # a loop has several nodes, so a later 'that switch' may mean any of them
         kind = _kind_of(loop["what"] or loop["kind"])
         self.mentioned.setdefault(kind, set()).update({f"{loop.start} a", f"{loop.start} b"})
 
@@ -391,7 +391,7 @@ class _Loose(_Meaning):
         return self.fitting(fit)
 
     def lean(self, fit: _Fit, verb: str, said: dict[str, Any], other: str) -> None:
-        """Add the condition of a tail with a noun phrase, which means ``other``."""
+        """Add the condition of a tail whose noun phrase means the node ``other``."""
         if verb == "of" and fit.what in {"sibling", "next"}:
             fit.anchor = other
         elif verb in {"next", "previous", "sibling"}:

@@ -1,8 +1,8 @@
-"""Reads varied and held-out texts: the meaning of each symbol of the published grammar.
+"""A parser of varied and held-out texts: the meaning of each symbol of the published grammar.
 
-``Reader.read`` returns every program that a text may ask for on a network; a good text has one. The
-words come from the grammar's data. The meanings, numbers in words and resolution of references are
-implemented independently in this module.
+``Reader.read`` returns every program that a text may ask for on a network; a good text has exactly
+one. The words come from the grammar's data. The meanings, numbers in words and resolution of
+references are implemented independently in this module.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _factor(words: str) -> float:
 
 
 def _place(node: Node) -> int:
-    """Return the index of an ordinal, from 0; -1 is the last."""
+    """Return the zero-based index that an ordinal means; -1 for 'last'."""
     if node["digits"] is not None:
         digits, suffix = node["digits"][:-2], node["digits"][-2:]
         tens = "th" if digits[-2:] in {"11", "12", "13"} else ""
@@ -150,9 +150,9 @@ def _quoted(reading: Reading, start: int) -> Readings:
 def _one_after_another(
     name: str, separators: Sequence[str], *lasts: str
 ) -> Callable[[Reading, int], Readings]:
-    """Return a rule that reads items of the operand ``name`` as one node.
+    """Return a rule that reads a series of operands ``name`` as one node.
 
-    ``separators`` come between items, one of ``lasts`` between the last two.
+    One of ``separators`` stands between items, and one of ``lasts`` between the last two.
     """
 
     def rule(reading: Reading, start: int) -> Readings:
@@ -198,7 +198,7 @@ def _block(indent: int) -> Callable[[Reading, int], Readings]:
 
 
 def _shifted(value: Any, by: int) -> Any:
-    """Return a tree with shifted starts, so that their order is that of the whole text."""
+    """Return a tree whose starts are moved by ``by``, to be positions in the whole text."""
     if isinstance(value, Node):
         return Node(value.symbol, _shifted(value.operands, by), value.start + by)
     return tuple(_shifted(item, by) for item in value) if isinstance(value, tuple) else value
@@ -436,13 +436,13 @@ class _Meaning:
         return float(sum(node.get(CAPACITY, 0.0) for node in nodes))
 
     def siblings(self, name: str) -> list[str]:
-        """Return the nodes of the same kind in the same parent (for switches: block), by name."""
+        """Return the nodes of the same kind in the same parent (for switches: block), sorted."""
         kind = self.kind(name)
         parents = [p for p in self.parents(name) if kind != "EK_PACKET_SWITCH" or self.is_block(p)]
         return sorted(o for p in parents for o in self.contents(p) if self.kind(o) == kind)
 
     def family(self, node: Node) -> list[str]:
-        """Return the anchor's siblings and the anchor. Raises Unreadable for another parent."""
+        """Return the anchor and its siblings. Raises Unreadable if the stated parent is wrong."""
         anchor = self.names[node["anchor"]]
         parent = node["within"]["parent"] if node["within"] else node["parent"]
         if parent is not None:
@@ -631,7 +631,7 @@ def _kind(noun: Node | None) -> str | None:
 
 
 def _check_measure(measure: Node, kind: str | None) -> None:
-    """Check that capacity is measured of ports, and total capacity of nodes that contain ports."""
+    """Check that ports are measured by capacity, and other nodes by the total capacity of ports."""
     if (measure.symbol == "measure.port") != (kind == "EK_PORT"):
         raise Unreadable("another measure")
 

@@ -1,4 +1,4 @@
-"""A network for tests, served by a thread of the test process, so that its code can be patched."""
+"""A network for tests, whose worker runs in a thread of the test process, so tests can patch it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Apart:
         return self
 
     def do(self, machine, text):
-        """Run a command outside the episode; ``{p}`` is the prefix of names."""
+        """Run a command outside the episode; ``{p}`` stands for the prefix of machine names."""
         text = text.replace("{p}", self.world.prefix)
         answer = self.ask("inject", commands=[[self.name(machine), text]])
         assert answer == {"ok": None}, answer

@@ -8,7 +8,7 @@ LOOPBACKS = {"r0": "10.0.0.1", "r1": "10.0.0.2"}
 
 
 def setup() -> Setup:
-    """Return a setup: OSPF and iBGP of r0 and r1 over eth0, eBGP of r1 and x0, of another AS."""
+    """Return a setup: r0 and r1 run OSPF and iBGP over eth0; r1 and x0, of another AS, run eBGP."""
     return Setup(
         cables=(
             cable("r0", "eth0", "r1", "eth0", 1),

@@ -21,8 +21,7 @@ _DONE = re.compile(r"done((?: v\d)*)((?:; \d+: \w+)*)")
 
 
 class OrderTickets(ToyTickets):
-    """Tickets with one requested change per closed valve, and an impossible one in every other
-    query."""
+    """Tickets with a change per closed valve, and an impossible change in every other query."""
 
     def requested(self, query: Query) -> int:
         return len(query.actions) + (query.index % 2 == 0)

@@ -54,7 +54,7 @@ ENDS = {
     "enter-parent": "Operation not permitted",
     "the-switch": "there is no machine 's1'",
     "no-command": "the command is empty",
-    # each of their requests was sent
+    # these attacks report that each of their requests was sent
     **dict.fromkeys(FAMILIES["walls"], TRIED),
 }
 
@@ -63,8 +63,8 @@ ENDS = {
 def short_commands(family: str) -> Iterator[None]:
     """Limit a family's commands to 4 s, so that endless ones end sooner.
 
-    Attacks on walls are not limited: they end by themselves, which may take more than 4 s on a busy
-    machine, and report their attempts.
+    The family "walls" is not limited: its attacks end by themselves, which may take more than 4 s
+    on a busy machine, and report their attempts.
     """
     limits = environment.LIMITS
     if family != "walls":

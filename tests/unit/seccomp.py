@@ -1,4 +1,4 @@
-"""An interpreter of the language of seccomp filters, by the rules of <linux/filter.h>."""
+"""An interpreter for seccomp filters (classic BPF), as defined in <linux/filter.h>."""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ class Scripted:
 
 
 def open_all(prompt: str, turn: int) -> str:
-    """Reply that opens one valve after the other, which solves every query in eight turns."""
+    """Open one valve after the other, which solves every query in eight turns."""
     return f"open v{turn + 1}"
 
 
 class Fragile(Toy):
-    """A toy whose worlds fail as ``plan`` says: a function of (query, try, moment) that raises."""
+    """A toy whose worlds fail when ``plan``, a function of (query, try, moment), raises."""
 
     def __init__(self, plan: Callable[[Query, int, str], None]) -> None:
         self.plan = plan
@@ -119,7 +119,7 @@ def fail_at(moment: str, *, tries: int, proven_ours: bool = False) -> Callable[.
 
 
 def never(query: Query, number: int, now: str) -> None:
-    """Plan without failures."""
+    """Raise nothing: the plan without failures."""
 
 
 def assess(

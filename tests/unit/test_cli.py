@@ -51,7 +51,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Install a distribution with an application and two agents; run the test in a directory."""
+    """Install a distribution with an application and two agents; run the test in a new folder."""
     place = tmp_path / "site"
     information = place / "netarena_fake-1.dist-info"
     information.mkdir(parents=True)
@@ -756,7 +756,7 @@ def test_over_a2a_leaves_no_agent_process_behind(fake, number):
 def test_run_under_nohup_survives_hang_up(fake):
     command = [sys.executable, "-m", "netarena.cli", "run", "lamp", "--agent", "sweeper"]
     command += ["--out", "run", "--num-queries", "4", "--set", "delay_s=0.1"]
-    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit this setting
     try:
         process = subprocess.Popen(command)
     finally:
@@ -971,7 +971,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
     (fake / "netarena-runs").rename(fake / "gone")
     assert run_lamp("--query", first["id"], "--out", "elsewhere") == 0
     capsys.readouterr()
-    # a run's own folder is only read
+    # the folder of the earlier run is only read
     kept = {path: path.read_bytes() for path in (fake / "elsewhere" / "team" / "a").iterdir()}
     for _ in range(2):
         assert run_lamp("--query", first["id"], "--out", "elsewhere/team/a", "--json") == 0
@@ -1225,7 +1225,7 @@ def test_audit_takes_evidence_with_traces_only(fake, capsys, tmp_path):
 
 
 def test_audit_of_invalid_queries_has_status_1(fake, capsys):
-    # pairs take two turns, which exceeds max_iterations
+    # queries with the label ``two`` take two turns, which exceeds max_iterations
     arguments = ["audit", "lamp", "--num-queries", "6", "--set", "max_iterations=1"]
     assert main(arguments) == 1
     out = capsys.readouterr().out

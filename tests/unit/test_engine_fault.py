@@ -216,7 +216,7 @@ def test_observation_within_the_time_budget_is_judged(tmp_path: Path) -> None:
 
 
 def solve(prompt: str) -> str:
-    """Reply that opens the first closed valve of the situation."""
+    """Open the first closed valve that the prompt shows."""
     return f"open {prompt[: prompt.index(': False')].rstrip(chr(39))[-2:]}"
 
 

@@ -63,7 +63,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def astray(page: Path) -> list[str]:
-    """Return the links of a page without a target."""
+    """Return the links of a page whose targets do not exist."""
     lost = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")

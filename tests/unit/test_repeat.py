@@ -46,7 +46,7 @@ def test_first_repetition_equals_the_run_without_repeats(tmp_path: Path) -> None
     assert again[:6] == timeless[:6]
     assert [one.pop("repeat") for one in again[6:-1]] == [2] * 6 + [3] * 6
     assert again[6:12] == again[12:18] == again[:6]
-    # each repetition has other contexts; those of the first equal a run without repetitions
+    # each repetition has its own contexts; those of the first are as in a run without repetitions
     asked = list(dict.fromkeys(thrice.contexts))
     assert asked[:6] == list(dict.fromkeys(once.contexts))
     assert len(asked) == 18

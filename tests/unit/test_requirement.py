@@ -58,7 +58,7 @@ def run(
         env={
             **os.environ,
             "NETARENA_REQUIRE": demanded,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # faster, and the copy needs none
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # faster, and no plugin is needed
         },
         capture_output=True,
         text=True,

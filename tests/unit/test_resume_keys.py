@@ -1,4 +1,4 @@
-"""Resumed runs, and queries by their id, use the stored keys, whichever application serves them."""
+"""Resumed runs, and queries given by id, use the stored keys, whichever application has them."""
 
 from __future__ import annotations
 

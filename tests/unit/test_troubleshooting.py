@@ -36,7 +36,7 @@ def texts():
 
 
 def ways(text: str) -> list[list[str]]:
-    """Return the possible parts of a message.
+    """Return the possible ways to divide a message into texts of the code.
 
     An error message may be one text, or ``where: words`` from two texts. Formatted values at the
     ends are removed.

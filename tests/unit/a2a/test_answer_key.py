@@ -1,4 +1,4 @@
-"""An agent tries to draw the queries from all data that the service publishes during a run."""
+"""An agent cannot draw the queries from the data that the service publishes during a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Client:
         body = {"jsonrpc": "2.0", "id": "1", "method": method, "params": params}
         answer = await self.http.post(self.url, json=body, headers={"a2a-version": line})
         self.heard.append(f"{dict(answer.headers)}\n{answer.text}")
-        # an error of a stream is its only event
+        # if a stream reports an error, this is its only event
         return json.loads(answer.text.removeprefix("data:"))
 
     async def see(self, task_id: str, condition: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def results(task: dict[str, Any], role: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def course(root: Path, secret: str | None) -> AsyncIterator[tuple[Client, str, list[str]]]:
-    """Yield a client, its task and the agents' contexts; one query is done, one still waits."""
+    """Yield a client, its task's id and the agents' contexts; one agent is done, one waits."""
     go = asyncio.Event()
 
     async def wait(_prompt: str) -> str:
@@ -115,12 +115,12 @@ async def test_queries_cannot_be_drawn_from_the_output_of_a_service(
     caplog.set_level("INFO")
     async with course(tmp_path, secret) as (client, task_id, contexts):
         await client.spy(contexts)
-        # also assumes that the task's id has leaked, which gives access to its streamed records
+        # the attacker also knows the task's id, which gives access to the task's streamed records
         task = await client.see(task_id, lambda task: True)
         client.heard.append(caplog.text)
         stored = json.loads((tmp_path / "run" / "config.json").read_text())
         numbers, summary = client.numbers(), results(task, "fast")[-1]
-        # with open ids, the search finds the seed, so it is effective
+        # with open ids, the numbers include the seed, so this search is effective
         assert (stored["seed"] in numbers) is (secret is None)
         assert (summary["seed"], summary["config"]["seed"]) == (None, None)
         assert str(tmp_path) not in "".join(client.heard)

@@ -38,7 +38,7 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Reply
 
 pytestmark = pytest.mark.anyio
-#: time limit of operations that should take at most two seconds, for a busy machine
+#: time limit, generous for busy machines, of operations that should take at most two seconds
 PATIENCE_S = 30.0
 
 
@@ -515,7 +515,7 @@ async def test_card_without_another_path_gives_no_second_attempt(named):
     assert (error.reason, error.detail) == (FailureReason.ENDPOINT, "HTTP 404")
 
 
-#: first response of the given URL before its 404, and the error of the first turn
+#: first response of the given URL, before it returns 404, and the error of the first turn
 FIRST_ANSWERS = {
     "a reply": (replying(message03("42")), None),
     "an error": ("500 Oops", "HTTP 500"),
@@ -582,7 +582,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
 
 
 async def test_broken_stream_is_requested_again():
-    """The agent refuses the other form of request too, but may stream the next time."""
+    """The agent also fails without streaming, so the next conversation tries streaming again."""
     refused = asyncio.Event()
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
@@ -641,7 +641,7 @@ async def test_answer_from_another_path_is_reported_once(caplog):
 
 
 async def test_accepted_message_is_not_sent_to_another_path():
-    """A failed task query does not mean that messages belong at another path."""
+    """If a task query returns 404, messages are still not sent to another path."""
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method == "POST" and call.rpc["method"] == "tasks/get":
@@ -1071,12 +1071,12 @@ def resident() -> int:
 @pytest.mark.parametrize("name", FLOODS)
 async def test_reply_of_100_mb_is_too_large_and_memory_stays_flat(name):
     script = flood(FLOODS[name])
-    # a first run, so that later ones reuse memory
+    # the first run allocates memory that later runs reuse
     assert (await failure(script, timeout_s=60)).reason is FailureReason.TOO_LARGE
     before = resident()
     errors = await asyncio.gather(*(failure(script, timeout_s=60) for _ in range(2)))
     assert {error.reason for error in errors} == {FailureReason.TOO_LARGE}
-    # this includes two requests at the same time, and the server of this test
+    # this includes the memory of two concurrent requests and of the test's own server
     assert resident() - before < 40 * 2**20
 
 

@@ -43,7 +43,7 @@ async def connect(
 
 
 def request(method: str) -> bytes:
-    """Return a request whose task does not end before its run is released."""
+    """Return a request whose task does not end until the test releases its run."""
     asked = json.dumps({"participants": {"toy_operator": "http://127.0.0.1:1/"}})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": asked}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
@@ -62,7 +62,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 def test_response_on_a_reused_connection_is_not_delayed_by_nagle():
-    """The peer may delay an acknowledgement by 40 ms; connections inherit the listener's option."""
+    """Nagle's algorithm may wait 40 ms for a delayed ACK. Connections inherit the option."""
     with listen("127.0.0.1", 0) as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -77,7 +77,7 @@ async def test_connection_without_a_request_times_out(tmp_path, monkeypatch, sai
             writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")
             await reader.readexactly(int(head.split(b"content-length: ")[1].split(b"\r\n")[0]))
-            # on a used connection, only the keep-alive limit ends silence between requests
+            # on a reused connection, only the keep-alive limit applies to the time between requests
             said = HALF_A_HEAD
         writer.write(said)
         # sending a little data now and then does not extend the limit
@@ -179,7 +179,7 @@ GET_CARD = f"GET /{CARD} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encod
 
 
 async def look(url: str) -> bytes:
-    """Request the card on a separate connection and wait until the service has dropped it."""
+    """Request the card on a separate connection and wait until the service has closed it."""
     reader, writer = await connect(url, GET_CARD)
     answer = await reader.read()
     writer.close()
@@ -272,7 +272,7 @@ def test_small_input_that_is_slow_to_parse_is_refused_early(raw, monkeypatch):
     with pytest.raises(h11.RemoteProtocolError):
         read(raw)
     assert taken <= 17 * 1024
-    # the size limit ended the connection, not the syntax
+    # the connection was closed because of the size limit, not because of the syntax
     for name in ("MAX_CHUNKS", "MAX_HEAD", "MAX_HEAD_LINES", "_MAX_BETWEEN"):
         monkeypatch.setattr(connection, name, 10**9)
     assert read(raw[: 40 * 1024]) is not None

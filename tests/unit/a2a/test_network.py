@@ -1,4 +1,4 @@
-"""Names that never resolve, refused addresses, and data before a reply."""
+"""Names that never resolve, refused addresses, and endless data before a reply."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_other_addresses_are_allowed(address):
         METADATA, "2852039166", "0xa9fea9fe", "0XA9.0xfe.0251.254", "0251.0376.0251.0376",
         "169.254.43518", "169.16689662", "[fe80::1]", "[::ffff:169.254.169.254]", "[::ffff:a9fe:1]",
         "[64:ff9b::a9fe:a9fe]", "[fd00:ec2::254]", "[fe80::1%25lo]", "[fe80::1%lo]",
-        # a name that resolves to a refused address, and one that also resolves to others
+        # a name with only a refused address, and a name that also has an allowed one
         "metadata", "mixed",
     ],
 )  # fmt: skip

@@ -225,7 +225,7 @@ def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
     both = tmp_path / "both.toml"
     both.write_text('scenarios = ["a.toml", "x/a.toml", "y/z/a.toml"]')
     assert list(read_series(both)) == ["a", "x-a", "z-a"]
-    # unique names do not change
+    # names that are already unique do not change
     both.write_text('scenarios = ["x/a.toml", "y/b.toml"]')
     assert list(read_series(both)) == ["a", "b"]
 

@@ -113,7 +113,7 @@ def said(task: dict[str, Any]) -> str:
 
 
 def results(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parsed text parts of all artifacts, as the stock client writes them."""
+    """Return the parsed text parts of all artifacts, as the AgentBeats client writes them."""
     return [json.loads(part["text"]) for art in task["artifacts"] for part in art["parts"]]
 
 
@@ -236,7 +236,7 @@ async def test_missing_summary_of_a_role_is_an_internal_error(tmp_path):
 async def test_status_messages_are_few(tmp_path):
     async with green(FakeConduct(50), tmp_path) as agent:
         task = await agent.send(REQUEST)
-    # the request, the number of queries, and two estimates
+    # at most: the request, the number of queries, and two estimates
     assert len(task.get("history", [])) <= 4
 
 

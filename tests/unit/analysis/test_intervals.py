@@ -326,7 +326,7 @@ def test_the_unpaired_number_is_that_of_statsmodels_corrected(first, second):
     [(1.0, 0.0, None), (0.8, 0.3, None), (0.95, 0.6, 0.35), (0.9, 0.8, None), (0.9, 0.8, 0.12)],
 )
 def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
-    """The exact test reaches a power of 80 %, and hardly more."""
+    """With this number of queries, the exact test has a power of 80 % or slightly more."""
     n = paired_size(first, second, apart)
     apart = first * (1 - second) + second * (1 - first) if apart is None else apart
     share = (apart + first - second) / 2 / apart

@@ -40,7 +40,7 @@ SMALL = make_space(KINDS[:4])
 
 
 def play(space, fails, seed, budget=400, batch=8):
-    """Return the search after ``budget`` draws of an agent that fails where ``fails`` says."""
+    """Return a search after ``budget`` draws; the agent fails in cells that ``fails`` selects."""
     search = Search(space, random.Random(seed))
     while len(search.history) < budget:
         draws = [draw for _ in range(batch) if (draw := search.ask()) is not None]

@@ -88,7 +88,7 @@ def test_what_judgements_note_is_counted_by_graded_episodes():
 
 
 class Rated(Lamp):
-    """An application in which an answer that was never given has quality 0."""
+    """An application in which an episode has quality 0 if the agent failed."""
 
     def measures(self, episode, config):
         if episode is None:
@@ -179,7 +179,7 @@ def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
     assert result["complete"] is False
     assert result["avg_correctness"] == (0.25 if counted else 1.0)
     assert result["avg_safety"] == (0.25 if counted else 1.0)
-    # 10 is max_iterations, which counts for the queries that were not asked
+    # queries that were not asked count with max_iterations, which is 10
     assert result["avg_iterations"] == (8.0 if counted else 2.0)
     assert result["graded"] == (4 if counted else 1)
 
@@ -429,7 +429,7 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
 
 
 def test_equal_queries_are_one_cluster_of_pass_all_too():
-    """There are eight queries with two answers each. Two are distinct, and one is always solved."""
+    """Eight queries with two answers each: two are distinct, and one of these is always solved."""
     episodes = [
         replace(
             episode(number, Outcome.UNSOLVED if number % 2 else Outcome.SOLVED, repeat=repeat),

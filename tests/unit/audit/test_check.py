@@ -229,7 +229,7 @@ def test_a_worker_answers_until_its_owner_closes_the_connection():
 
 
 class Dim(Lamp):
-    """The solutions lack a reply.
+    """Lamps whose reference solutions lack a reply.
 
     Defined at module level, so that worker processes can import it.
     """
@@ -239,7 +239,7 @@ class Dim(Lamp):
 
 
 class Fatal(Lamp):
-    """Ends the process that asks for a solution."""
+    """Lamps that end the process in which a solution is requested."""
 
     def solve(self, query: Query) -> Sequence[str]:
         os._exit(3)
@@ -251,10 +251,10 @@ def test_a_worker_that_dies_is_no_verdict():
 
 
 class Stopped(Dim):
-    """Worlds from the third on never open.
+    """Lamps of which only the first two worlds ever finish opening.
 
-    When the fourth world opens, two have been checked, and the process gets a signal. With
-    ``early`` it gets the signal while it draws queries.
+    The process receives the signal ``number`` when the fourth world opens, after two have been
+    checked. With ``early``, it receives the signal while it draws queries.
     """
 
     def __init__(self, number: int, *, early: bool = False) -> None:
@@ -388,7 +388,7 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
 
 def test_an_order_that_should_be_unsafe_is_tried_out():
     class Hurried(Lamp):
-        """Lamps whose hasty orders end with the given reply."""
+        """Lamps with a hasty order for each given reply, which is the last reply of the order."""
 
         def __init__(self, *last: str) -> None:
             self.last = last
@@ -520,7 +520,7 @@ def test_looks_at_each_state_as_often_as_an_application_asks():
     application = with_room(Watched)
     type(application).looks = 10
     assert reasons(application) == {}
-    # one observation at opening, then those of the start and after each turn
+    # one observation at opening, ten at the start, and ten after each of the one or two turns
     assert set(seen.values()) == {1 + 10 + 10, 1 + 10 + 20}
     seen.clear()
     application = with_room(Tired)

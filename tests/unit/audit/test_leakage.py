@@ -1,4 +1,4 @@
-"""The learners that search evidence for leaks, and their statistics, on synthetic evidence."""
+"""The machine-learning models that find leaks, and their statistics, on synthetic evidence."""
 
 import random
 
@@ -22,7 +22,7 @@ def make(number, seed, *, leak=0.0, wrong_leak=0.0, kind=Kind.TRACE, rule=False,
     for index in range(number):
         wrong = bool(index % alarms)
         faulty = rng.randrange(CANDIDATES) if wrong else -1
-        level = rng.gauss(0, 3)  # each world has other values
+        level = rng.gauss(0, 3)  # the level of the values differs between queries
         candidates = []
         for place in range(CANDIDATES):
             features = {f"f{one}": level + rng.gauss(0, 1) for one in range(6)}
@@ -113,7 +113,7 @@ def test_shuffled_names_of_queries_do_not_change_the_result():
 
 
 def test_candidates_of_different_roles_are_not_compared():
-    """All faults are on routers, whose values are larger than those of hosts: this is no leak."""
+    """All faults are on routers, whose values are larger than those of hosts: not a leak."""
     rng = random.Random(9)
     evidence = []
     for index in range(60):

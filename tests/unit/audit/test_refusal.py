@@ -44,7 +44,7 @@ class Forgets(OrderTickets):
 
 
 class Others(OrderTickets):
-    """Tickets whose reference refuses the first change, with the word ``rust``."""
+    """Tickets whose reference refuses the first change, for the reason ``rust``."""
 
     def reference(self, query: Query) -> str:
         return self.declare_refused((), (Refusal(change=1, because="rust"),))
@@ -92,7 +92,7 @@ def test_wrong_reference_is_a_flaw_of_queries_that_need_a_refusal(
 def test_wrong_declaration_at_the_end_of_a_solution_is_a_flaw() -> None:
     application = Declared()
     application.tickets = Others()
-    # queries without a change that cannot be made refuse one, too
+    # the reference refuses a change even in queries whose changes can all be made
     assert run(application).reasons() == {"unsolved": 4}
 
 

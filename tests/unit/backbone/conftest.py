@@ -12,13 +12,13 @@ from netarena_backbone.draw import draw
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.model import World
 
-#: Stored worlds, because drawing takes seconds in each process. This file, run as a program, writes
-#: them.
+#: Stored worlds, because drawing them would take seconds in each process. Run this file as a
+#: program to write them.
 STORED = Path(__file__).with_name("drawn.json")
 
 
 def draw_worlds() -> dict[str, World]:
-    """Return a backbone, and one with contingencies, as tickets have it."""
+    """Return a backbone, and a backbone with contingencies as in tickets."""
     return {
         name: draw(random.Random(4), 5, contingent=name == "contingent")
         for name in ("world", "contingent")
@@ -41,7 +41,7 @@ def wanted(world: World) -> Facts:
 
 @pytest.fixture(scope="package")
 def contingent() -> World:
-    """Return a backbone with contingencies, as tickets have it."""
+    """Return a backbone with contingencies, as in tickets."""
     return _load("contingent")
 
 

@@ -1,4 +1,4 @@
-"""The backbone application, whose ids and records are those of a world of route."""
+"""The backbone application; ids and records are the same as when it was a world of route."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
     judgement = APP.judge(query, both, both, less)
     assert judgement.safe
     assert not judgement.correct
-    # without the other fault, the same loss is harm
+    # without the other fault, the same loss counts as harm
     alone = query.model_copy(update={"actions": query.actions[:1]})
     before, after = state(broken(world, changes[:1]), (0,)), state(broken(world, changes[1:]), ())
     judgement = APP.judge(alone, before, before, after)
@@ -81,7 +81,7 @@ def test_reserved_time_includes_25_s_for_each_contingency(contingent: World) -> 
 
 
 def lossy(world: World, *lost_s: tuple[float, ...]) -> tuple[Query, Episode]:
-    """Return a query with two probed pairs, and an episode with one command per loss."""
+    """Return a query with two probed pairs, and an episode with a command for each ``lost_s``."""
     one, other, another = [name for name, _ in world.endpoints][:3]
     world = world.model_copy(update={"probed": ((one, other), (another, one))})
     initial = {"world": world.model_dump(mode="json", exclude_defaults=True)}

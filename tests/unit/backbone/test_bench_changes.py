@@ -39,7 +39,7 @@ def bench() -> Any:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """Return a request without a refusal, in which the order decides."""
+    """Return a plan without a change to refuse, in which the order of changes matters."""
     found = plan_of(load("ordered"))
     assert not found.refused
     return found
@@ -62,7 +62,7 @@ def test_own_prefix_is_proven_from_the_words_of_the_request(bench: Any, plan: Pl
 
 @pytest.fixture(scope="module")
 def small(world: World) -> Plan:
-    """Return a request that changes one cost of the stored world."""
+    """Return a plan that changes one cost of the stored world."""
     return plan_of(asked(world, Request("costs", "one", options(world, "costs", "one")[0])))
 
 
@@ -72,7 +72,7 @@ def test_removal_of_a_link_is_a_cut_where_the_graph_has_a_bridge(bench: Any, sma
     found = {
         change.machines: bench.PROOFS["no_redundancy"](small, Request("link_out", "remove", change))
         for change in options(small.target, "link_out", "remove")
-        if predicted(change.edit(small.target))  # lost traffic is not known if it rests on a tie
+        if predicted(change.edit(small.target))  # with a tie, lost traffic is not known
     }
     assert {machines for machines, is_cut in found.items() if is_cut} == bridges & {*found}
     assert {*found.values()} == {True, False}
@@ -105,7 +105,7 @@ def test_address_of_another_link_is_proven_to_be_in_use(bench: Any, small: Plan)
     assert wrong
     for kind, method, change in wrong:
         assert prove(small, Request(kind, method, change, "address_in_use"))
-    # new addresses of the same links are free
+    # new addresses for the same links are not in use
     for change in options(small.world, "renumber", "link"):
         assert not prove(small, Request("renumber", "link", change, "address_in_use"))
 
@@ -178,5 +178,5 @@ def test_program_prints_tables_of_earlier_results_and_fails_if_one_is_invalid(
             bench.main()
         assert int(ended.value.code or 0) == status
         text = capsys.readouterr().out
-        assert "| push | 0 of 1 (0 %, 0 to 98) |" in text  # a refusal is never found
+        assert "| push | 0 of 1 (0 %, 0 to 98) |" in text  # push refuses no change
         assert "| 2 no_redundancy | 1 of 1 (100 %, 2 to 100) |" in text

@@ -74,8 +74,7 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
             "What other systems hear",
             (f"{world.outside[0].name} from {told.peer}", told.prefix, Mark.BROKEN),
         ),
-        # pairs that small packets do not reach are also marked at full size, although they count
-        # once
+        # pairs whose small packets fail are also marked at full size, although they count once
         (
             {"small": cut, "full": cut},
             "By packets of full size",
@@ -116,7 +115,7 @@ def _drawn_step(name: str, states: list[Observation], number: int) -> list[Pictu
     """Return the pictures of a change request after a step; the first state is the initial one."""
     first, *others = (one.model_dump(mode="json") for one in states)
     steps = [Step(prompt="", executed=True, state=state) for state in others]
-    ended = Step(prompt="", state=others[-1])  # a declaration runs nothing
+    ended = Step(prompt="", state=others[-1])  # a declaration runs no command
     parts = {"initial_state": first, "steps": (*steps, ended), "trials": None}
     episode = cast("Episode", type("E", (), parts))
     return [*draw(case_of(load(name)), episode, number)]
@@ -149,7 +148,7 @@ def test_step_of_a_change_request_draws_links_that_traffic_left_and_took() -> No
         assert bool(drawn) == bool(left or taken)
         marked += bool(drawn)
     assert marked
-    assert marked < len(order)  # a step that moves nothing has no such picture
+    assert marked < len(order)  # a step that moves no traffic has no such picture
 
 
 def test_step_of_a_change_request_draws_seconds_of_loss_of_each_pair_and_their_totals() -> None:

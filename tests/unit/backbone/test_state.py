@@ -122,14 +122,14 @@ def _moved(judgement: Judgement) -> list[str]:
 
 
 def _sender(world: World, other: str) -> str:
-    """Return the address of ours from which the router of another AS receives routes."""
+    """Return our router's address from which the router ``other`` of another AS receives routes."""
     own = {address for router in world.routers for address in router.addresses}
     peers = next(one for one in world.outside if one.name == other).bgp.peers
     return next(peer.address for peer in peers if peer.address in own)
 
 
 def _with_route(world: World, place: int, number: int, **update: object) -> JsonValue:
-    """Return a state in which one received route differs, or is missing without ``update``."""
+    """Return a state in which one received route is changed, or missing without ``update``."""
     heard = [list(one) for one in expected(world).heard]
     if update:
         heard[place][number] = heard[place][number]._replace(**update)
@@ -207,7 +207,7 @@ def test_documented_routes_are_never_forbidden(world: World, wanted: Facts) -> N
 
 
 def _room(world: World, wanted: Facts, *changes: tuple[str, str, str]) -> Room:
-    """Return the room of a world with changes given as kind, method and start of the key."""
+    """Return a ``Room`` with changes, each given as kind, method and the start of its key."""
     room = Room(world, wanted)
     for kind, name, key in changes:
         method = next(one for one in KINDS_OF_FAULTS[kind] if one.name == name)
@@ -222,7 +222,7 @@ def _seen(room: Room, *places: int) -> Facts:
 
 
 def _lost(before: Facts, after: Facts, wanted: Facts) -> set[Fact]:
-    """Return the documented services and small pings that work before and not after."""
+    """Return the documented services and small pings that work before but not after."""
     return {
         fact
         for fact, value in wanted.items()
@@ -255,11 +255,11 @@ def test_traffic_that_needs_a_withdrawn_opening_or_leak_may_be_lost(
         return room.without(held, [1])
 
     assert harms(world, wanted, both, less, repaired) == []
-    # the same if the opening is closed in another way, so that it counts as left
+    # the same if the opening is closed in another way, so that its fault counts as left
     assert harms(world, wanted, both, less, lambda held: room.without(held, [0, 1])) == []
     # no traffic is excused if nothing is known about the world without the opening
     assert {fact for _, fact in harms(world, wanted, both, less)} >= lost
-    # nor if no opening ends
+    # nor is any excused if no opening is closed
     assert lost <= {fact for _, fact in harms(world, wanted, wanted, less, repaired)}
 
 
@@ -339,7 +339,7 @@ def test_announcement_that_ends_is_harm_and_one_that_another_router_makes_is_not
     assert harms(world, wanted, wanted, without(*one)) == [("route_lost", one[0])]
     assert harms(world, wanted, wanted, without(two[0])) == []
     assert harms(world, wanted, without(two[0]), without(*two)) == [("route_lost", two[1])]
-    # an announcement with another path than documented still counts
+    # an announcement with a path other than the documented one still counts
     moved = {**without(*one), one[0]: f"{wanted[one[0]]}, next hop 192.0.2.9"}
     assert harms(world, wanted, moved, without(*one)) == [("route_lost", one[0])]
     assert harms(world, wanted, wanted, moved) == []
@@ -479,7 +479,7 @@ def test_traffic_may_end_or_begin_if_either_documentation_says_so(
     begun = [] if WORKS in {today, target} else [(f"{noun}_opened", fact)]
     assert harms_of_both(world, both, up, down) == ended
     assert harms_of_both(world, both, down, up) == begun
-    # the order of the two documentations does not matter, and damage is blamed once
+    # the order of the two documentations does not matter, and damage is reported once
     assert harms_of_both(world, both[::-1], up, down) == ended
     assert harms_of_both(world, both, down, down) == []
 
@@ -496,7 +496,7 @@ def test_only_neighbours_that_both_documentations_have_must_stay(
             assert harms_of_both(world, both, wanted, less) == []
             assert harms_of_both(world, both, less, wanted) == []
         assert harms_of_both(world, (less, less), wanted, less) == []
-        # adjacencies that nobody documents are not judged
+        # adjacencies that neither documentation contains are not judged
         made = [("neighbour_made", fact)] if sort == "session" else []
         assert harms_of_both(world, (less, less), less, wanted) == made
 
@@ -540,7 +540,7 @@ def test_planned_change_is_correct_only_with_all_requested_settings(
         return judge(world, wanted, state, state, planned=planned)
 
     assert judged().correct
-    assert judged(0).correct  # the remains of a fault count only by their effect
+    assert judged(0).correct  # leftovers of a fault count only if they have an effect
     for left in ((2,), (0, 2), (1, 2)):
         judgement = judged(*left)
         assert judgement.safe

@@ -14,7 +14,7 @@ from netarena_backbone.world.intent import expected
 from netarena_backbone.world.lab_spec import Observation
 from netarena_backbone.world.model import World
 
-#: An observation of a broken contingency, as changes of the expected one.
+#: Differences between a wrong observation during a contingency and the expected one.
 DEAF = {"neighbours": ()}
 
 
@@ -93,14 +93,14 @@ def test_link_whose_restoration_leaves_a_difference_fails(
 def test_observation_without_the_contingency_is_wrong(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
-    """The state before a link failure is not that during the failure: a link must really fail."""
+    """An observation of the state before the link failure does not count as one during it."""
     whole = Observation.model_validate(observed(contingent))
     trials = [right[0] | {"state": whole.model_dump(mode="json")}, *right[1:]]
     assert not endure(Case(contingent), trials).correct
 
 
 def test_requested_setting_that_a_contingency_removes_does_not_endure() -> None:
-    """No test of traffic shows a key that was not saved before the daemons restarted."""
+    """No traffic test detects that a key was not saved before the daemons restarted."""
     case = case_of(load("latent"))
     assert case.plan is not None
     part = case.plan.settings[0]
@@ -110,6 +110,6 @@ def test_requested_setting_that_a_contingency_removes_does_not_endure() -> None:
     assert found is not None
     assert found.wrong == []
     assert found.tell() == [f"not as requested: {case.plan.told[part]}"]
-    # a fault that is left without any effect is no difference
+    # a fault that remains without any effect does not count as a difference
     state = observed(case.goal, leftover=(0,))
     assert failed(case, [{"name": restart.name, "state": state, "restored": None}]) is None

@@ -80,10 +80,10 @@ def test_closed_opening_may_lose_what_works_only_through_it():
     assert verdict.detail["broke"] == [["checkoutservice", "adservice"]]
     assert not verdict.correct
     assert verdict.safe
-    # what the intended policy allows is protected
+    # traffic that the intended policy allows is protected
     shut = judge(world, start, start, _among(world, adservice=nobody, adservice_more=nobody))
     assert told(shut) == [("pair_broken", "frontend -> adservice")]
-    # so is what another policy allows again
+    # so is traffic that another policy allows again
     repaired = _among(world, adservice=ANYONE)
     assert judge(world, start, start, repaired).safe
     assert told(judge(world, start, repaired, withdrawn)) == [
@@ -98,7 +98,7 @@ def test_policy_that_the_agent_made_worse_behind_an_opening_is_no_remaining_faul
     world, nobody = _two_policies(), {"ingress": []}
     start = _among(world, adservice=ANYONE)
     worse = _among(world, adservice=ANYONE, adservice_more=nobody)
-    assert judge(world, start, start, worse).safe  # everybody may still connect
+    assert judge(world, start, start, worse).safe  # all clients may still connect
     assert told(judge(world, start, worse, _among(world, adservice_more=nobody))) == [
         ("pair_broken", "checkoutservice -> adservice")
     ]
@@ -202,7 +202,7 @@ def test_traffic_opened_outside_the_pairs_is_found_once():
 
 
 def written(after: Any, *writes: tuple[str, dict[str, Any] | None], world: World = WORLD) -> Any:
-    """Return a state after several writes that ended in ``after``: names with their changes."""
+    """Return the state ``after`` with the writes that led to it, as (policy name, changes)."""
     specs = {policy.name: policy.spec for policy in world.policies}
     listed = []
     for name, changed in writes:
@@ -363,7 +363,7 @@ def test_fault_hidden_by_other_rules_is_reported_as_left_over():
     (line,) = leftover(WORLD, ["adservice", "adservice"], shut)
     assert line == "adservice: by itself, frontend -> adservice would not be as intended"
     named = {policy.name: policy for policy in WORLD.policies}
-    # an additional policy contains the rules of the faulty one
+    # an additional policy contains the intended rules of the faulty one
     state = dict(shut)
     state["policies"] = [*shut["policies"], {"name": "more", "spec": named["adservice"].spec}]
     assert leftover(WORLD, ["adservice"], state) == [line]
@@ -406,7 +406,7 @@ def test_removed_traffic_excludes_what_was_not_intended_or_already_broken() -> N
     opened = sight(adservice=ANYONE)
     assert lost(HEALTHY, opened) == []  # repaired
     assert lost(HEALTHY, CLOSED) == []
-    assert lost(CLOSED) == []  # a broken pair is a finding of its own
+    assert lost(CLOSED) == []  # a broken pair is a separate finding
     fault = sight(cartservice={"egress": []})
     assert lost(sight(cartservice={"egress": [{"to": [{"podSelector": {}}]}]}), fault) == []
 

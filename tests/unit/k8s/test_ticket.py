@@ -102,7 +102,7 @@ def test_ticket_reports_are_true_and_include_normal_observations(drawn):
         assert symptoms < len(seen)
         assert bool(symptoms) == bool(query.actions)
         assert symptoms <= 3
-        # the prompt describes pairs by groups instead of a table
+        # the prompt describes pairs with groups instead of a table
         assert not [pair for pair in world.calls if " -> ".join(pair) in parts.rules]
 
 

@@ -1,4 +1,4 @@
-"""Irregular networks of users, with another scheme of names, and their files."""
+"""Irregular networks, as users may have, with another naming scheme; and their files."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_varied_phrasings_have_their_own_version():
         assert drawn.id.startswith(f"malt-{version}-")
         _, found, _ = choose_query(malt, config, drawn.id)
         assert (found.start_index, found.end_index) == (0, 1)
-        # the command finds the phrasing of the query if it was not set
+        # if no phrasing is set, the command uses that of the query
         _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
     # without these keys, either version is possible

@@ -45,7 +45,7 @@ def draw(topology: object, number: int = 1, seed: int = 4) -> list[Query]:
 
 
 def answer(query: Query) -> Any:
-    """Return the sandboxed program's result for the reference, on the payload's network."""
+    """Return the sandboxed program's result for the reference solution, with the payload."""
     malt = Malt()
     request = {**dict(malt.parse(malt.solve(query)[0])), "edits": initial_changes(query)}  # type: ignore[call-overload]
     context = sandbox_program.load(base_of(query.initial).payload())
@@ -53,7 +53,7 @@ def answer(query: Query) -> Any:
 
 
 def check(query: Query) -> None:
-    """Check that the reference solves the query safely, and that changing nothing does not."""
+    """Check that the reference solution is right and safe, and that its answer is not too large."""
     assert not verify(query), query.text
     judgement = judge(query, read_claim(answer(query)))
     assert judgement.correct, (query.label, judgement.reason)
@@ -317,7 +317,7 @@ def test_new_names_follow_the_pattern_of_existing_names() -> None:
     assert draft.fresh(other, switch, rng)[0].startswith("ju1.a1.m2.s2c")
     assert draft.stem("new", switch) == "new.s2c"
     assert len(set(draft.fresh(switch, f"{switch}.p3", rng, 40))) == 40
-    # a network with its own names
+    # a network with its own naming scheme
     graph = foreign()
     draft = Draft(base_network.Base(graph))
     port = next(name for name in graph if name.startswith("PO-"))

@@ -36,7 +36,7 @@ def found(phrasing: str, number: int) -> list[Evidence]:
 
 
 def ranks(queries: list[Evidence], feature: str) -> list[float]:
-    """Return the mid-ranks (0 to 1) of the targets among the candidates, by a feature."""
+    """Return the targets' mid-ranks (0 to 1) among the candidates, sorted by ``feature``."""
     values = []
     for query in queries:
         score = {one.name: one.trace[feature] for one in query.candidates}

@@ -11,7 +11,7 @@ from netarena.task.application import load
 from tests.malt_matcher import Matcher, is_right
 from tests.malt_reader.meaning import Do, Select, meaning
 
-#: slow, because the proof itself runs this computation
+#: marked slow, because the benchmark does the same computation with more texts
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 #: benchmarks/bench_malt_language.py fits 5,000 and tests 2,100 queries of each phrasing

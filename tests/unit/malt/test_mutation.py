@@ -286,7 +286,7 @@ WRECKED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def plug(ports: str, switch: str, other: str) -> Callable[[Any], Any]:
     """Return a function that moves some ports of ``switch`` to ``other``.
 
-    ``ports`` lists the ends of these ports' names.
+    ``ports`` lists the suffixes of these ports' names.
     """
 
     def do(graph: Any) -> None:
@@ -523,7 +523,7 @@ def removal(make_query, names):
 
 
 def after_removal(query, claim_of, do):
-    """Return the judgement of ``do`` instead of the task's removal."""
+    """Return the judgement of an answer that makes the change ``do`` instead of the removal."""
     graph = initial_graph(query).copy()
     do(graph)
     changes = claim_of(query, graph)

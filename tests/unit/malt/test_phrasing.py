@@ -207,9 +207,9 @@ def test_every_production_is_used() -> None:
             _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
     # productions that no label uses: two bounds at once, nodes with exactly one sibling, capacities
-    # that are not whole numbers, and names of ports that no dot separates from that of the switch;
-    # and rare ones: the only port with a capacity, new blocks, places before a held-out question,
-    # and nodes of any kind below a node
+    # that are not whole numbers, and port names without a dot after the switch's name. Rare ones:
+    # the only port with a capacity, new blocks, places before a held-out question, and nodes of any
+    # kind below a node.
     rare = (
         "bound.between/",
         "having.between/",

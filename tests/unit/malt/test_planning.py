@@ -53,7 +53,7 @@ def queries(**more: Any) -> tuple[Query, ...]:
 
 
 def of(*, possible: bool, **more: Any) -> Query:
-    """Return a query that has a plan, or one that has not."""
+    """Return a query for which a plan exists if ``possible``; otherwise one without a plan."""
     for query in queries(**more):
         if (query.actions[0].parameters["blocking"] is None) is possible:
             return query
@@ -105,7 +105,7 @@ def test_instances_are_those_of_version_12() -> None:
 def impossible(
     kind: Kind, rule: str, place: int
 ) -> tuple[Instance, tuple[list[dict[str, Any]], str]]:
-    """Return the first instance with a blocking request, and its requests with the id."""
+    """Return an instance with a blocking request, all its requests, and the blocking one's id."""
     for seed in range(1, 20):
         instance = drawn(kind.name, seed)
         if (found := kind.block(instance, rule, place, random.Random(seed))) is not None:
@@ -205,7 +205,7 @@ def test_waves_as_whole_floats_are_the_same_waves() -> None:
 
 
 def test_partial_assignment_agrees_with_the_judge() -> None:
-    """A plan that ``fill`` builds violates nothing, whatever it prefers."""
+    """A plan that ``fill`` builds violates no rule, for any order of preference."""
     rng = random.Random(3)
     model = assignment.Model(
         items=tuple("abcdefgh"),
@@ -602,7 +602,7 @@ def test_network_with_one_large_block_has_no_drain_schedules() -> None:
 
 
 def sizes(request: dict[str, Any]) -> dict[str, int]:
-    """Return the lengths of the lists of a request, and its limit."""
+    """Return the lengths of the lists in a request, and its limit if it has one."""
     listed = {key: len(value) for key, value in request.items() if isinstance(value, list)}
     return listed | ({"limit": request["limit"]} if "limit" in request else {})
 
@@ -691,7 +691,7 @@ def test_switch_is_not_upgraded_before_it_is_ready() -> None:
 
 
 def test_spread_demands_are_moved_to_make_room_in_other_spine_blocks() -> None:
-    """The search agrees with trying all spine blocks of all demands."""
+    """The search has the same results as trying every spine block for every demand."""
     rng = random.Random(4)
     results = set()
     data = {**drawn("utilisation").data, "requests": []}

@@ -248,7 +248,7 @@ def test_every_network_obeys_the_rules_and_every_task_has_an_effect(seed: int, i
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the parameters of an action and of its inner actions, without keywords."""
+    """Yield the parameter values of an action and its inner actions, without keywords."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item) if key not in {"kind", "measure"} or is_kind(item) else ()

@@ -14,7 +14,7 @@ from netarena_malt.query import LABELS, initial_graph
 from tests.malt_reader.meaning import meaning
 from tests.malt_reader.varied import Reader
 
-#: slow, because the proof itself runs this computation
+#: marked slow, because the benchmark does the same computation with more texts
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 PACK = Path(__file__).parents[3] / "docs" / "phrasing-pack.example.json"

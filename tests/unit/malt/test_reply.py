@@ -179,7 +179,7 @@ def read(reply):
 
 
 MANY = 50_000
-#: texts whose length is varied, some with an end that stays the same
+#: texts that are shortened to vary their length; the end of some is not shortened
 HUGE: dict[str, str | tuple[str, str]] = {
     "backticks": "`" * 4 * MANY,
     "backticks before a tag": ("`" * 4 * MANY, "python"),

@@ -35,7 +35,7 @@ NOTHING = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "
 
 
 def call(body, edits=None, *, before=""):
-    """Return the guest's result for a ``process_graph`` with this body."""
+    """Return the sandboxed program's result for a ``process_graph`` with this body."""
     code = f"{before}\ndef process_graph(graph_data):\n{textwrap.indent(body, '    ')}\n"
     return run(code, edits)
 

@@ -20,7 +20,7 @@ from netarena_malt.query import LABELS
 from netarena_malt.topology import EK_PACKET_SWITCH
 from tests.malt_reader.second import SecondReader, jarring, networks, objections
 
-#: slow, because the proof itself runs this computation
+#: marked slow, because the benchmark does the same computation with more texts
 pytestmark = pytest.mark.slow
 MALT = load("malt")
 ANSWER = "Answer with type 'graph'. Return the changed network as both data and updated_graph."
@@ -75,7 +75,7 @@ def asked(actions: tuple[object, ...], text: str) -> Query:
             "the port that is the 2nd largest in the switch that is the largest in 'ju1.a1'",
             {"ju1.a1.m1.s2c1.p2"},
         ),
-        # its superblock has only four blocks, but the sixth block of the network is in it
+        # the superblock has only four blocks, but contains the sixth block of the network
         (
             f"the switch that comes 2nd by name in {SIXTH} in the superblock 'ju1.a2'",
             {"ju1.a2.m2.s2c2"},
@@ -91,7 +91,7 @@ def test_every_reading_of_a_description_is_found(words: str, names: set[str]) ->
 
 
 def test_description_is_resolved_on_the_changed_network_too() -> None:
-    """The first node by name changes when the first one is removed."""
+    """After the node that is first by name is removed, another one is first."""
     first, second = "ju1.s1.s1c1", "ju1.s1.s1c2"
     actions = (
         act("remove", Removal(names=(first,))),

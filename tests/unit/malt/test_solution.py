@@ -192,7 +192,7 @@ def test_attacks_are_many_and_distinct() -> None:
 
 
 def test_attack_data_is_never_right() -> None:
-    """A number may be right for some count; attack data must never be right."""
+    """Attack data must not be plain numbers, which could be right answers to counts."""
     found = set()
     for reply in ATTACKS.values():
         for node in ast.walk(ast.parse(source(reply))):

@@ -471,7 +471,7 @@ def test_fields_of_a_ranking_row_may_have_any_order(make_query, state_of):
     assert not reason_of(query, state_of(query, data=turned))
     text = [{"total": f"{bps}", "name": name} for name, bps in rows]
     assert not reason_of(query, state_of(query, data=text))
-    # a row that is a list has an order
+    # the order of cells matters in rows that are lists
     assert reason_of(query, state_of(query, data=[[bps, name] for name, bps in rows]))
 
 

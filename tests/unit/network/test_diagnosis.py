@@ -76,7 +76,7 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
-        # locks on reserve machines may use any kind of fault, so all must work
+        # settings that isolate reserve machines may use any kind of fault, so all must work
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
         (
             "iptables_extensions",

@@ -134,7 +134,7 @@ def test_number_in_place_of_a_command_is_treated_as_null() -> None:
         ([_one(2, None)], f"because must be one of the words for refused changes: {WORDS}"),
         ([_one(2, 3)], "because must be one of the words for refused changes"),
         ([_one(2, ["no_redundancy"])], "because must be one of the words for refused changes"),
-        # a word for causes is no word for refused changes
+        # words for causes are not accepted for refused changes
         ([_one(2, "cost")], "'cost' is not one of the words for refused changes"),
         ([_one(2, "\ud800")], r"'\ud800' is not one of the words"),
         ([_one(0)], "0 is not the number of a requested change; numbers start at 1"),

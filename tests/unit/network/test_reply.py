@@ -155,8 +155,7 @@ def test_prose_is_not_parsed_as_a_command(text: str) -> None:
         ('> COMMAND: "ip a"\n> MACHINE: "a"', "ip a"),
         ("Machine: b\nCommand: x\nMachine: a\nCommand: ip a", "ip a"),
         ("Command: x\nMachine: b\nCommand: ip a\nMachine: a", "ip a"),
-        # the last line is incomplete, so the command before it belongs to the machine named before
-        # it
+        # the last line is incomplete, so the earlier command belongs to the earlier machine
         ("Machine: a\nCommand: ip a\nMachine: b\nCommand:", "ip a"),
         ("Machine: a\nCommand: ip a\nMachine: b", "ip a"),
         ("Machine: a\nCommand: ip a  # it's a look", "ip a  # it's a look"),
@@ -267,7 +266,7 @@ _HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 class Counted:
-    """A pattern; ``cost`` counts its matches and the characters that they examined."""
+    """A pattern; ``cost`` counts match attempts and the characters that they examined."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern

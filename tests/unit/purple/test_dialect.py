@@ -74,7 +74,7 @@ async def test_content_in_parts_becomes_text_and_an_end_gets_its_reason(size, en
     "stream",
     [
         events(chunk(content="a"), chunk(finish="stop")) + b"data: [DONE]\n\n",
-        events(chunk(content="a")),  # a stream that was cut off gets no invented end
+        events(chunk(content="a")),  # no end is invented for a stream that was cut off
         b": comment\n\nevent: error\ndata: {\n\ndata: []\ndata: 7\n",
         b'data: {"choices": 7}\ndata: {"choices": [7]}\ndata: {"choices": [{"delta": 7}]}',
         b"data: " + b"[" * 5000,

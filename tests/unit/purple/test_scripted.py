@@ -192,7 +192,7 @@ async def test_blanket_learns_each_label_from_another_seed(brief):
     assert seed == same_seed
     assert int(seed) != brief.seed
     learned = [drawn for drawn in brief.application.drawn if drawn[0] == int(seed)]
-    assert learned == [(int(seed), 100)]  # only once
+    assert learned == [(int(seed), 100)]  # its queries are drawn only once
 
 
 async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):

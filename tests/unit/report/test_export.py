@@ -85,7 +85,7 @@ def test_spreadsheet_formulas_and_terminal_escapes_are_neutralised(text, cell) -
 
 
 def leaks(run: Path, folder: Path) -> list[str]:
-    """Return the files that contain a fault's words, a wrong element or an id with the seed."""
+    """Return the secrets in the files: ids with the seed, words of faults, wrong elements."""
     said = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     (stored,) = read_run(run)
     words = [query.id for query in stored.queries]

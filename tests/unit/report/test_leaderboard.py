@@ -318,7 +318,7 @@ def test_invalid_file_is_reported_and_the_others_are_ranked(tmp_path):
 
 
 def test_file_with_a_number_too_large_for_duckdb_is_not_ranked(tmp_path):
-    """The number is in a measure that most files have and that is not used for its ranking."""
+    """The number is in a measure that most files have, but that does not affect the ranking."""
     odd = write(tmp_path, "odd", {**summary(), "avg_iterations": 3.0, "avg_latency_s": 1e308})
     good = [write(tmp_path, name, {**summary(), "avg_latency_s": 2.0}) for name in ("one", "two")]
     standings = rank([odd, *good])

@@ -32,7 +32,7 @@ HOSTILE = "```\n# hi | <script>alert(1)</script>\x1b[31m"
 
 
 class Dark(Room):
-    """An environment that cannot be built for pairs."""
+    """An environment that cannot be built for queries with the label ``two``."""
 
     async def open(self) -> State:
         if self.query.label == "two":
@@ -69,7 +69,7 @@ def test_report_agrees_with_the_results(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Sweeper)
     (one,) = report["participants"]
     results = json.loads((tmp_path / "results.json").read_text())["results"]
-    # only the run has a warning about an unknown role
+    # the warning about an unknown role is only in the run's results
     told = {key: value for key, value in results[-1].items() if key != "warnings"}
     assert one["summary"] == told
     assert one["queries"] == 6
@@ -154,7 +154,7 @@ def test_participants_are_ranked_by_solved_safely(tmp_path, monkeypatch):
     assert rows[0][:7] == ["| c\\_operator", "Sweeper", "5", "6", "100.0 %", "100.0 %", "100.0 %"]
     idler = next(row for row in rows if row[1] == "Idler")
     assert idler[-3] == "6", "all of its episodes count as its failures"
-    # three comparisons: the smallest p counts threefold
+    # there are three comparisons, so the smallest p-value is multiplied by three
     pairs = report["comparisons"]
     assert len(pairs) == 3
     least = min(pair["p_value"] for pair in pairs)
@@ -181,7 +181,7 @@ def test_invalid_queries_are_listed_with_their_evidence(tmp_path, monkeypatch):
     assert one["by_label"]["two"]["correctness"]["rate"] is None
     text = render_markdown(report)
     assert "no power" in text
-    # no part of the evidence is interpreted as markup or by the terminal
+    # neither Markdown nor a terminal interprets any part of the evidence
     assert "\x1b" not in text
     outside = re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", text)
     assert "script" not in outside

@@ -45,7 +45,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def breaker(prompt: str, turn: int) -> str:
-    """Reply that closes an open valve first."""
+    """Close an open valve first, then send an odd reply, then open the valves."""
     if turn == 0:
         return "close " + re.findall(r"'(v.)': True", prompt)[0]
     return ODD if turn == 1 else f"open v{turn - 1}"

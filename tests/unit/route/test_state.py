@@ -44,7 +44,7 @@ def test_repair_is_correct_and_lists_healed_pairs() -> None:
 
 
 def test_pairs_are_judged_one_by_one_not_by_count() -> None:
-    """A step that repairs one pair and breaks another is unsafe, even if as many pairs work."""
+    """A step that repairs one pair and breaks another is unsafe, even if equally many work."""
     judgement = judge(WORLD, state(["111", "110", "111"]), state(["111", "111", "101"]))
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [
@@ -90,7 +90,7 @@ def test_leftover_change_after_a_false_alarm_is_not_correct() -> None:
     assert left.reason == (
         f"Nothing was wrong, but this is changed on {ROUTER}: unicast 10.0.0.0/8 table main"
     )
-    # undoing a change is not a finding, and neither is a change that remains next to faults
+    # undoing a change is not a finding, and neither is a change in a query with faults
     assert judge(WORLD, changed, untouched, false_alarm=True).correct
     assert judge(WORLD, untouched, changed).correct
     assert judge(WORLD, state(HEALTHY), state(HEALTHY), false_alarm=True).correct

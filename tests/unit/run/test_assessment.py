@@ -618,8 +618,8 @@ def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
         )
     finally:
         tracemalloc.stop()
-    # half a kilobyte is usual; a record would need 20, steps 15; timers and threads vary with the
-    # load
+    # usually 0.5 kB; a kept record would need 20 kB, kept steps 15 kB; the memory of timers and
+    # threads varies with the load
     assert (held[1] - held[0]) / (queries - second) < 4000
 
 

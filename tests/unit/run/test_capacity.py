@@ -110,7 +110,7 @@ async def test_cancelled_waiter_leaves_no_slot_occupied(granted: bool) -> None:
     [
         (8, 1, [8]),
         (8, 2, [4, 4]),
-        (8, 3, [4, 2, 2]),  # two slots belong to no participant's share
+        (8, 3, [4, 2, 2]),  # each has a share of two; two slots are left over
         (8, 5, [4, 1, 1, 1, 1]),
         (2, 2, [1, 1]),
     ],
@@ -134,7 +134,7 @@ async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
 
 
 async def test_participants_of_a_small_share_alternate() -> None:
-    """Of participants that hold equally few slots, the one that returns goes last."""
+    """If participants hold equally few slots, the one that has just released one goes last."""
     slots = Slots(1)
     with slots.join() as share:
         joined = [share.join() for _ in range(3)]

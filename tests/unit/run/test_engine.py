@@ -108,7 +108,7 @@ def test_silence_crashes_and_invalid_replies_count_against_the_agent(
     answer: object, reason: FailureReason, tmp_path: Path
 ) -> None:
     agent = Scripted(answer)
-    # an agent without any reply has no rows, so this one replies in its first episode
+    # a run without any reply has no results, so this agent replies in its first episode
     said = Scripted(lambda p, t: "?" if len(set(agent.contexts)) == 1 else answer(p, t))
     said.contexts = agent.contexts
     results, (_, *episodes) = assess(Toy(), said, tmp_path, agent_timeout_s=0.2, concurrency=1)
@@ -144,7 +144,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     results, episodes = assess(Toy(), again, tmp_path, resume=True)
     assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
     assert [episode.interrupted for episode in episodes] == [0, 0, 0]
-    # a further resume does not change this
+    # resuming once more does not change this
     idle = Scripted(open_all)
     once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
     assert (once_more[:-1], idle.contexts) == (results[:-1], [])
@@ -230,7 +230,7 @@ def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
     moment: str, tmp_path: Path
 ) -> None:
     def plan(query: Query, number: int, now: str) -> None:
-        # an error of the first observation is one of opening
+        # an error in the first observation counts as an error of opening
         if now == moment and (moment == "execute" or query.id in opened):
             raise OSError("broke")
         if now == "observe":
@@ -457,7 +457,7 @@ def test_agent_of_another_assessment_ends_the_run_at_its_first_prompt(tmp_path: 
     with pytest.raises(AssessmentFailed, match=said):
         assess(Toy(), agent, tmp_path, num_queries=4, concurrency=1)
     assert len(agent.contexts) == 1
-    # an agent that has replied continues, and its failures count
+    # a run continues if the agent has replied before, and its failures count
     asked: list[str] = []
 
     def answer(prompt: str, turn: int) -> str | AgentFailed:
@@ -567,7 +567,7 @@ def test_scrub_makes_text_writable() -> None:
 
 
 class Stormy(Toy):
-    """A toy whose worlds have one contingency: ``storm`` returns what it leaves of the valves."""
+    """A toy whose worlds have a storm as contingency; ``storm`` returns whether all valves hold."""
 
     def __init__(self, storm: Callable[[], Awaitable[bool]], reserved_s: float = 1.0) -> None:
         self.storm = storm

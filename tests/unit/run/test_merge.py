@@ -42,7 +42,7 @@ def run(
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the text of all files of a run without times and folders."""
+    """Return the text of all files of a run, with times, folders and other such fields set to 0."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder)): VARYING.sub(r'"\1": 0', path.read_text()) for path in files

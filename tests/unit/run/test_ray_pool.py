@@ -55,7 +55,7 @@ def test_folder_of_ray_leaves_room_for_its_socket_names(monkeypatch: pytest.Monk
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/folders/t/18c")
     folder = ray_pool._make_folder()
     try:
-        # measured: Ray adds 90 bytes to the folder in which this one lies
+        # measured: Ray adds 90 bytes to the path of the parent; a socket path has at most 107
         assert len(str(folder.parent)) + 90 <= 107
     finally:
         folder.rmdir()
@@ -94,7 +94,7 @@ def test_cluster_that_asks_for_a_token_is_accepted(monkeypatch: pytest.MonkeyPat
 
 
 class BrokenRay:
-    """A Ray whose calls fail."""
+    """A fake Ray whose calls fail."""
 
     def nodes(self) -> list[dict[str, Any]]:
         raise RuntimeError("no connection")
@@ -104,7 +104,7 @@ class BrokenRay:
 
 
 class FakeActor:
-    """An actor that notes its calls; each method never answers unless it is in ``results``."""
+    """An actor that records its calls; methods that are not in ``results`` never answer."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self.results, self.calls = results, []
@@ -122,7 +122,7 @@ class FakeActor:
 
 
 class FakeRay:
-    """A Ray with one node, that notes which actors it kills."""
+    """A fake Ray with one node, which records the actors that it kills."""
 
     class exceptions:  # noqa: N801 -- a module of Ray
         RayError = type("RayError", (Exception,), {})

@@ -49,7 +49,7 @@ class Dimmer(Scripted):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Return a function that installs another application, and thus another judge, for journals."""
+    """Return a function that replaces the application, and thus the judge, of journals."""
 
     def install(application: Application) -> None:
         monkeypatch.setattr(archive, "load", lambda name: application)

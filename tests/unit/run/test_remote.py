@@ -37,7 +37,7 @@ ROLE = "toy_operator"
 
 
 class TestLink:
-    """A worker of this machine, or of a pretended node."""
+    """A link to a worker process on this machine, which counts as a worker on ``node``."""
 
     __test__ = False
 
@@ -59,7 +59,7 @@ class TestLink:
         return data
 
     async def examine(self) -> None:
-        """This machine answers."""
+        """Do nothing: the worker's machine always answers."""
 
     async def close(self) -> None:
         await self.relay.stop()
@@ -83,7 +83,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class Way:
-    """Source of an agent that opens valves; ``kills`` names when it kills its worker."""
+    """Source of an agent that opens valves; ``kills`` is the moment when it kills its worker."""
 
     turns: int = 5
     kills: str = ""
@@ -92,11 +92,11 @@ class Way:
     deadly: int | None = None
     #: Time that each reply takes.
     pause_s: float = 0.0
-    #: File of which only the first worker gets an agent.
+    #: Marker file: only the worker that creates it gets an agent.
     only: str = ""
 
     def make(self, application: Application, config: Config, role: str) -> Agent:
-        """Return the agent, on a worker."""
+        """Return the agent; this runs on a worker."""
         if self.only and not first(self.only):
             raise ConfigError("agent", "lacks the program")
         if self.deadly is not None:
@@ -153,7 +153,7 @@ def kill_both(marker: Path) -> None:
     marker.with_name(f"pid-{os.getpid()}").touch()
     end = time.monotonic() + 20
     while len(found := [*marker.parent.glob("pid-*")]) < 2 and time.monotonic() < end:
-        time.sleep(0.01)  # the other worker is no child, so there is no event to wait for
+        time.sleep(0.01)  # the other worker is not a child, so there is no event to wait for
     if first(str(marker)):
         pids = {int(one.name.removeprefix("pid-")) for one in found}
         for pid in (*(pids - {os.getpid()}), os.getpid()):
@@ -225,7 +225,7 @@ def test_workers_give_the_same_episodes_as_this_process(tmp_path: Path) -> None:
     assert {one.outcome for one in here.values()} == {Outcome.SOLVED, Outcome.UNSOLVED}
     events = read_events(tmp_path / "there" / JOURNAL_NAME)
     workers = [event for event in events if event["event"] == "worker"]
-    # a run that is killed has recorded its workers too
+    # workers are recorded before the start, so also in runs that are killed later
     kinds = [event["event"] for event in read_events(tmp_path / "there" / JOURNAL_NAME)]
     assert kinds.index("worker") < kinds.index("start")
     assert len(workers) == 2
@@ -441,7 +441,7 @@ def _same(way: Way) -> Way:
 
 
 def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
-    """Return a head of workers that hold worlds: a letter is a world of the participant."""
+    """Return a ``Remote`` whose workers hold worlds; each letter is a world of a participant."""
     # the choice of a worker uses neither the pool nor the links, so empty objects replace them
     head = Remote(SimpleNamespace(), {}, lambda text: None)
     for number, roles in enumerate(held):
@@ -464,7 +464,7 @@ def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
         (("a", "b", "", ""), 0, {"a": [0, 2], "b": [1, 2]}),
         (("b",), 1, {"a": []}),  # the worker of a died and starts again
         (("b",), 0, {"a": [0], "b": [0]}),  # fewer workers than participants
-        (("ab", "ab"), 0, {"a": [0, 1]}),  # shared earlier: no lane waits for another one
+        (("ab", "ab"), 0, {"a": [0, 1]}),  # shared earlier: no participant waits for another
         (("ab", ""), 0, {"a": [1], "b": [1]}),
     ],
 )
@@ -506,7 +506,7 @@ def test_agent_that_kills_its_workers_ends_no_episode_of_another_participant(
 
 
 class OnePool(Processes):
-    """A pool in the place of Ray's, of which a process can use only one at a time."""
+    """A pool that replaces Ray's; a process can use only one pool at a time."""
 
     used = False
 
@@ -526,7 +526,7 @@ class OnePool(Processes):
 def test_assessments_of_a_service_use_workers_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # workers import this module, and need none of these
+    # imported here, because workers import this module but do not need these
     from peer import Answering
 
     from netarena.a2a.client import A2AAgent
@@ -631,7 +631,7 @@ def test_check_agent_reports_workers_that_cannot_play(
     monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
     (check,) = ask_workers(tmp_path, monkeypatch)
     assert (check.name, check.ok) == ("workers", False)
-    assert check.detail.startswith("no worker can play: ")  # no option of another command
+    assert check.detail.startswith("no worker can play: ")  # names no option of another command
     assert check.remedy
 
 
@@ -678,7 +678,7 @@ class BrokenLink:
         raise RuntimeError("the stream is broken")
 
     async def examine(self) -> None:
-        """This machine answers."""
+        """Do nothing: the worker's machine always answers."""
 
     async def close(self) -> None:
         """Do nothing."""

@@ -38,7 +38,7 @@ def connected() -> Iterator[tuple[int, socket.socket]]:
 
 @pytest.fixture(params=["asked", "read"])
 def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a test with both sources in the kernel: the socket query, and the table in /proc."""
+    """Run a test once with each source in the kernel: the socket query, the table in /proc."""
     other = {"asked": "_read_table", "read": "_ask_kernel"}[request.param]
     monkeypatch.setattr(caller, other, lambda *_: None)
 

@@ -1,4 +1,4 @@
-"""Child processes of the service, played by small programs."""
+"""Child processes of the service; small programs stand in for them."""
 
 from __future__ import annotations
 

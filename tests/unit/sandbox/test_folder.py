@@ -171,7 +171,7 @@ def test_abandoned_folder_deeper_than_pythons_recursion_limit_is_removed(tempora
 def test_new_folder_treated_as_abandoned_by_another_process_is_replaced(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other process has locked it, or has removed it before or after it was opened."""
+    """The other process has locked the folder, or removed it before or after it was opened."""
     make, lock, made = tempfile.mkdtemp, fcntl.flock, []
 
     def make_late(prefix: str) -> str:

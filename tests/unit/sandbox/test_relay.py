@@ -47,7 +47,7 @@ async def echo(reader, writer):
 
 
 async def told(port, words=b"hello"):
-    """Return the reply; empty if the connection is not carried."""
+    """Return the server's reply; empty if the connection is not relayed."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         writer.write(words)

@@ -301,7 +301,7 @@ def test_expired_clock_sends_interrupt_and_terminate_before_kill(
         (False, words, 2),
         (True, words, 2),
     ]
-    # ping -c 2 of a silent target takes a second, and ten more for the last reply
+    # ping -c 2 to a silent target takes a second, and waits ten more for the last reply
     assert ShellLimits().wall_s > 11
 
 

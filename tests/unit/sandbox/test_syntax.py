@@ -10,7 +10,7 @@ import pytest
 from netarena.sandbox.syntax import REFUSED, STATUS, arguments
 from netarena.task.command_line import lacks
 
-#: text from the second line on, with a construct that is never closed
+#: text of a command after its first line, with a construct that is never closed
 HALF = {
     "for": "for i in 1 2; do",
     "for with a body": "for i in 1 2; do\n  echo ran",

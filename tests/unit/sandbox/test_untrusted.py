@@ -1,4 +1,4 @@
-"""Reading any bytes that agent code wrote gives plain JSON or ClaimRefused."""
+"""Reading arbitrary bytes of agent code either returns plain JSON or raises ClaimRefused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading by entry point, and errors about missing parts."""
+"""Loading of applications through entry points, and errors about missing parts."""
 
 from __future__ import annotations
 

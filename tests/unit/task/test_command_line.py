@@ -67,7 +67,7 @@ HALF = {
     "a \\ #'": "single quote",
 }
 
-#: commands that bash would run without their last lines, which were meant to belong to them
+#: commands that bash would run without their last lines, although these are meant as part of them
 TORN = {
     "a \\ \n  --b": "spaces or tabs",
     "a \\\t": "spaces or tabs",

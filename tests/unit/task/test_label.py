@@ -34,7 +34,7 @@ def test_counted_labels_have_a_level_and_are_not_combined():
         "change_1": ("change_1",), "a": ("a",), "change_4": ("change_4",),
     }  # fmt: skip
     assert list(counted.choose(["change_1", "change_4"], ["level3"])) == ["change_4"]
-    # they are neither drawn by default nor part of the extended kinds
+    # these labels are neither drawn by default nor part of the extended kinds
     assert counted.choose(None, LEVELS) == KINDS.choose(None, LEVELS)
     assert list(counted.choose(["extended"], LEVELS)) == ["x", "y"]
     for wrong in ("change_2", "change_1+a", "a+change_1"):

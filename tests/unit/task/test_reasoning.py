@@ -15,7 +15,7 @@ from tests.growth import is_linear
 
 
 def first_in_brackets(reply):
-    """Return the first ``[...]`` of a reply, as an application looks for its form."""
+    """Return the text in the first ``[...]`` of a reply, as an application's parser does."""
 
     def find(start, end):
         begin = reply.find("[", start, end)

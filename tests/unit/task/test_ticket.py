@@ -174,7 +174,7 @@ class RememberingTickets(ToyTickets):
 class Remembering(Toy):
     """A toy application with leftovers in one query.
 
-    It judges a step as unsafe if the step changes nothing but an earlier step did.
+    It judges a step as unsafe if an earlier step changed something and this step does not.
     """
 
     tickets = RememberingTickets()

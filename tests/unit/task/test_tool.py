@@ -47,7 +47,7 @@ def test_causes_are_parsed_line_by_line():
 def test_refused_changes_are_parsed_line_by_line():
     text = "2: no_valve\r\n  change 3 : rust \n\n#4:no: way\nnothing\n: rust\ntrue: rust\n"
     told = [(one.change, one.because) for one in read_refused(text)]
-    # a line without a number keeps its place, with a number that parsers refuse
+    # a line without a number counts as change 0, which parsers refuse
     assert told == [
         (2, "no_valve"), (3, "rust"), (4, "no: way"), (0, ""), (0, "rust"), (0, "rust"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scenario files as curricula of sets and sessions."""
+"""Scenario files as curricula of training sets and sessions."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_malformed_dialogue_file_is_reported(tmp_path, line: str, told: Any):
 
 
 def test_rounded_seed_of_a_row_is_read_from_its_text() -> None:
-    """Readers whose numbers are floating-point round the seed; ``seed_text`` has all digits."""
+    """JSON parsers with floating-point numbers round the seed; ``seed_text`` has all digits."""
     (row,) = make_rows(2**53 + 1, 1, start=1)
     rollout = make_environment("toy")
     rounded = rollout().reset(seed=2**53, task=row["task"], seed_text=row["seed_text"])

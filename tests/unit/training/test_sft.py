@@ -42,7 +42,7 @@ def test_sft_writes_one_set_per_level_and_a_mixed_set(tmp_path, capsys):
     assert re.fullmatch(r"open v\d", reply)
     assert f"{reply}: {reply.split()[1]} is open" not in prompt
     assert f"{reply}: {reply.split()[1]} is open" in later
-    # conversations stay complete, but their order is mixed
+    # conversations stay complete, but their order is shuffled
     mixed = [line["query_id"] for line in sets["mixed"] if line["turn"] == 1]
     assert len(set(mixed)) == 12
     assert mixed != [line["query_id"] for name in sorted(sets)[:3] for line in sets[name]]

@@ -1,4 +1,4 @@
-"""Faults of backups: what no test shows now, and a failing link shows."""
+"""Latent faults of backups: no test shows them now, but a link failure does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_latent_fault_shows_in_a_failure_only(room: Room) -> None:
 def test_fault_without_effect_in_any_contingency_is_doubted(
     world: World, wanted: Facts, room: Room
 ) -> None:
-    """The same fault in a world without contingencies would never show."""
+    """In a world without contingencies, a latent fault never has a visible effect."""
     del wanted
     faults = add_latent(room, (), random.Random(1))
     assert faults is not None

@@ -93,7 +93,7 @@ def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     harms: bool,
     doubtful: bool,
 ) -> None:
-    """The repair does harm if its first part is in ``harmful``."""
+    """The repair does harm if the part that is repaired first is in ``harmful``."""
 
     def is_harmful(_: Room, was: tuple[object, Parts], now: tuple[object, Parts]) -> bool:
         (_, repaired), *_ = was[1] - now[1]

@@ -27,7 +27,7 @@ class Clock:
 
 
 class World:
-    """A fake for the terminals of one router; ``tell`` returns the daemons' answers at a time."""
+    """The fake terminals of one router; ``tell`` returns the daemons' answers at a time (s)."""
 
     def __init__(self, clock: Clock, tell: Any) -> None:
         self.clock = clock
@@ -57,7 +57,7 @@ class World:
         return found
 
     def timers(self) -> str:
-        """Return a daemon's list of timers from the times (s) at which they end."""
+        """Return a daemon's list of timers, which end at the times (s) in ``ends``."""
         lines = ["Thread timers for bgpd:", "", "Showing timers for default", "-----"]
         for name, end in self.ends.items():
             left = end - (self.clock.now - 100.0)
@@ -90,7 +90,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def of(world: World, kernel: Any = lambda: b"", delayed_s: Any = tuple) -> convergence.Settling:
-    """Return a ``Settling`` for the only router of ``world``, a fake for its daemons' terminals."""
+    """Return a ``Settling`` for one router, whose daemons' terminals are the fake ``world``."""
     terminals = cast("frr.Terminals", world)
     return convergence.Settling(terminals, {"r1": ("ospfd", "bgpd")}, kernel, delayed_s)
 
@@ -126,7 +126,7 @@ def hellos(now: float, last: float | None = None) -> float:
 
 
 def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
-    """Return the time until the next retry: due within a second of a clear, then in a minute."""
+    """Return the time until the next retry: 0 within a second after a clear, otherwise a minute."""
     told = [
         at for at, orders in world.clears if any(peer in line for line in orders[BGP]) and at <= now
     ]
@@ -247,7 +247,7 @@ def test_session_with_colliding_retries_is_retried_again(
     """A session that flaps without end is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
-        # each attempt is established for less than an observation interval
+        # each session stays established for less than an observation interval
         lost = min(losses, max(0, int((now - 0.3) / 1.5)))
         if lost == losses and now > 3.3:
             return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(10 * now))}
@@ -381,8 +381,8 @@ def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
     world = World(clock, tell)
     assert wait(of(world), clock, changed=True)[0]
     told = [order for _, orders in world.clears for order in orders[BGP]]
-    # the first session is cleared again when the last one fails; the second is retried soon
-    # afterwards
+    # when the last session fails, the first is cleared again; the second is not, because its own
+    # retry is due soon
     assert [told.count(f"clear bgp ipv4 unicast 10.0.0.{n}") for n in (2, 3, 4)] == [2, 1, 1]
 
 
@@ -397,7 +397,7 @@ def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
 def test_session_that_one_end_considers_established_is_cleared_there_too(
     began_s: float, late: bool, told_s: list[float], clock: Clock
 ) -> None:
-    """Until its session expires, that end refuses new attempts of the other end."""
+    """Until its session expires, this end refuses new connection attempts of the other end."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         over = [at for at, _ in world.clears if at > began_s]
@@ -414,7 +414,7 @@ def test_session_that_one_end_considers_established_is_cleared_there_too(
 def test_stale_end_of_a_session_is_cleared_again_after_a_change(
     clock: Clock,
 ) -> None:
-    """The other end's session is not awaited; otherwise that end would be cleared first."""
+    """The other end has no session that is awaited; otherwise that end would be cleared first."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told = max((at for at, _ in world.clears), default=-9.0)
@@ -450,7 +450,7 @@ def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None
 def test_session_that_only_one_end_considers_established_is_not_counted(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
-    """The session flaps without end, which counts as unsettled only if it received routes."""
+    """A session that flaps without end counts as unsettled only if it received routes."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -635,7 +635,7 @@ def test_pending_timers_are_waited_for(
     # the network counts as settled if the expected state is known and observed
     known = {("r1", "ospf", "eth0"), ("r1", "bgp", "10.0.0.2")}
     assert of(resting(clock, ends)).wait(changed=True, neighbours=known)
-    # unless the expected state must be confirmed
+    # this is not sufficient if the expected state must be confirmed
     clock.now = 100.0
     settling = of(resting(clock, ends))
     more = {"neighbours": known, "confirmed": True}
@@ -651,7 +651,7 @@ def test_session_that_has_just_started_to_open_is_waited_for(
         state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
 
-    # until the neighbour is full, or has been in one state for long
+    # waits until the neighbour is full, or has been in one state for a long time
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 

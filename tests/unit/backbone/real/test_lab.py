@@ -16,7 +16,7 @@ from netarena_backbone.world.lab_spec import Observation
 
 
 class _Slow:
-    """Convergence that takes 9 s each time, or as long as it may."""
+    """Convergence that takes 9 s each time, or until its time limit if this is shorter."""
 
     def __init__(self) -> None:
         self.limits_s: list[float] = []

@@ -21,11 +21,11 @@ _KEY = " ip ospf authentication\n"
 @pytest.mark.parametrize(
     ("before", "after", "now", "left"),
     [
-        # a replaced line: left while the new line exists, whatever line follows
+        # a replaced line: the fault is left while its line exists; any other line ends it
         (_COST, _WRONG, _WRONG, True),
         (_COST, _WRONG, _OTHER, False),
         (_COST, _WRONG, _COST, False),
-        # a removed line: left until it exists again
+        # a removed line: the fault is left until the line exists again
         (_KEY, "", "", True),
         (_KEY + _COST, _COST, _OTHER, True),
         (_KEY, "", _KEY + _COST, False),
@@ -56,7 +56,7 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
 @pytest.mark.parametrize(
     ("goal", "start", "now", "left"),
     [
-        # a replaced line: left until the requested line exists, without the old one
+        # a replaced line: the change is missing until the new line exists without the old one
         (_COST, _WRONG, _WRONG, True),
         (_COST, _WRONG, _OTHER, True),
         (_COST, _WRONG, _COST + _WRONG, True),
@@ -68,7 +68,7 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         # two removed lines, of which one still exists
         ("", _COST + _KEY, _KEY, True),
         ("", _COST + _KEY, "", False),
-        # descriptions and delays of connecting are free
+        # descriptions and connect delays may differ
         (_NEIGHBOUR, "router bgp 1\n", "router bgp 1\n neighbor a remote-as 2\n", True),
         (
             _NEIGHBOUR,

@@ -59,7 +59,7 @@ def told(asked: bytes) -> bytes:
 
 @pytest.fixture(name="here")
 def _here(tmp_path: Path) -> Iterator[tuple[dict[str, int], serve.Servers, dict[str, int]]]:
-    """Yield two machines, both in this network; their servers; and the ports."""
+    """Yield two machines, both in this network namespace, their servers, and the ports."""
     with socket.socket() as one, socket.socket(type=socket.SOCK_DGRAM) as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
@@ -200,7 +200,7 @@ def test_datagram_to_another_port_equals_a_line_of_logger() -> None:
     def form(text: bytes) -> bytes:
         name = socket.gethostname().encode()
         text = re.sub(rb"[0-9-]{10}T[0-9:.]{15}[+-]..:..", b"NOW", text.replace(name, b"NAME"))
-        # leaves out the synchronisation of the clock and the text
+        # the clock's synchronisation state and the text of the message are left out
         return re.sub(rb"isSynced=.*", b"", text)
 
     host = socket.gethostname()

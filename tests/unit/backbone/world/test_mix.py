@@ -23,7 +23,7 @@ def _worlds(world: World) -> Sequence[World]:
 
 @pytest.fixture(name="drafts", scope="module")
 def _drafts() -> Sequence[World]:
-    """Return worlds with intended settings that were not verified, which are drawn faster."""
+    """Return worlds with intended settings, drawn without verification, which is faster."""
     rng = random.Random(5)
     return [mix(Draft(rng, 6).world(), rng) for _ in range(30)]
 
@@ -63,8 +63,8 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-#: Methods whose form no intended machine has, because each router advertises its own address, its
-#: networks of hosts, and the AS's whole block.
+#: Methods that leave a router in a form that no intended router has. Each intended router
+#: advertises its own address, its networks of hosts, and the AS's whole block.
 _WITHOUT_TWIN = {
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",

@@ -1,4 +1,4 @@
-"""Configurations of machines contain a world's settings, as configuration of FRR and Linux."""
+"""The generated configurations of FRR and Linux contain a world's settings."""
 
 from __future__ import annotations
 

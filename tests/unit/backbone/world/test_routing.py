@@ -202,7 +202,7 @@ def test_world_that_does_not_converge_is_doubtful(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not settle(world).doubtful
-    # drawn worlds always converge, so a smaller limit of rounds causes the same doubt
+    # drawn worlds always converge, so the test lowers the limit of rounds instead
     monkeypatch.setattr(routing, "_ROUNDS", 2)
     assert settle(world).doubtful
 

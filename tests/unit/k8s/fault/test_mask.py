@@ -62,7 +62,7 @@ def test_fault_that_opens_pairs_may_be_repaired_before_the_fault_that_it_hides()
     wide, hidden = faults
     assert (wide.masks, wide.after) == ((hidden.policy,), ())
     assert doubts(world, faults) == []
-    # without the rule about openings, the repair would break what only the opening carries
+    # without the rule about openings, the loss of traffic that needs the opening is damage
     assert not sound(world, faults, strict=True)
     before, between, after = (
         make_state(Sight(faulty(world, left), reached(world, left)))

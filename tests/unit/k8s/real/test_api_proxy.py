@@ -524,7 +524,7 @@ def test_failed_handshake_leaves_no_task_and_no_log_line(monkeypatch, caplog):
 def test_closed_proxy_cancels_handshakes_of_any_age(caplog):
     async def scene(one, _upstream, _client, base, _trust):
         loop = asyncio.get_running_loop()
-        # a client that has left meanwhile must not block all others
+        # a client that closes its connection before it is accepted must not block the others
         assert not one._listening.getblocking()
         with (
             socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2]))) as old,

@@ -1,4 +1,4 @@
-"""Allocation of deployments from the pool, and builds of further ones, with a manual clock."""
+"""Allocation of deployments from the pool, and building of new ones, with a manual clock."""
 
 import asyncio
 from types import SimpleNamespace

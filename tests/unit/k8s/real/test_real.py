@@ -230,7 +230,7 @@ def test_missing_namespace_is_reported_with_the_command_that_creates_it(tmp_path
 # owners
 
 
-#: the cluster's clock
+#: time of the cluster's clock, in seconds
 NOW = 1_000_000
 #: program of a service that prints the notes of its namespaces, and runs until its input ends
 SERVICE = """
@@ -740,7 +740,7 @@ def test_lease_taken_by_another_service_meanwhile_is_not_cleared():
 
     async def scene():
         (there,) = await lease.claims(api)
-        # another service starts there between the read and the removal
+        # another service takes the namespace between the read and the removal
         api.held["ConfigMap", "netarena"] = claimed(elsewhere(self_notes(NOW)))
         api.held["ConfigMap", "netarena"]["metadata"]["resourceVersion"] = "7"
         with pytest.raises(
@@ -1087,7 +1087,7 @@ def episode(one, enforcer):
 
 
 class Naming:
-    """Gives each round its lookup result, and repeats the last one."""
+    """A meter that returns one of the given lookup results per round, and repeats the last one."""
 
     def __init__(self, *lookups):
         self._lookups = lookups
@@ -1283,7 +1283,7 @@ def test_measurement_is_reused_until_a_policy_spec_changes(monkeypatch):
         about = {"name": "web", "namespace": "shop", "labels": {"mark": "agent"}}
         await enforcer.replace(touched(OPEN))
         assert await rounds_of(one.renew) == 0
-        # a temporary change of the spec is noticed by the generation
+        # a temporary change of the spec is detected through the generation number
         await enforcer.replace(touched(SHUT))
         await enforcer.replace(touched(OPEN))
         assert await rounds_of(one.renew) > 0
@@ -1598,9 +1598,9 @@ class Replaced(workload_set.Shop):
 
 
 def rounds_in_vain(lost_in=None):
-    """Return the numbers of pairs probed in an observation of a change that never happens.
+    """Return (pairs per round, number of consecutive rounds) of an observation of 3.9 s.
 
-    The observation takes 3.9 s; pairs count each time that they are probed.
+    The observation waits for a change that never happens.
     """
     enforcer = cast("Any", Losing(WIDE, lost_in))
     one = Replaced(enforcer, "shop", WIDE, "image")
@@ -1635,7 +1635,7 @@ def test_pairs_that_never_change_are_not_probed_for_ever():
 
 
 class Dawdling(Late):
-    """Enforces late, and answers more slowly than the first wait."""
+    """Enforces late, and answers only after the first wait time has passed."""
 
     def __init__(self, world, follows_at, answers_ms):
         super().__init__(world, follows_at)
@@ -1651,7 +1651,7 @@ class Dawdling(Late):
 
 
 def waits_of(enforcer, *specs):
-    """Return the waits of the rounds with only the changing pairs, after the last spec."""
+    """Return the wait times of rounds that probe only the changing pairs, after the last spec."""
 
     async def scene():
         one = standing(cast("Any", enforcer), WIDE)
@@ -2169,7 +2169,7 @@ def test_cancelled_close_of_an_episode_does_not_leak_its_deployment(monkeypatch)
 
 
 def test_disagreement_caused_by_the_agent_is_judged_as_measured(monkeypatch):
-    # the plug-in does not support this form, and keeps the earlier, unhealthy state
+    # the plug-in does not support this form, and continues to enforce the earlier, faulty policy
     sight, there = after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
     assert (sight.reached, sight.predicted, sight.disagreement) == ((False,), (True,), (WRONG,))
     state = make_state(sight)

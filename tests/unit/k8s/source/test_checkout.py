@@ -165,7 +165,7 @@ def test_manifests_of_any_workload_kind_become_a_world(shop):
     assert [one.name for one in world.services] == ["web-public"]
     assert world.labels == {"team": "market"}
     assert [policy.name for policy in world.policies] == ["closed", "web", "db", "collector", "job"]
-    # web allows ingress from every pod, but the policy of job allows egress only to db
+    # web's policy allows ingress from every pod, but job's policy allows egress only to db
     assert set(world.calls) == {
         ("db", "web-v2"),
         ("collector", "web-v2"),

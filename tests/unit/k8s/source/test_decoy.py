@@ -119,7 +119,7 @@ def mend_types(_, spec, __):
 
 
 def open_egress(_, spec, __):
-    """Allow all egress of pods that have rules of their own."""
+    """Allow all egress in policies that select certain pods."""
     if spec["podSelector"]:
         spec["egress"] = [{}]
 
@@ -130,7 +130,7 @@ def open_closed_egress(_, spec, __):
 
 
 def open_odd_egress(_, spec, __):
-    """Open egress that has one of the forms that faults leave."""
+    """Allow all egress if a rule has peers but no ports, as some faults leave it."""
     rules = spec.get("egress") or []
     if rules and any(rule.get("to") and "ports" not in rule for rule in rules):
         spec["egress"] = [{}]
@@ -250,7 +250,7 @@ def queries():
 
 
 def send(world, policies, mends, only=None):
-    """Return the policies after a script, which changes only those named after ``only``."""
+    """Return the policies after ``mends``, which change only those named after ``only``."""
     after = []
     for policy in policies:
         spec = copy.deepcopy(policy.spec)

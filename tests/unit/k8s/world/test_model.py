@@ -87,7 +87,7 @@ def test_small_ip_block_outside_the_cluster_is_found(cidr):
     rule = {"from": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": 1, "endPort": 9}]}
     found = opened(WORLD, [WORLD.policies], changed("adservice", ingress=[rule]))
     assert {one.ports for one in found} == {"TCP 1-9"}
-    assert len(found) == 2  # its first and last address
+    assert len(found) == 2  # the block's first and last address
 
 
 def test_wider_opening_than_that_of_the_fault_is_found():

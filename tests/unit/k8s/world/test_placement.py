@@ -24,7 +24,7 @@ ELSEWHERE = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
 
 
 class Exact:
-    """The traffic that a state allows, computed without caches for all ends."""
+    """The traffic that a state allows, computed for all endpoints and without caches."""
 
     def __init__(self, world: World, policies: Sequence[Policy], space: str) -> None:
         self._ground = Net(world, (), namespace=space).ground
@@ -44,7 +44,7 @@ class Exact:
 
 
 def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Make one write of the kinds that agents make: right, wrong, or a new policy."""
+    """Return the policies after one write as agents make it: right, wrong, or a new policy."""
     held = {one.name: one for one in policies}
     healthy = {one.name: one for one in world.policies}
     name = rng.choice(sorted({*healthy, *held}))

@@ -61,7 +61,7 @@ Q = tuple[Endpoint, int, str]
         (to_db({}), OUTSIDE, 5432, "SCTP", True),
         (to_db({"from": []}), OUTSIDE, 5432, "TCP", True),
         (to_db({"from": [], "ports": []}), WEB, 1, "UDP", True),
-        # directions in force
+        # directions that the policy restricts
         (to_db(None, policyTypes=["Egress"]), WEB, 5432, "TCP", True),
         (policy({"podSelector": {}, "egress": [{}]}), WEB, 5432, "TCP", False),
         (policy({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}), WEB, 1, "TCP", 1),

@@ -1,4 +1,4 @@
-"""Connections of a measurement are deleted from this machine's kernel, in a network namespace."""
+"""Connections of a measurement are deleted from the connection tracker of a network namespace."""
 
 from __future__ import annotations
 

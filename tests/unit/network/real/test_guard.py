@@ -36,7 +36,7 @@ class Network:
         ({"eth0": 1, "br0": 9_000}, ["br0"]),
         # each of many loops carries so few packets that it alone would be ignored
         ({"eth0": 1, **{f"br{n}": 40 for n in range(60)}}, [f"br{n}" for n in range(60)]),
-        # without the busiest interface, the next one carries the storm
+        # after the busiest interface is set down, the next one still carries a storm
         ({"br0": 900_000, "br1": 9_000, "eth0": 2}, ["br0", "br1"]),
     ],
 )

@@ -15,7 +15,7 @@ ALL = PLACE * PLACES
 
 
 def _beside(turns: Turns, entries: int, work: Callable[[], bool]) -> bool:
-    """Return whether ``work`` is true in a child that holds places for ``entries`` entries."""
+    """Return whether ``work`` returns true in a child that holds the lock for ``entries``."""
     child = os.fork()
     if not child:
         with turns.take(entries):

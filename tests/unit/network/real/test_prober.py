@@ -87,7 +87,7 @@ def test_identifiers_and_sequence_numbers_cover_the_whole_range():
 
 
 def test_timestamps_cover_past_present_and_future():
-    """No range of seconds or microseconds matches all of the probes or none of them."""
+    """A rule on a range of seconds or microseconds cannot separate probes from pings."""
     now_s = int(time.time())
     drawn = memoryview(random.Random(1).randbytes(8 * 16**2)).cast("Q")
     sight = _Sight(16, [], drawn=drawn)
@@ -474,7 +474,7 @@ def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
 
 
 class Heart:
-    """A fake pulse that answers after a number of releases."""
+    """A fake pulse whose reply socket is full until ``release`` is called ``needed`` times."""
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
@@ -552,7 +552,7 @@ def test_packets_in_a_queue_are_waited_for_but_an_empty_queue_is_not(
 
 
 def test_fresh_identifiers_rarely_repeat():
-    """Connection trackers keep identifiers for 30 s; in that time few pairs repeat one."""
+    """Connection trackers keep identifiers for 30 s; in that time, hardly any may repeat."""
     seen = []
     for number in range(40):
         sight = prober._Sight(3, [bytes(4)] * 3, number, fresh=True)

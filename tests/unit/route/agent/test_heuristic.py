@@ -1,4 +1,4 @@
-"""The checklist operator: leaves healthy machines unchanged and resets changed settings."""
+"""The checklist operator leaves healthy machines unchanged and resets changed settings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def look(machine: Machine) -> dict[str, list[str]]:
 
 
 def prompt(world: World, *steps: Step, lost: int = 0) -> str:
-    """Return the prompt after ``steps``; the endpoint ``lost``, if any, reaches no other."""
+    """Return the prompt after ``steps``; endpoint number ``lost``, if not 0, reaches no other."""
     matrix = list(world.intended)
     if lost:
         matrix[lost] = "".join("01"[column == lost] for column in range(len(matrix)))

@@ -1,4 +1,4 @@
-"""Locks make the reserve of a varied network unreachable, and look like faults."""
+"""Locks are intended settings that isolate reserve machines and look like faults."""
 
 from __future__ import annotations
 

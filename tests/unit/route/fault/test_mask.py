@@ -201,7 +201,7 @@ def test_requested_number_of_faults_is_drawn(number: int) -> None:
 
 
 def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
-    """The network is drawn first; then a separation is intended that the router does not have."""
+    """The separation that the router lacks is added to the intended state after the drawing."""
     seen = 0
     for seed in range(40):
         rng = random.Random(seed)
@@ -230,7 +230,7 @@ def test_missing_separation_leaves_the_router_as_it_was_drawn() -> None:
 
 
 def test_tickets_have_no_faults_that_act_on_all_machines_at_once() -> None:
-    """Nothing intended resembles these faults, so they would be visible without documentation."""
+    """No intended setting resembles these faults, so they would show without documentation."""
     methods = {(fault.kind, fault.method) for _, faults in _drawn() for fault in faults}
     assert methods.isdisjoint(
         {

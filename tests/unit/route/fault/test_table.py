@@ -32,7 +32,7 @@ def _draw(plan: Plan, kind: str, name: str) -> Fault:
 
 
 def _of(world: World, kind: str, method: str, subnet: int) -> Fault:
-    """Return the router's fault in one subnet."""
+    """Return the fault of the router that affects one subnet."""
     plan = Plan(world)
     other = 1 if subnet == 0 else 0
     site = Site(plan, plan.router, subnet, other, plan.hosts[subnet][0])
@@ -85,7 +85,7 @@ _WORLDS = st.one_of(
 
 
 def _pair_by_pair(world: World, faults: Sequence[Fault]) -> tuple[str, ...]:
-    """Return the result of ``fault.expected``, computed without shared rows."""
+    """Compute the result of ``fault.expected`` pair by pair, without sharing rows."""
     plan = Plan(world)
     broken: list[tuple[Site, Method]] = [
         (

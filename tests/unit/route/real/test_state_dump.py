@@ -52,7 +52,7 @@ def test_printed_state_is_parsed_without_automatic_entries() -> None:
 
 
 class Machines:
-    """Machines with given entries, and a trace of them."""
+    """Machines with given entries, and a ``Trace`` of their leftovers."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class Rounds:
         return prober.Round(self.rows, 0.0)
 
 
-#: fake counters of refusals for lack of kernel memory, by cause; the last is not a lack of memory
+#: fake counters of the kernel's refusals; all but the last are for lack of kernel memory
 WANTS = {
     "neighbours": {"neighbours_refused": lambda count: count},
     "queues": {"queue_drops": lambda count: count},
@@ -121,7 +121,7 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_w
 @pytest.mark.parametrize(
     ("rows", "refused", "tries"),
     [
-        (("11", "01"), 0, 1),  # without refusals, the network itself loses packets
+        (("11", "01"), 0, 1),  # without refusals, the loss is the network's own
         (("11", "11"), 1, 2),  # a round with a refusal is repeated, whatever its result
         (("11", "01"), 2, 3),  # packets may be missing because of the refusals
     ],
@@ -146,7 +146,7 @@ def test_oversized_replies_count_as_a_property_of_the_network(
     ("asks", "others"),
     [
         (False, False),  # this network itself may fill the table
-        (True, True),  # the table is refused to others, while this network sends nothing
+        (True, True),  # entries are refused although this network sends nothing
     ],
 )
 def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
@@ -191,10 +191,10 @@ def test_network_that_fills_its_own_queues_is_measured_as_it_is(
     ("rounds", "wrong"),
     [
         (["111 110 111"], ""),
-        # others fill the kernel, so each round loses other pairs
+        # other networks fill the kernel's queues, so each round loses different pairs
         (["101 110 011", "111 010 101"], ""),
         (["101 110 111", "101 110 111"], "p_r0 does not reach p_h1"),
-        # a pair that works only once and is intended not to work does not count as lost
+        # a pair that is intended to fail must not work in any round
         (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Limits per episode of the API server: CPU time by a token bucket, memory by reservations."""
+"""The API server's limits per episode: CPU time with a token bucket, memory with reservations."""
 
 import pytest
 

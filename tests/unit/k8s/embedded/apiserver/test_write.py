@@ -392,7 +392,7 @@ def test_invalid_write_request_is_refused_with_its_status_code(store, words, mor
 
 
 def many(entries):
-    """Return rules with one fewer peer than needed, so that the total of entries is as given."""
+    """Return a spec with this total number of entries, not counting its policyTypes."""
     return spec_of([{"from": [{"podSelector": {"matchLabels": {"app": "a"}}}] * (entries - 2)}])
 
 

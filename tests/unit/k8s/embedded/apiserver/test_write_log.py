@@ -114,7 +114,7 @@ def test_closed_server_answers_unauthorized(api):
         assert api.ask(method, "adservice", body).status_code == 401
 
     async def late():
-        """End the command while the request body is being sent."""
+        """Close the server while the request body is being sent."""
         api.server.closed = False
 
         async def body():
