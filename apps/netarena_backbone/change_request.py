@@ -1,8 +1,7 @@
-"""Prompt of a change request: today's documentation, the documentation after the changes, and the
-request.
+"""Prompt of a change request: the documentation today and after the changes, and the request.
 
-The documentation after the changes lists only differences from today's documentation. It describes
-the network after all changes have been made, except the changes that must be refused.
+The documentation after the changes lists what differs from today's. It holds if all changes are
+made except those that must be refused.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def requests(plan: Plan) -> Iterator[str]:
 
 
 def _afterwards(case: Case) -> Iterator[str]:
-    """Yield the lines of the documentation after the changes."""
+    """Yield the lines about the time after the changes."""
     yield "Today's documentation still applies, with these exceptions:"
     lines = [
         *differences(case.of_today.wanted, case.wanted, case.world.packet_bytes),
@@ -75,8 +74,11 @@ def _afterwards(case: Case) -> Iterator[str]:
             yield f"- {one.name}: {'; '.join(exceptions(case.wanted, case.wanted_in(one)))}."
 
 
-def differences(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield sentences about the differences between the documentation ``before`` and ``after``."""
+def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
+    """Yield what the documentation ``after`` states otherwise than ``before``, in words.
+
+    ``packet_bytes`` is the size of the larger pings.
+    """
     wrong = misfits(before, after)
     narrow = {fact._replace(sort="ping") for fact in only_small(after)}
     gained = [fact for fact in wrong if after.get(fact) in {WORKS, STANDS} and fact not in narrow]
@@ -103,8 +105,8 @@ def differences(before: Facts, after: Facts) -> Iterator[str]:
         yield f"{router} receives {'; '.join(routes)}"
 
 
-def _tell_full(before: Facts, after: Facts) -> Iterator[str]:
-    """Yield lines about pairs whose full-size pings change although their small pings do not."""
+def _tell_by_size(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
+    """Yield the pairs of which only the small or only the large pings change."""
     fail_before, fail_after = only_small(before), only_small(after)
     small = [fact for fact in fail_after if before.get(fact._replace(sort="ping")) != WORKS]
     gained = [fact for fact in fail_before if after.get(fact) == WORKS]
@@ -124,7 +126,7 @@ def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterato
 
 
 def _backups(case: Case) -> Iterator[str]:
-    """Yield lines about backup paths that differ from today's backup paths."""
+    """Yield the backup paths that differ from those of today."""
     today = case.of_today.backups
     for pair in today:
         if pair not in case.backups:

@@ -1,10 +1,10 @@
-"""Finds the remains of faults with which a network was built, and requested changes that are not
-yet made.
+"""Finds the remains of faults with which a network was built, and requested changes not yet made.
 
 Each part of a fault is given as a machine's recipes without and with that part (``lab_spec.Edit``).
-For a requested change, the order is reversed: the recipes with and without the change. Texts of FRR
-and of services are compared directly. Kernel settings are applied in scratch namespaces by the code
-that builds networks, and read back, because only the kernel determines how settings are listed.
+A part of a requested change is given as the recipes with and without the change.
+Texts of FRR and of services are compared directly. Kernel settings are applied in scratch
+namespaces by the code that builds networks, and read back, because only the kernel determines how
+settings are listed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from netarena_network.real.reading import unfold
 #: Name of the scratch machine that has the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
-#: Lines of FRR that a requested change need not set, because they are irrelevant to the request, or
-#: because FRR never lists default values.
+#: Lines of FRR that a requested change need not set: they have no effect on what is requested, or
+#: FRR never lists them because they are the default values.
 _FREE = re.compile(
     r" / neighbor \S+ (?:description .*|timers connect \d+)$"
     r"| / ip ospf (?:hello-interval 10|dead-interval 40|retransmit-interval 5|network broadcast)$"
 )
-#: Start of lines about kernel routes. In requested changes, routes follow from the addresses.
+#: Lines of the kernel's routes, which follow from addresses in requested changes.
 _ROUTES = f"{GETROUTE} "
 #: An OSPF area in the form of an address. FRR lists the form that was entered.
 _AREA = re.compile(r"\barea (\d+)\.(\d+)\.(\d+)\.(\d+)\b")
@@ -53,9 +53,9 @@ class Trace(NamedTuple):
     def is_left(self, now: Setting) -> bool:
         """Return whether some part still exists in ``now``.
 
-        A part that adds or replaces settings exists as long as any new setting exists. A part that
-        only removes settings exists as long as any of them is missing. A ``strict`` part exists as
-        long as any of its new settings exists, or any of the removed settings is missing.
+        A part that replaces a setting exists as long as the new setting exists. A part that only
+        removes settings exists as long as any of them is missing. A ``strict`` part exists as long
+        as any of its new settings exists, or any of the removed settings is missing.
         """
         if self.strict:
             lines = {*map(_plain, now.lines)}
@@ -63,9 +63,8 @@ class Trace(NamedTuple):
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
-        """Return this trace without settings that ``now`` does not confirm; FRR does not list
-        default values."""
-        if self.strict:  # ``_FREE`` already removes the default values
+        """Return the part of this trace that ``now`` shows; FRR does not list default values."""
+        if self.strict:  # ``_FREE`` has the default values
             return self
         return self._replace(new=self.new & now.lines, gone=self.gone - now.lines)
 
@@ -98,8 +97,9 @@ def _required(lines: frozenset[str]) -> frozenset[str]:
 
 
 def _plain(line: str) -> str:
-    """Return a normalised line, which is the same for all ways to enter a setting."""
-    return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, line))
+    """Return a line in the form that all ways to enter its setting have in common."""
+    same = line.replace(" Null0", " blackhole")
+    return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, same))
 
 
 def _with_number(area: re.Match[str]) -> str:

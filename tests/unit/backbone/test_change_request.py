@@ -52,7 +52,7 @@ def _values(texts: Iterator[str] | list[str]) -> set[str]:
 
 
 def _with_networks(values: set[str]) -> set[str]:
-    """Return the values, and the networks of those that are addresses."""
+    """Return values with the networks of the addresses among them."""
     addresses = [one for one in values if re.fullmatch(r"[\d.]+/\d+", one)]
     return values | {str(IPv4Interface(one).network) for one in addresses}
 
@@ -127,7 +127,7 @@ def test_prompt_shows_neither_faults_nor_which_change_must_be_refused(name: str)
         assert all(one.command not in told for one in (*fault.inject, *fault.repair))
         assert fault.kind not in told
     assert [told.count(word) for word in REFUSALS] == [1] * len(REFUSALS)
-    # the words are the same as if no change had to be refused and no fault existed
+    # the same request, as if nothing had to be refused and no fault existed, has the same words
     honest = [one._replace(because="") for one in plan.requests]
     bare = Draft(plan.world, (), tuple(honest))
     assert [f"{at}. {one.words}." for at, one in enumerate(actions_of(bare), 1)] == [
@@ -204,8 +204,8 @@ def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
         "Additional pings of 1400 bytes: h1 -> h2",
         "Pings of 1400 bytes that no longer work: h1 -> h3",
     ]
-    # if the small ping no longer works, the line covers the large one as well
-    assert [*differences(before, {**before, full[1]._replace(sort="ping"): FAILS})] == [
+    # a small ping that no longer works includes the large one
+    assert [*differences(before, {**before, full[1]._replace(sort="ping"): FAILS}, 1400)] == [
         "Pings (both sizes) that no longer work: h1 -> h3"
     ]
 
@@ -218,7 +218,7 @@ def test_new_small_pings_of_a_narrow_path_are_not_told_as_both_sizes() -> None:
 
 
 def test_backup_path_that_no_longer_exists_is_told() -> None:
-    """Today's documentation contains the path, which would otherwise seem to remain valid."""
+    """Today's documentation names it, and would otherwise still apply."""
     today, back, _ = link_pair()
     world = back.change.edit(today)
     for change in options(world, "link_out", "remove"):
