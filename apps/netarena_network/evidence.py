@@ -81,6 +81,10 @@ _FRR = re.compile(
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
 #: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
+#: The ends of connections without an answer, except those of OSPF (protocol 89) and BGP (port 179).
+_UNREPLIED = re.compile(
+    r"^(?!unknown )(?!.* [sd]port=179 ).*?src=(\S+) dst=(\S+).*\[UNREPLIED\]", re.MULTILINE
+)
 _NAME = re.compile(r"\bp\d+_\w+(?:-eth\d+)?")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)*(?:/\d+)?")
 _DURATION = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+):(\d+):(\d+)")
@@ -399,7 +403,10 @@ def _snmp(text: str) -> dict[str, float]:
 
 
 def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
-    """Return the number of unanswered connections of each machine, in any machine's table."""
+    """Return the number of unanswered connections of each machine, in any machine's table.
+
+    Packets of routing daemons do not count: they show which sessions exist, which is a symptom.
+    """
     owner = {
         _dotted(attributes["2"]): name
         for name, read in readings.items()
@@ -409,9 +416,7 @@ def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
     pairs = {
         (owner.get(source, ""), owner.get(target, ""))
         for read in readings.values()
-        for source, target in re.findall(
-            r"src=(\S+) dst=(\S+)[^\n]*\[UNREPLIED\]", read["conntrack"]
-        )
+        for source, target in _UNREPLIED.findall(read["conntrack"])
     }
     return Counter(name for pair in pairs for name in pair if name)
 

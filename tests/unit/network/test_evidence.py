@@ -14,6 +14,11 @@ from netarena_network import reader
 from netarena_network.evidence import Scene, decode, examine
 
 RULE = {"counter": {"packets": 3, "bytes": 252}}
+#: Packets of OSPF and BGP without an answer.
+UNANSWERED = """\
+unknown  89 599 src=10.0.0.2 dst=224.0.0.5 [UNREPLIED] src=224.0.0.5 dst=10.0.0.2 mark=0 use=1
+tcp      6 116 SYN_SENT src=10.0.0.2 dst=10.0.0.9 sport=44059 dport=179 [UNREPLIED] src=10.0.0.9
+"""
 SNMP = "Icmp: InEchos InEchoReps OutEchos\nIcmp: {} {} {}\n"
 
 
@@ -113,8 +118,9 @@ def test_changed_machine_has_a_different_trace(change, feature):
         lambda read: read["route"].append(copy.deepcopy(read["route"][0])),
         lambda read: read["sysctl"].__setitem__("net/ipv4/ip_forward", "1"),
         lambda read: read.__setitem__("nft", read["nft"].replace("drop", "accept")),
+        lambda read: read.__setitem__("conntrack", UNANSWERED),
     ],
-    ids=["link", "route", "further route", "sysctl", "filter"],
+    ids=["link", "route", "further route", "sysctl", "filter", "routing daemons"],
 )
 def test_symptom_does_not_change_the_trace(change):
     changed, _ = look(h2=change)
