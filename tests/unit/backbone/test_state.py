@@ -167,6 +167,17 @@ def test_route_over_another_legitimate_path_is_no_harm_but_not_correct(
         ]
 
 
+def test_larger_ping_that_works_is_no_harm_if_the_small_one_must_work(
+    world: World, wanted: Facts
+) -> None:
+    pings = {fact for fact, value in wanted.items() if fact.sort == "ping" and value == WORKS}
+    one, other, *_ = sorted(pings)
+    large, closed = (fact._replace(sort="full") for fact in (one, other))
+    documented = wanted | {large: FAILS, closed: FAILS, other: FAILS}
+    opened = documented | {large: WORKS, closed: WORKS}
+    assert harms(world, documented, documented, opened) == [("pair_opened", closed)]
+
+
 def test_route_of_an_upstream_is_harm_at_a_peer_whatever_the_prefix() -> None:
     drawn = (draw(random.Random(seed)) for seed in range(40))
     world = next(one for one in drawn if {"peer", "upstream"} <= {it.kind for it in one.outsiders})

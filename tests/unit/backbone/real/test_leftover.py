@@ -50,6 +50,7 @@ _NEIGHBOUR = (
     " neighbor a password p\n neighbor a timers connect 1\n"
 )
 _AREA, _DOTTED = (f"interface a\n ip ospf area {area}\n" for area in ("266", "0.0.1.10"))
+_BLACKHOLE, _NULL = (f"ip route 192.0.2.0/24 {name}\n" for name in ("blackhole", "Null0"))
 _HELLO = "interface a\n ip ospf hello-interval 10\n"
 
 
@@ -81,6 +82,9 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         (_AREA, "", _DOTTED, False),
         (_DOTTED, "", _AREA, False),
         ("", _AREA, _DOTTED, True),
+        # so is a route that drops packets
+        (_BLACKHOLE, "", _NULL, False),
+        ("", _BLACKHOLE, _NULL, True),
         # FRR does not list default values
         (_HELLO, "interface a\n", "interface a\n", False),
     ],
