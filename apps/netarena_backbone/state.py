@@ -322,8 +322,10 @@ class _Step:
 
     @cached_property
     def _cut(self) -> Facts | None:
-        """Facts without the closed openings and ended leaks; None if there are none, or if
-        unknown."""
+        """Computed facts of the network without the openings and leaks that the step ended.
+
+        None if the step ended none, or if these facts are unknown.
+        """
         return self._repaired(self._held) if self._withdrawn or self._closed else None
 
     def _held(self, facts: Facts) -> frozenset[Fact]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from types import MappingProxyType
 
@@ -128,32 +128,13 @@ def _announce_prefix(world: World) -> Iterator[Change]:
 def _withdraw_prefix(world: World) -> Iterator[Change]:
     """Yield withdrawals of a part of our prefix."""
     for prefix, origins, entries in _parts_of_block(world):
-        told = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
-        denied = f", and the entries that permit it ({listed(told)})" if told else ""
+        told = _told(entries)
+        denied = f", and the entries that permit it ({told})" if told else ""
         yield requested(
             prefix,
             f"Stop announcing {prefix} in addition to {world.block}: remove its blackhole route "
             f"and network statement from {listed(origins)}{denied}",
-            [
-                *(
-                    Piece(router, on_list(router, name, dropped(entry)), f"list {name}")
-                    for router, name, entry in entries
-                ),
-                *(
-                    piece
-                    for name in origins
-                    for piece in (
-                        Piece(
-                            name,
-                            on_items(
-                                name, "statics", dropped(Static(prefix=prefix, via="blackhole"))
-                            ),
-                            f"route {prefix}",
-                        ),
-                        Piece(name, _on_networks(name, dropped(prefix)), "networks"),
-                    )
-                ),
-            ],
+            _replaced(prefix, None, origins, entries),
         )
 
 
@@ -164,46 +145,45 @@ def _announce_aggregate(world: World) -> Iterator[Change]:
         if IPv4Network(prefix).prefixlen <= length:
             continue
         new = str(IPv4Network(prefix).supernet(new_prefix=length))
-        told = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
-        permitted = f", and in the entries that permit it ({listed(told)})" if told else ""
+        told = _told(entries)
+        permitted = f", and in the entries that permit it ({told})" if told else ""
         yield requested(
             prefix,
             f"Announce the aggregate {new} instead of {prefix}: on {listed(origins)}, replace "
             f"{prefix} by {new} in the blackhole route and in the network statement{permitted}",
-            [
-                *(
-                    Piece(
-                        router,
-                        on_list(
-                            router,
-                            name,
-                            swapped(entry, entry.model_copy(update={"prefix": new})),
-                        ),
-                        f"list {name}",
-                    )
-                    for router, name, entry in entries
-                ),
-                *(
-                    piece
-                    for name in origins
-                    for piece in (
-                        Piece(
-                            name,
-                            on_items(
-                                name,
-                                "statics",
-                                swapped(
-                                    Static(prefix=prefix, via="blackhole"),
-                                    Static(prefix=new, via="blackhole"),
-                                ),
-                            ),
-                            f"route {prefix}",
-                        ),
-                        Piece(name, _on_networks(name, swapped(prefix, new)), "networks"),
-                    )
-                ),
-            ],
+            _replaced(prefix, new, origins, entries),
         )
+
+
+def _told(entries: Sequence[tuple[str, str, PrefixEntry]]) -> str:
+    """Return the words for entries of prefix lists, "" without entries."""
+    words = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
+    return listed(words) if words else ""
+
+
+def _replaced(
+    prefix: str,
+    new: str | None,
+    origins: Sequence[str],
+    entries: Sequence[tuple[str, str, PrefixEntry]],
+) -> Iterator[Piece]:
+    """Yield the edits that replace ``prefix`` with ``new``, or withdraw it if ``new`` is None."""
+    for router, name, entry in entries:
+        turn = (
+            dropped(entry)
+            if new is None
+            else swapped(entry, entry.model_copy(update={"prefix": new}))
+        )
+        yield Piece(router, on_list(router, name, turn), f"list {name}")
+    static = Static(prefix=prefix, via="blackhole")
+    for name in origins:
+        if new is None:
+            route, network = dropped(static), dropped(prefix)
+        else:
+            route = swapped(static, static.model_copy(update={"prefix": new}))
+            network = swapped(prefix, new)
+        yield Piece(name, on_items(name, "statics", route), f"route {prefix}")
+        yield Piece(name, _on_networks(name, network), "networks")
 
 
 def _parts_of_block(

@@ -184,7 +184,7 @@ class Plan:
 
     @cached_property
     def judged(self) -> Planned:
-        """What the judgement of a step needs.
+        """The data of the request with which ``state.judge`` judges a step.
 
         Raises ValueError if today's facts depend on a tie.
         """

@@ -533,7 +533,10 @@ class _Room:
         return False
 
     def _shows(self, wanted: Facts) -> Callable[[Change], bool]:
-        """Return the test whether a fault, and each of its parts alone, makes the target wrong."""
+        """Return a function that tells whether a fault makes the target differ from ``wanted``.
+
+        If the fault has several parts, each of them alone must do so.
+        """
 
         def shows(change: Change) -> bool:
             stages = stages_of(self.world, [Latent("", "", change)], self.made, self._computed)
@@ -544,7 +547,7 @@ class _Room:
         return shows
 
     def _shows_later(self, target: World, wanted: Facts) -> Callable[[Change], bool]:
-        """Return the test whether a fault shows in a contingency of the target, and only there."""
+        """Return a function that tells whether only a contingency of the target shows a fault."""
         room = Room(target, wanted)
 
         def shows(change: Change) -> bool:
