@@ -76,6 +76,7 @@ from netarena.a2a.network import Network, NetworkTransport
 from netarena.a2a.request import check_url
 from netarena.a2a.transport import BoundedTransport, StatusRefused, Unavailable
 from netarena.a2a.transport import deadline as exchange_deadline
+from netarena.agent.backoff import Backoff
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 from netarena.task.reasoning_marker import marks_thought, names_thought
@@ -167,8 +168,8 @@ class A2AAgent:
     the agent has its own network. ``connect_timeout_s`` limits the wait for the card while no
     server listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL;
     with it, ``open`` uses that card. If ``probe_s`` is given too, ``open`` raises AgentFailed
-    unless a connection to the agent succeeds within ``probe_s``. Raises ConfigError for a malformed
-    URL.
+    unless a connection to the agent succeeds within ``probe_s``. ``backoff`` is the pause that
+    requests share after HTTP 429. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -182,10 +183,12 @@ class A2AAgent:
         connect_timeout_s: float = math.inf,
         card: tuple[str, bytes] | None = None,
         probe_s: float | None = None,
+        backoff: Backoff | None = None,
     ) -> None:
         self._url = check_url(url, "url")
         self._connect_timeout_s = connect_timeout_s
         self._probe_s = probe_s
+        self._backoff = backoff or Backoff()
         self._name = name
         self._credential = credential
         self._network = network or Network()
@@ -288,7 +291,7 @@ class A2AAgent:
             context_id=context_id,
             parts=[Part(text=prompt)],
         )
-        return await _persist(lambda: self._send(message), timeout_s)
+        return await _persist(lambda: self._send(message), timeout_s, backoff=self._backoff)
 
     async def aclose(self) -> None:
         if self._http is not None:
@@ -468,12 +471,18 @@ def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
 
 
 async def _persist(
-    attempt: Callable[[], Awaitable[T]], timeout_s: float, unserved_s: float = math.inf
+    attempt: Callable[[], Awaitable[T]],
+    timeout_s: float,
+    unserved_s: float = math.inf,
+    *,
+    backoff: Backoff | None = None,
 ) -> T:
     """Retry until success, permanent failure or ``timeout_s``.
 
     While no server listens at the agent's host, the limit is ``unserved_s`` if it is shorter.
+    ``backoff`` is the pause that requests to the agent share.
     """
+    backoff = backoff or Backoff()
     clock = asyncio.get_running_loop().time
     begin = clock()
     deadline = begin + timeout_s
@@ -483,6 +492,7 @@ async def _persist(
     # at the deadline, the error of the last complete attempt is reported
     exchange_deadline.set(deadline)
     while True:
+        await asyncio.sleep(backoff.delay_s(deadline - clock()))
         try:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
@@ -504,6 +514,8 @@ async def _persist(
             what = "no usable answer" if last.reached else "not reachable"
             detail = f"{what} for {patience_s:g} s: {last.detail}"
             raise AgentFailed(FailureReason.ENDPOINT, detail, unsent=not reached)
+        if last.limited:
+            backoff.refuse(pause, guessed=last.wait_s is None)
         await asyncio.sleep(pause)
 
 

@@ -76,16 +76,18 @@ class Unavailable(Exception):
     """The agent is unavailable now; a retry may help.
 
     ``sent``: the request may have reached the agent. ``reached``: the agent's host answered.
-    ``unserved``: no server listens at the host. ``wait_s``: the delay in the Retry-After header.
+    ``unserved``: no server listens at the host. ``limited``: the agent limits the rate of requests
+    (HTTP 429). ``wait_s``: the delay in the Retry-After header.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the properties of a failure
         self,
         detail: str,
         *,
         sent: bool = False,
         reached: bool = False,
         unserved: bool = False,
+        limited: bool = False,
         wait_s: float | None = None,
     ) -> None:
         super().__init__(detail)
@@ -93,6 +95,7 @@ class Unavailable(Exception):
         self.sent = sent
         self.reached = reached or sent
         self.unserved = unserved
+        self.limited = limited
         self.wait_s = wait_s
 
 
@@ -155,7 +158,8 @@ def _refuse_status(response: httpx.Response) -> None:
     detail = f"HTTP {status}"
     if status in RETRIED:
         wait_s = _retry_after(response.headers.get("retry-after", ""))
-        raise Unavailable(detail, reached=True, wait_s=wait_s)
+        limited = status == httpx.codes.TOO_MANY_REQUESTS
+        raise Unavailable(detail, reached=True, limited=limited, wait_s=wait_s)
     if response.has_redirect_location:
         detail += " (redirects are not followed)"
     raise StatusRefused(status, detail)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from netarena.a2a.request import check_url
+from netarena.agent.backoff import Backoff
 from netarena.agent.interface import Agent, Brief, Named, load_agent
 from netarena.agent.program_agent import TurnAgent
 from netarena.config import Config
@@ -153,8 +154,9 @@ class NamedSource:
     seed: int
     name: str | None = None
 
-    def make(self, application: Application, config: Config, role: str) -> Agent:
+    def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
         """Return the agent."""
+        del backoff
         made = load_agent(self.agent, Brief(application, config, self.seed, role))
         return Named(made, self.name) if self.name else made
 
@@ -168,9 +170,9 @@ class ProgramSource:
     environ: dict[str, str] = field(default_factory=dict, repr=False)
     name: str | None = None
 
-    def make(self, application: Application, config: Config, role: str) -> Agent:
+    def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
         """Return the agent."""
-        del application, config, role
+        del application, config, role, backoff
         made = TurnAgent(self.command, self.option, self.environ)
         return Named(made, self.name) if self.name else made
 
@@ -186,7 +188,7 @@ class UrlSource:
     name: str | None = None
     allow_link_local: bool = True
 
-    def make(self, application: Application, config: Config, role: str) -> Agent:
+    def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
         """Return a client of the agent."""
         del application, config
         from netarena.a2a.client import A2AAgent
@@ -199,6 +201,7 @@ class UrlSource:
             network=Network(allow_link_local=self.allow_link_local),
             card=self.card,
             probe_s=_PROBE_S,
+            backoff=backoff,
         )
         return Named(made, self.name) if self.name else made
 

@@ -361,8 +361,16 @@ class Remote:
                     self._welcome(worker, message.values)
                 elif message.what == "joined":
                     self._note_joined(worker, message.values["role"], message.values["problem"])
+                elif message.what == "pause":
+                    self._pass_on(worker, message.values)
                 elif message.what != "pong" and message.values["id"] in worker.stages:
                     worker.stages[message.values["id"]].put_nowait(message)
+
+    def _pass_on(self, worker: _Worker, pause: dict[str, Any]) -> None:
+        """Have all other workers pause their requests to an agent."""
+        for other in self._ready():
+            if other is not worker:
+                other.link.send(encode("pause", **pause))
 
     async def _receive(self, worker: _Worker) -> bytes:
         """Return the next bytes of a worker. Raises LinkLostError, also if the worker hangs."""

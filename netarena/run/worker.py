@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from netarena.agent.backoff import Backoff
 from netarena.agent.interface import Agent
 from netarena.config import Config
 from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed
@@ -45,8 +46,11 @@ log = logging.getLogger(__name__)
 class Source(Protocol):
     """Describes how a worker creates the agent of a participant; the head sends it pickled."""
 
-    def make(self, application: Application, config: Config, role: str) -> Agent:
-        """Return the agent. Raises ConfigError if this machine cannot run it."""
+    def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
+        """Return the agent, whose requests follow ``backoff``.
+
+        Raises ConfigError if this machine cannot run the agent.
+        """
         ...
 
 
@@ -119,6 +123,8 @@ class Worker:
         self._application: Application | None = None
         self._players: dict[str, LocalPlayer] = {}
         self._joining: dict[str, asyncio.Future[str]] = {}
+        #: Role -> the pause of all requests to its agent.
+        self._backoffs: dict[str, Backoff] = {}
         self._episodes: dict[int, _Episode] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -168,8 +174,14 @@ class Worker:
 
     def _take(self, message: Message) -> None:
         values = message.values
+        if message.what == "pause":
+            self._backoffs[values["role"]].hold(values["wait_s"])
+            return
         if message.what == "join":
             role = values["role"]
+            self._backoffs[role] = Backoff(
+                lambda wait_s: self._send(encode("pause", role=role, wait_s=wait_s))
+            )
             self._joining[role] = asyncio.get_running_loop().create_future()
             self._start(self._join(role, message.body))
             return
@@ -209,7 +221,7 @@ class Worker:
         assert self._application is not None
         try:
             config, source = pickle.loads(body)  # noqa: S301 -- from the head, whose code we run
-            agent = source.make(self._application, config, role)
+            agent = source.make(self._application, config, role, self._backoffs[role])
             await agent.open(timeout_s=_OPEN_S)
             self._players[role] = LocalPlayer(Party(self._application, config, role, agent))
             problem = ""

@@ -34,6 +34,7 @@ from netarena.a2a.client import MAX_CARD, MAX_TEXT, A2AAgent
 from netarena.a2a.credential import Credential
 from netarena.a2a.purple import purple_app
 from netarena.a2a.service import listen, serving
+from netarena.agent.backoff import Backoff
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import Reply
 
@@ -1165,3 +1166,50 @@ async def test_listener_that_accepts_no_connection_is_not_reached(timeout_s):
         await agent.aclose()
     assert caught.value.reason is FailureReason.ENDPOINT
     assert f"not reachable for {timeout_s:g} s: no connection" in str(caught.value)
+
+
+# rate limits
+
+
+def limiting(times: list[tuple[str, float]], header: dict[str, str]) -> Script:
+    """Return a script that refuses the first message and notes the times of all messages."""
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method == "POST":
+            times.append((call.rpc["params"]["message"]["contextId"], time.monotonic()))
+        if len(times) == 1 and call.method == "POST":
+            respond(writer, status="429 Slow down", headers=header)
+        else:
+            await replying(message03("42"))(call, writer)
+
+    return script
+
+
+async def test_requests_wait_after_another_request_was_refused_for_the_rate():
+    times: list[tuple[str, float]] = []
+    async with raw_server(limiting(times, {"retry-after": "2"})) as server:
+        paused = asyncio.Event()
+        agent = A2AAgent(server.url, backoff=Backoff(lambda _: paused.set()))
+        await agent.open(timeout_s=PATIENCE_S)
+        refused = asyncio.create_task(agent.ask("x", context_id="a", timeout_s=PATIENCE_S))
+        await paused.wait()
+        await agent.ask("x", context_id="b", timeout_s=PATIENCE_S)
+        await refused
+        await agent.aclose()
+    first, *others = times
+    assert {context for context, _ in others} == {"a", "b"}
+    assert all(at - first[1] >= 2 for _, at in others)
+
+
+async def test_request_that_cannot_wait_for_the_end_of_a_pause_is_sent_at_once():
+    times: list[tuple[str, float]] = []
+    async with raw_server(limiting(times, {})) as server:
+        backoff = Backoff()
+        backoff.hold(PATIENCE_S + 100)
+        agent = A2AAgent(server.url, backoff=backoff)
+        await agent.open(timeout_s=PATIENCE_S)
+        with pytest.raises(AgentFailed, match="HTTP 429"):
+            await agent.ask("x", context_id="a", timeout_s=0.2)
+        assert (await agent.ask("x", context_id="b", timeout_s=PATIENCE_S)).text == "42"
+        await agent.aclose()
+    assert [context for context, _ in times] == ["a", "b"]

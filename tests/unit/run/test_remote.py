@@ -18,6 +18,7 @@ from typing import Any, Self
 import pytest
 from netarena_toy import Toy, Waterworks
 
+from netarena.agent.backoff import Backoff
 from netarena.agent.interface import Agent
 from netarena.config import Briefing, Config
 from netarena.errors import AgentFailed, AgentSilent, AssessmentFailed, ConfigError, FailureReason
@@ -95,7 +96,7 @@ class Way:
     #: Marker file: only the worker that creates it gets an agent.
     only: str = ""
 
-    def make(self, application: Application, config: Config, role: str) -> Agent:
+    def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
         """Return the agent; this runs on a worker."""
         if self.only and not first(self.only):
             raise ConfigError("agent", "lacks the program")
@@ -563,6 +564,61 @@ def test_assessments_of_a_service_use_workers_one_after_the_other(
         assert {one.steps[0].move for one in episodes} == {"open v1"}
         assert [event["event"] for event in read_events(journal)].count("worker") == 1
     assert len(prompts) == 2 * sum(one.iterations for one in episodes)
+
+
+#: Time in s that the agent of the next test names, and time in s by which all workers know it.
+LIMITED_S, KNOWN_S = 6, 2.0
+
+
+@pytest.mark.timeout(300)
+def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
+    tmp_path: Path,
+) -> None:
+    from peer import Call, message03, raw_server, replying, respond
+
+    from netarena.a2a.client import A2AAgent
+    from netarena.cli.executor import UrlSource
+
+    times: list[tuple[str, float]] = []
+    refused: list[tuple[str, float]] = []
+    limited = asyncio.Event()
+
+    async def script(call: Call, writer: asyncio.StreamWriter) -> None:
+        if call.method != "POST":
+            await replying(message03("open v1"))(call, writer)
+            return
+        context = call.rpc["params"]["message"]["contextId"]
+        times.append((context, clock()))
+        others = {one for one, _ in times} - {context}
+        if others and not refused:
+            refused.append((context, clock()))
+            limited.set()
+            respond(writer, status="429 Slow down", headers={"retry-after": str(LIMITED_S)})
+            return
+        # the other worker's first request is answered when the pause must have arrived there
+        await limited.wait()
+        await asyncio.sleep(refused[0][1] + KNOWN_S - clock())
+        await replying(message03("open v1"))(call, writer)
+
+    async def run() -> None:
+        config = Toy.config_type.parse(
+            {"num_queries": 1, "concurrency": 2, "max_iterations": 3, "seed": 11}
+        )
+        async with raw_server(script) as server:
+            agent = A2AAgent(server.url, name=ROLE)
+
+            def source() -> UrlSource:
+                return UrlSource(agent.url, None, agent.fetched)
+
+            async with Remote(Processes(2), {ROLE: source}, lambda text: None) as executor:
+                await conduct(Toy(), config, {ROLE: agent}, out=tmp_path, executor=executor)
+            await agent.aclose()
+
+    asyncio.run(run())
+    begin = refused[0][1]
+    later = [at - begin for _, at in times if at > begin]
+    assert len(times) > 3
+    assert min(later) >= LIMITED_S
 
 
 def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Pause of all requests to one agent after the agent has limited their rate (HTTP 429)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+#: Longest pause that one answer causes for other requests, in s. The refused request itself waits
+#: as long as the agent asks.
+MAX_SHARED_S = 60.0
+#: Longest such pause after an answer without a Retry-After header, in s. The agent may only limit
+#: concurrent requests, so a longer pause would leave it idle.
+MAX_GUESSED_S = 2.0
+#: Smallest extension of a pause that is passed on, in s: many requests may be refused at once.
+_LEAST_S = 0.1
+
+
+class Backoff:
+    """Pause that all requests to one agent share.
+
+    ``tell`` gets the length in s of each pause that starts or is extended here; a worker uses it
+    to pause the requests of all other workers.
+    """
+
+    def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
+        self._tell = tell
+        self._until = 0.0
+
+    def refuse(self, wait_s: float, *, guessed: bool) -> None:
+        """Pause other requests, because the agent refused one.
+
+        The refused request waits ``wait_s``; ``guessed`` if the agent did not name this time.
+        """
+        wait_s = min(wait_s, MAX_GUESSED_S if guessed else MAX_SHARED_S)
+        if wait_s > self.left_s + _LEAST_S:
+            self.hold(wait_s)
+            self._tell(wait_s)
+
+    def hold(self, wait_s: float) -> None:
+        """Pause requests for at least ``wait_s`` from now, without passing this on."""
+        self._until = max(self._until, time.monotonic() + wait_s)
+
+    @property
+    def left_s(self) -> float:
+        """Return the remaining time of the pause in s."""
+        return max(0.0, self._until - time.monotonic())
+
+    def delay_s(self, patience_s: float) -> float:
+        """Return how long a request must wait in s if it may wait for ``patience_s``.
+
+        The delay has up to a quarter of jitter, so that requests do not continue all at once. A
+        request that cannot wait until the end of the pause does not wait: it would fail without an
+        answer of the agent.
+        """
+        delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- jitter
+        return delay_s if delay_s < patience_s else 0.0

@@ -1,0 +1,40 @@
+"""The pause that all requests to one agent share."""
+
+from __future__ import annotations
+
+import pytest
+
+from netarena.agent.backoff import MAX_GUESSED_S, MAX_SHARED_S, Backoff
+
+
+def test_refusal_pauses_requests_and_is_passed_on_once() -> None:
+    told: list[float] = []
+    backoff = Backoff(told.append)
+    assert backoff.delay_s(100) == 0
+    for _ in range(50):  # many requests are refused at once
+        backoff.refuse(20, guessed=False)
+    assert told == [20]
+    assert 19 < backoff.left_s <= 20
+    assert 19 < backoff.delay_s(100) <= 25
+
+
+def test_pause_from_another_worker_is_not_passed_on() -> None:
+    told: list[float] = []
+    backoff = Backoff(told.append)
+    backoff.hold(20)
+    backoff.hold(1)
+    assert not told
+    assert backoff.left_s > 19
+
+
+@pytest.mark.parametrize(("guessed", "longest_s"), [(False, MAX_SHARED_S), (True, MAX_GUESSED_S)])
+def test_pause_of_other_requests_is_limited(guessed: bool, longest_s: float) -> None:
+    backoff = Backoff()
+    backoff.refuse(100_000, guessed=guessed)
+    assert longest_s - 1 < backoff.left_s <= longest_s
+
+
+def test_request_does_not_wait_if_its_time_ends_before_the_pause() -> None:
+    backoff = Backoff()
+    backoff.hold(20)
+    assert backoff.delay_s(19) == 0
