@@ -1,7 +1,7 @@
 """Scripted agent that waits before each reply, as a model does while it generates.
 
     python benchmarks/thinking_agent.py APP AGENT --seed S --port P --think SECONDS \
-        [--set KEY=VALUE ...]
+        [--host ADDRESS] [--set KEY=VALUE ...]
 
 Use it with ``netarena run APP --agent-cmd``. With an agent that answers at once, an emulator is
 never idle.
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("agent")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS")
     parser.add_argument("--think", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
@@ -61,7 +62,7 @@ def main() -> None:
     brief = Brief(application=app, config=config, seed=given.seed, role=app.role)
     serve_agent(
         Thinking(load_agent(given.agent, brief), given.think),
-        host="127.0.0.1",
+        host=given.host,
         port=given.port,
         card_url=None,
         name=f"netarena-{given.agent}",

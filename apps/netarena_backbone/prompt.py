@@ -62,6 +62,7 @@ def prompt_parts(
         num_others=len(world.outsiders),
         **tell_bounds(len(world.machines)),
         documentation="\n".join(document(case)),
+        saving="Configurations need not be saved.",
         **asdict(limits),
     )
     return PromptParts(

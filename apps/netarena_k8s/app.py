@@ -179,7 +179,7 @@ class Kubernetes(Reactive):
 
     name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 5
+    prompt_version: ClassVar[int] = 6
     role: ClassVar[str] = "k8s_operator"
     title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
     summary: ClassVar[str] = (

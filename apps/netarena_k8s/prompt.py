@@ -56,7 +56,7 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
         namespace=namespace,
         intent=tell_intent(world),
         entries=POLICY_ENTRIES,
-        lookups=f"\n{read_text(PACKAGE, 'lookups')}" if world.restricts_egress else "",
+        egress=tell_egress(world),
         **asdict(limits),
     )
     number = count_wrong(world, state)
@@ -69,6 +69,11 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
         history=tell_turns(steps, KEYS, limits, _tell_change),
         examples=read_examples(PACKAGE),
     )
+
+
+def tell_egress(world: World) -> str:
+    """Return the line about openings on the egress side."""
+    return read_text(PACKAGE, "lookups" if world.restricts_egress else "open_egress")
 
 
 def tell_intent(world: World) -> str:

@@ -26,7 +26,7 @@ from netarena_k8s.catalogue import tell_catalogue
 from netarena_k8s.declaration import WORDS
 from netarena_k8s.embedded.apiserver.bound import POLICY_ENTRIES
 from netarena_k8s.fault.table import Fault, faulty
-from netarena_k8s.prompt import KEYS, PACKAGE, tell_intent
+from netarena_k8s.prompt import KEYS, PACKAGE, tell_egress, tell_intent
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world.model import Net, Pair, World
 from netarena_k8s.world.plan import Use
@@ -84,7 +84,7 @@ def ticket_parts(
         uses=_USES if world.uses else "",
         names="" if world.plan is None else _NAMES,
         entries=POLICY_ENTRIES,
-        lookups=f"\n{read_text(PACKAGE, 'lookups')}" if world.restricts_egress else "",
+        egress=tell_egress(world),
         **asdict(limits),
     )
     return tell_ticket(PACKAGE, rules, WORDS, observed, tell_turns(steps, KEYS, limits))

@@ -120,7 +120,7 @@ class Route(NetworkApplication):
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 5
+    prompt_version: ClassVar[int] = 6
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
         "Examines an agent that repairs an emulated network of a router and hosts. Each task "

@@ -120,14 +120,20 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     return "\n".join([*lines, "Reply:", example.reply])
 
 
+#: Line that stands for another text.
+_INCLUDE = re.compile(r"^\{\{ (\w+) \}\}$", re.MULTILINE)
 #: Examples of an application in which the agent repairs faults, one turn at a time.
 _EXAMPLES = ("example_look", "example_repair")
 
 
 @cache
 def read_text(package: str, name: str) -> str:
-    """Return the text ``prompts/NAME.txt`` of an application's package."""
-    return (files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
+    """Return the text ``prompts/NAME.txt`` of an application's package.
+
+    A line ``{{ OTHER }}`` is replaced with the text ``prompts/OTHER.txt``.
+    """
+    text = (files(package) / "prompts" / f"{name}.txt").read_text(encoding="utf-8").strip()
+    return _INCLUDE.sub(lambda found: read_text(package, found[1]), text)
 
 
 def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Example, ...]:

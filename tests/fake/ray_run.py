@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from netarena.agent.backoff import Backoff
 from netarena.cli.executor import NamedSource, ProgramSource
 from netarena.run import remote
 from netarena.run.assessment import conduct
@@ -59,7 +60,7 @@ async def play(pool: RayPool, name: str, out: Path) -> dict[str, list[Any]]:
         app = load(name)
         config = app.config_type.parse(values)
         source = NamedSource("random", 7)
-        agents = {app.role: source.make(app, config, app.role)}
+        agents = {app.role: source.make(app, config, app.role, Backoff())}
         folder = out / f"{name}-{where}"
         if where == "here":
             async with app:
@@ -105,7 +106,7 @@ async def lose(pool: RayPool, out: Path, how: signal.Signals) -> dict[str, Any]:
     config = toy.config_type.parse({"num_queries": 4, "seed": 7, "concurrency": 2})
     program = f'env > {out}/environ; sleep 1; cat > {out}/prompt; echo "open v1"'
     source = ProgramSource(["sh", "-c", program], "--agent-exec")
-    agents = {toy.role: source.make(toy, config, toy.role)}
+    agents = {toy.role: source.make(toy, config, toy.role, Backoff())}
     folder = out / how.name
     async with Remote(pool, {toy.role: lambda: source}, tell) as head:
         run = asyncio.ensure_future(conduct(toy, config, agents, out=folder, executor=head))

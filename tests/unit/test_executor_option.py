@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from netarena_toy import Toy
 
+from netarena.agent.backoff import Backoff
 from netarena.agent.process import free_port
 from netarena.cli import COMMANDS, check_agent, executor, main
 from netarena.cli.executor import UrlSource
@@ -119,7 +120,9 @@ def test_help_of_an_option_names_only_options_of_its_command(name: str) -> None:
 
 async def _open(port: int) -> None:
     card = "/.well-known/agent-card.json", b""
-    agent = UrlSource(f"http://127.0.0.1:{port}", None, card).make(Toy(), Config(), "toy_operator")
+    agent = UrlSource(f"http://127.0.0.1:{port}", None, card).make(
+        Toy(), Config(), "toy_operator", Backoff()
+    )
     try:
         await agent.open(timeout_s=10)
     finally:

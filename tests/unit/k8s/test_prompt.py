@@ -12,7 +12,7 @@ from netarena_k8s.cluster import Sight
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.fault.table import faulty
 from netarena_k8s.harm import KINDS
-from netarena_k8s.prompt import MAX_HISTORY_CHARS, prompt_parts, tell_intent
+from netarena_k8s.prompt import MAX_HISTORY_CHARS, prompt_parts, tell_egress, tell_intent
 from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.source.varied import varied
 from netarena_k8s.state import judge, make_state
@@ -47,6 +47,15 @@ def test_intent_in_the_prompt_matches_the_tested_pairs():
     assert "emailservice (app=emailservice): service port 5000/TCP to pod port 8080" in tell_intent(
         boutique()
     )
+
+
+def test_prompt_says_whether_egress_is_restricted_in_the_intended_state():
+    found = {}
+    for world in (boutique(), *(varied(random.Random(seed)) for seed in range(8))):
+        free = all(policy.spec.get("egress") in (None, [{}]) for policy in world.policies)
+        found[free] = tell_egress(world)
+        assert ("Egress is not restricted" in found[free]) == free
+    assert len(found) == 2
 
 
 def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():

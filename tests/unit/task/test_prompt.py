@@ -17,6 +17,7 @@ from netarena.task.prompt import (
     bound,
     clip,
     cut,
+    read_text,
     render,
     tell_harm,
     without_form,
@@ -203,3 +204,9 @@ def test_unsafe_effects_of_a_turn_are_reported_up_to_a_limit() -> None:
     many = tell_harm(["x" * 10_000] * (MAX_HARM_LINES + 3)).splitlines()
     assert many[-1] == "- 3 more"
     assert sum(map(len, many)) < 20_000
+
+
+def test_text_includes_the_texts_that_its_lines_name() -> None:
+    rules = read_text("netarena_k8s", "rules")
+    assert read_text("netarena_k8s", "common") in rules
+    assert "{{" not in rules
