@@ -46,7 +46,7 @@ ADDRESSES = {"one": "10.77.0.1", "two": "10.77.0.2", "agents": "10.77.0.3"}
 GCS_PORT, AGENT_PORT = 6379, 9100
 #: Application -> agent and config keys. All agents give the same replies in every run.
 APPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "malt": ("random", {"complexity_level": ["level1"]}),
+    "malt": ("parser", {"complexity_level": ["level1"]}),
     "k8s": ("heuristic", {"error_types": ["add_ingress", "change_port"], "max_iterations": 4}),
     "route": ("heuristic", {"error_types": ["disable_routing"], "emulator": "netns"}),
     "backbone": ("heuristic", {"max_iterations": 3, "emulator": "netns"}),
@@ -215,9 +215,18 @@ class Cluster:
 
     def play(self, *command: str) -> None:
         """Run a command to its end; exit status 1 only says that an episode was not solved."""
-        done = subprocess.run(command, env=self.environ, check=False, stdin=subprocess.DEVNULL)
+        log = self._folder / "runs.log"
+        with log.open("ab") as file:
+            done = subprocess.run(
+                command,
+                env=self.environ,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
         if done.returncode > 1:
-            raise SystemExit(f"exit status {done.returncode}: {shlex.join(command)}")
+            raise SystemExit(f"exit status {done.returncode}, see {log}: {shlex.join(command)}")
 
 
 def sets(keys: Mapping[str, Any]) -> Iterator[str]:
@@ -265,6 +274,12 @@ def workers_of(cluster: Cluster) -> list[int]:
         except OSError:
             continue
     return relays
+
+
+def nodes_of(out: Path) -> set[str]:
+    """Return the nodes whose workers played a run."""
+    found = read_events(out / JOURNAL_NAME)
+    return {event["node"] for event in found if event["event"] == "worker"}
 
 
 def compare(what: str, here: Mapping[str, object], there: Mapping[str, object], most: int) -> bool:
@@ -335,7 +350,10 @@ def main() -> None:
                     with cluster.agent(app, given) as url:
                         out = folder / f"{app}-there"
                         cluster.play(*cluster.run(app, url, out, "--seed", given.seed))
-                        fine &= compare(f"{app}, two nodes", here[app], verdicts(out), 0)
+                        number = len(nodes_of(out))
+                        fine &= number == len(ADDRESSES) - 1
+                        what = f"{app}, workers on {number} nodes"
+                        fine &= compare(what, here[app], verdicts(out), 0)
             for part in parts:
                 if part != "equal":
                     app = "k8s" if "k8s" in apps else apps[0]

@@ -7,9 +7,15 @@ query are in the same fold. The test answers three questions, for traces and for
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
 - ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
-  all queries, ``within`` only candidates of the same query.
+  all queries, ``within`` only candidates of the same query. ``across`` is corrected for base rates
+  (see below).
 - ``anything``: does the query have any fault? The measure is the balanced accuracy over queries
   with and without a fault.
+
+The share of targets is higher among few candidates than among many, so the number of candidates,
+which every agent may see, gives an AUC above 0.5. Therefore the mean AUC of ``BASE_RATES``
+permutations of the targets among the candidates of each query and role is subtracted from
+``across``, and 0.5 is added.
 
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
@@ -56,6 +62,8 @@ SEEN_ACCURACY = 0.6
 #: Number of resamples of each bootstrap, and number of draws of each permutation test and power
 #: computation.
 RESAMPLES, DRAWS = 1000, 4000
+#: Number of permutations that estimate the AUC of base rates.
+BASE_RATES = 200
 #: Maximum number of columns that a learner uses: those that differ most between targets and others
 #: in its training folds.
 COLUMNS = 150
@@ -500,31 +508,49 @@ def _score_candidates(found: Found, table: _Table, scores: Matrix, seed: int) ->
 
 
 def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate:
-    """Return the AUC over all pairs of candidates of one role, bootstrapped by query."""
+    """Return the AUC over all pairs of candidates of one role, corrected for base rates.
+
+    The interval is bootstrapped by query.
+    """
     number = int(table.group.max()) + 1
     orders = []
     for role in np.unique(table.role):
         rows = np.flatnonzero(table.role == role)
         rows = rows[np.argsort(scores[rows], kind="stable")]
-        starts = np.flatnonzero(np.diff(scores[rows], prepend=-np.inf))
-        orders.append((table.group[rows], table.is_target[rows], starts))
+        orders.append((rows, np.flatnonzero(np.diff(scores[rows], prepend=-np.inf))))
 
-    def auc(weight: Matrix) -> float:
+    def auc(weight: Matrix, is_target: Flags) -> float:
         above = pairs = 0.0
-        for group, is_target, starts in orders:
-            each = weight[group]
-            targets = np.add.reduceat(np.where(is_target, each, 0), starts)
-            others = np.add.reduceat(np.where(is_target, 0, each), starts)
+        for rows, starts in orders:
+            each = weight[table.group[rows]]
+            targets = np.add.reduceat(np.where(is_target[rows], each, 0), starts)
+            others = np.add.reduceat(np.where(is_target[rows], 0, each), starts)
             above += float((targets * (np.cumsum(others) - others / 2)).sum())
             pairs += float(targets.sum() * others.sum())
         return above / pairs if pairs else 0.5
 
+    alike = np.ones(number)
+    base = np.mean([auc(alike, _permuted(table, rng)) for _ in range(BASE_RATES)])
     drawn = [
-        auc(np.bincount(rng.integers(0, number, number), minlength=number).astype(float))
+        auc(
+            np.bincount(rng.integers(0, number, number), minlength=number).astype(float),
+            table.is_target,
+        )
         for _ in range(RESAMPLES)
     ]
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return Estimate(value=auc(np.ones(number)), low=float(low), high=float(high))
+    value, low, high = (
+        0.5 - base + [auc(alike, table.is_target), *np.percentile(drawn, [2.5, 97.5])]
+    )
+    return Estimate(value=float(value), low=float(low), high=float(high))
+
+
+def _permuted(table: _Table, rng: np.random.Generator) -> Flags:
+    """Return the targets, permuted among the candidates of each query and role."""
+    drawn = np.lexsort((rng.random(len(table.role)), table.role, table.group))
+    found = np.empty_like(table.is_target)
+    # rows of one query and role are consecutive, so both orders have the same sets
+    found[drawn] = table.is_target
+    return found
 
 
 def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, seed: int) -> Found:

@@ -69,6 +69,35 @@ def test_planted_leak_is_found_and_its_feature_comes_first():
     assert any("top-1" in words for words in report.missed)
 
 
+def of_sizes(number: int, seed: int, leak: float) -> list[Evidence]:
+    """Return queries of 2 to 12 candidates with one target each, and a feature that shows the
+    number of candidates; the target's value is higher by ``leak``."""
+    rng = random.Random(seed)
+    found = []
+    for index in range(number):
+        size = rng.randrange(2, 13)
+        faulty = rng.randrange(size)
+        candidates = tuple(
+            Candidate(
+                name=f"m{place}",
+                target=place == faulty,
+                trace={"size": size + rng.gauss(0, 0.5) - leak * (place == faulty)},
+            )
+            for place in range(size)
+        )
+        found.append(Evidence(id=f"q-{index}", label="", wrong=True, candidates=candidates))
+    return found
+
+
+@pytest.mark.parametrize(("leak", "is_found"), [(0.0, False), (2.0, True)])
+def test_number_of_candidates_is_no_leak(leak: float, is_found: bool) -> None:
+    report = examine(of_sizes(150, 4, leak))
+    by_name = {one.learner: one for one in report.found}
+    found = by_name["logistic regression"].across
+    assert (found.low > 0.55) == is_found, found
+    assert is_found or abs(found.value - 0.5) < 0.05, found
+
+
 def test_planted_difference_between_faults_and_false_alarms_is_found():
     report = examine(make(160, 2, wrong_leak=2.5))
     by_name = {one.learner: one for one in report.found}
