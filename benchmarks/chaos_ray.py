@@ -337,6 +337,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="nray-"))
     cluster = Cluster(folder)
     fine = True
+    # without this, SIGTERM would leave the namespaces behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with cluster.wired():
         here: dict[str, dict[str, tuple[object, ...]]] = {}
         for app in apps:

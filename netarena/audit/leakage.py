@@ -538,10 +538,11 @@ def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate
         )
         for _ in range(RESAMPLES)
     ]
-    value, low, high = (
-        0.5 - base + [auc(alike, table.is_target), *np.percentile(drawn, [2.5, 97.5])]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    shift = 0.5 - float(base)
+    return Estimate(
+        value=auc(alike, table.is_target) + shift, low=float(low) + shift, high=float(high) + shift
     )
-    return Estimate(value=float(value), low=float(low), high=float(high))
 
 
 def _permuted(table: _Table, rng: np.random.Generator) -> Flags:
