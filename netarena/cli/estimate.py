@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import click
 
 from netarena.agent.interface import Brief, load_agent
 from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.model import Model, price_of, tokenizer
+from netarena.cli.model import Model, price_of, tokenizer, why_no_price
 from netarena.cli.screen import show_table
 from netarena.cli.terminal import json_text
 from netarena.config import Config, PromptStyle
@@ -250,6 +251,7 @@ def estimate(
                 "cost_usd": None
                 if price is None
                 else tokens_in * price.input_usd + tokens_out * price.output_usd,
+                "no_price": why_no_price(agent.model) if price is None else None,
                 "harness_s": sample.seconds(queries, turns),
                 "disk_bytes": sample.disk(queries, turns),
             }
@@ -288,10 +290,16 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         click.echo(_assumptions(told) + "\n")
     costs = [row["cost_usd"] for told in estimates for row in told["agents"]]
     known = sum(cost for cost in costs if cost is not None)
-    unknown = sum(cost is None for cost in costs)
-    rest = f", and {unknown} agents whose price is unknown (set it with --price)" if unknown else ""
-    hours = sum(told["harness_s"] for told in estimates)
-    click.echo(f"All: about {known:,.2f} USD{rest}; harness {duration(hours)}.")
+    reasons = Counter(
+        row["no_price"] for told in estimates for row in told["agents"] if row["no_price"]
+    )
+    parts = [f"about {known:,.2f} USD"] if sum(reasons.values()) < len(costs) else []
+    parts += [
+        f"price unknown for {number} of {len(costs)} agents, because {why} (set it with --price)"
+        for why, number in reasons.items()
+    ]
+    parts.append(f"harness {duration(sum(told['harness_s'] for told in estimates))}")
+    click.echo(f"All: {'; '.join(parts)}.")
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:

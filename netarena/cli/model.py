@@ -117,15 +117,19 @@ def price_of(
     return Price(*told, int(most))
 
 
+def why_no_price(model: Model) -> str:
+    """Return why the price of a model is unknown."""
+    return f"the price of {model.name} is unknown" if model.name else model.unknown
+
+
 def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]) -> Price:
     """Return ``price_of``, or raise ConfigError with the option to use if the price is unknown."""
     price = price_of(role, model, stated)
     if price is None:
-        why = f"the price of {model.name} is unknown" if model.name else model.unknown
         raise ConfigError(
             "--max-cost",
-            f"needs the price of {role}'s model, but {why}: state it in USD per million tokens "
-            f"with --price {role}=IN,OUT",
+            f"needs the price of {role}'s model, but {why_no_price(model)}: set it in USD per "
+            f"million tokens with --price {role}=IN,OUT",
         )
     return price
 

@@ -112,6 +112,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
                 quiet=as_json,
                 wait_s=wait_s,
                 placement=placement,
+                whole=folder,
             )
         except (ConfigError, AssessmentFailed) as error:
             click.echo(f"netarena: warning: {scenario.name}: {error}", err=True)
@@ -135,8 +136,12 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None,
     placement: Placement,
     shard: Shard | None = None,
+    whole: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run one scenario and show its results unless ``quiet``; return its ``results.json``."""
+    """Run one scenario and show its results unless ``quiet``; return its ``results.json``.
+
+    ``whole`` is the folder of the series that the scenario belongs to.
+    """
     scenario = dataclasses.replace(scenario, config=plan.part({**scenario.config, **values}))
     endpoints = scenario.endpoints()
     if scenario.application is not None:
@@ -150,6 +155,7 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
             wait_s=wait_s,
             shard=shard,
             placement=placement,
+            whole=whole,
         )
     if not placement.is_local:
         raise ConfigError(
@@ -256,8 +262,9 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     wait_s: float | None,
     shard: Shard | None,
     placement: Placement,
+    whole: Path | None,
 ) -> list[dict[str, Any]]:
-    """Evaluate the participants in this process."""
+    """Evaluate the participants in this process; ``whole`` is the folder of a series."""
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     app, config = configured(app, values)
@@ -308,7 +315,7 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
                         executor=executor,
                     )
 
-    again = f"the same command with --out {folder} --resume"
+    again = f"the same command with --out {whole or folder} --resume"
     try:
         run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
     finally:

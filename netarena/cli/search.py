@@ -213,7 +213,7 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
         )
     name = choice.command or choice.program or str(choice.agent)
     tell(
-        f"{len(scope.settings)} settings and {len(scope.space.labels)} labels; {asked['budget']} "
+        f"{len(scope.settings)} configs and {len(scope.space.labels)} labels; {asked['budget']} "
         f"queries to search and {2 * asked['fresh']} fresh queries"
     )
 

@@ -107,7 +107,7 @@ def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
         yield _stand(ranked, f"Compared{about}", number)
         pairs = [pair for pair in report["comparisons"] if pair["group"] == number]
         if pairs:
-            yield _oppose(pairs, f"Each two of them{about}", number)
+            yield _oppose(pairs, f"Pairs of agents{about}", number)
         yield _from_table(
             tradeoff_table(group, ranked),
             about,
@@ -120,8 +120,8 @@ def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
                 pair_table(group),
                 about,
                 number,
-                "The smallest number of queries from which on the two intervals overlap in at most "
-                "5 % of samples of their answers (the paper's Figure 3).",
+                "The number of queries above which the two intervals overlap in at most 5 % of "
+                "samples of their answers (the paper's Figure 3).",
             )
 
 

@@ -1045,9 +1045,9 @@ def warn_of_variety(variety: Variety) -> str:
     if not scarce:
         return ""
     label, asked, different = scarce[0]
-    more = f" and {len(scarce) - 1} more labels have" if len(scarce) > 1 else " has"
+    more = f" ({len(scarce) - 1} more labels have too few)" if len(scarce) > 1 else ""
     return (
-        f"{label}{more} too few different queries, {different:,} of {asked:,} in {label}: "
+        f"label {label} has only {different:,} different queries, but the run asks {asked:,}{more}: "
         "intervals treat equal queries as one cluster; lower num_queries"
     )
 

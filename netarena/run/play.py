@@ -279,11 +279,9 @@ class Play:
     def _compare(self, before: State, after: State) -> Judgement:
         return self.application.judge(self.world.query, self.world.state, before, after)
 
-    def _judge_move(self, move: Move, before: State, after: State) -> Judgement:
-        judgement = self._compare(before, after)
-        return self.application.refine(
-            self.config, self.world.query, judgement, move, (before, after)
-        )
+    def _judge_step(self, before: State, step: Step) -> Judgement:
+        judgement = self._compare(before, step.state)
+        return self.application.refine(self.config, self.world.query, judgement, before, step)
 
     def left(self) -> float:
         """Return the seconds until the agent's deadline; later only contingencies are tried."""
@@ -457,7 +455,7 @@ class Play:
     async def _judge(self, turn: _Turn) -> None:
         begin = clock()
         try:
-            judgement = await self.aside(self._judge_move, turn.move, self.state, turn.state)
+            judgement = await self.aside(self._judge_step, self.state, turn.done())
             judgement.model_dump_json()  # raises for values that a journal cannot contain
             turn.judgement = judgement
         finally:

@@ -161,9 +161,7 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
             yield old
             continue
         judgement = stored.application.judge(query, episode.initial_state, before, step.state)
-        yield stored.application.refine(
-            stored.config, query, judgement, step.move, (before, step.state)
-        )
+        yield stored.application.refine(stored.config, query, judgement, before, step)
         before = step.state
 
 

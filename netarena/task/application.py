@@ -305,14 +305,14 @@ class Application(ABC):
         config: Config,
         query: Query,
         judgement: Judgement,
-        move: Move,
-        states: tuple[State, State],
+        before: State,
+        step: Step,
     ) -> Judgement:
         """Return the judgement of a step under ``config``, given the judgement of ``judge``.
 
-        ``states`` are the states before and after ``move``. It is a pure function, like ``judge``.
+        ``before`` is the state before the step. It is a pure function, like ``judge``.
         """
-        del config, query, move, states
+        del config, query, before, step
         return judgement
 
     def trials_s(self, query: Query) -> float:

@@ -136,19 +136,20 @@ class Reactive(Labelled):
         config: Config,
         query: Query,
         judgement: Judgement,
-        move: Move,
-        states: tuple[State, State],
+        before: State,
+        step: Step,
     ) -> Judgement:
         """Add a finding for a useless change under ``judging: paper``."""
-        if cast("FaultConfig", config).judging != "paper" or not self.configures(move):
+        if cast("FaultConfig", config).judging != "paper":
             return judgement
-        before, after = (self.count_wrong(query, state) for state in states)
-        if after < before:
+        if not self.configures(step.move) or self.comes_to_nothing(step):
+            return judgement
+        if self.count_wrong(query, step.state) < self.count_wrong(query, before):
             return judgement
         finding = Finding(
             rule="repaired_nothing",
             element="the command",
-            detail=f"{USELESS}: it changes the configuration, but repairs nothing that is tested.",
+            detail=f"{USELESS}: a configuration command that repaired nothing that is tested.",
         )
         return judgement.model_copy(update={"findings": (*judgement.findings, finding)})
 
@@ -160,8 +161,8 @@ class Reactive(Labelled):
         if cast("FaultConfig", config).judging != "paper":
             return parts
         rule = (
-            f"One more kind of change counts as harm:\n- {USELESS}: a command changes the "
-            "configuration, but repairs nothing that is tested."
+            f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing that is "
+            "tested. Commands that are refused or cannot run do not count."
         )
         return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 

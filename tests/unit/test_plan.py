@@ -91,7 +91,7 @@ def test_fraction_is_the_beginning_of_the_whole_run(capsys: pytest.CaptureFixtur
         (["toy", "--price", "1,2"], "--price: is allowed only with --estimate or --max-cost"),
         (
             ["toy", "--agent-exec", "true", "--max-cost", "1"],
-            "MODEL_NAME is not set: state it in USD per million tokens with --price toy_operator=",
+            "MODEL_NAME is not set: set it in USD per million tokens with --price toy_operator=",
         ),
         (["toy", "--agent", "http://127.0.0.1:1", "--max-cost", "1"], "at a URL does not name its"),
         (["toy", "--estimate-from", "none", "--agent", "oracle"], "does not exist"),
@@ -136,7 +136,8 @@ def test_estimate_of_a_scenario_has_each_participants_prompts(
     assert cot["cost_usd"] is None
     assert main(["run", path, "--estimate"]) == 0
     out = capsys.readouterr().out
-    assert "2 agents whose price is unknown (set it with --price)" in out
+    reason = "price unknown for 2 of 2 agents, because MODEL_NAME is not set (set it with --price)"
+    assert f"All: {reason}; harness" in out
     assert out.count("unknown") >= 2
 
 
@@ -196,6 +197,7 @@ def test_max_cost_ends_a_series_which_is_resumed(capsys: pytest.CaptureFixture[s
     assert main([*command, "--max-cost", "2"]) == 0
     err = capsys.readouterr().err
     assert "--max-cost 2 ended the run: 1." in err
+    assert "the same command with --out netarena-runs/all --resume continues" in err
     first, second = (Path(f"netarena-runs/all/{name}-a/results.json") for name in ("one", "two"))
     summary = json.loads(first.read_text())["results"][-1]
     assert not summary["complete"]
@@ -242,7 +244,7 @@ def test_named_agent_of_another_package_is_not_free(
     command = ["toy", "--agent", "asker", "--seed", "7"]
     assert main(["run", *command, "--max-cost", "1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the agent asker does not name its model: state it in USD per million tokens" in line
+    assert "the agent asker does not name its model: set it in USD per million tokens" in line
     (row,) = estimated([*command, "--estimate"], capsys)["agents"]
     assert (row["model"], row["cost_usd"]) == ("unknown", None)
     (row,) = estimated(["toy", "--agent", "oracle", "--estimate"], capsys)["agents"]

@@ -197,13 +197,19 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     paper = Route.config_type.parse({"judging": "paper"})
     safe = Judgement(correct=False)
 
-    def rules(config: Config, before: Any, after: Any) -> list[str]:
-        judged = APP.refine(config, query, safe, move, (before, after))
+    def step(after: Any, **values: Any) -> Step:
+        return Step(prompt="", **{"move": move, "executed": True, "state": after, **values})
+
+    def rules(config: Config, before: Any, after: Any, **values: Any) -> list[str]:
+        judged = APP.refine(config, query, safe, before, step(after, **values))
         return [finding.rule for finding in judged.findings]
 
     assert rules(paper, bad, bad) == ["repaired_nothing"] * changes
-    details = [one.detail for one in APP.refine(paper, query, safe, move, (bad, bad)).findings]
+    details = [one.detail for one in APP.refine(paper, query, safe, bad, step(bad)).findings]
     assert all(detail.startswith("Useless change: ") for detail in details)
+    # a command that cannot run changes nothing
+    assert rules(paper, bad, bad, executed=False) == []
+    assert rules(paper, bad, bad, output="bash: x: not found\n[exit status 127]") == []
     # repairing even one pair is safe; by default, this rule does not apply
     assert rules(paper, bad, good) == []
     assert rules(Route.config_type.parse({}), bad, bad) == []

@@ -952,7 +952,7 @@ def test_run_that_asks_for_more_than_exist_warns(tmp_path: Path) -> None:
     summary = results[-1]
     assert (summary["graded"], summary["distinct"]) == (30, 6)
     (warning,) = summary["warnings"]
-    assert re.search(r"too few different queries, 2 of 10 in \w+", warning)
+    assert re.search(r"label \S+ has only 2 different queries, but the run asks 10", warning)
     assert f"warning: {warning}" in notes
     few, _ = assess(Toy(), Scripted(open_all), tmp_path / "few", num_queries=2, max_iterations=1)
     assert "warnings" not in few[-1]
