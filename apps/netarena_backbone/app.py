@@ -268,6 +268,10 @@ class Backbone(NetworkApplication):
         case = case_of(query)
         return len(state.misfits(case.wanted, state.facts_of(case.world, state.read(state_))))
 
+    def count_left(self, query: Query, state_: State) -> int:
+        del query
+        return len(state.read(state_).leftover)
+
     def count_tested(self, query: Query) -> int:
         return len(case_of(query).wanted)
 

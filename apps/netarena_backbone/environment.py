@@ -41,7 +41,8 @@ class BackboneEnvironment(Networked):
         super().__init__(query)
         self._warm = warm
         self._emulator = config.emulator
-        self._traced = config.briefing is Briefing.TICKET
+        # judging: paper counts the parts of faults that are left
+        self._traced = config.briefing is Briefing.TICKET or config.judging == "paper"
 
     async def open(self) -> State:
         """Build the network with its faults in one pass and verify its state.

@@ -150,8 +150,13 @@ class _Tickets(Tickets):
         """
         states = [episode.initial_state, *(step.state for step in episode.steps)]
         last = [one for one in states if one is not None][-1:]
-        policies = [one.policy for one in query.faults_of(query_)]
-        return [line for one in last for line in state.leftover(_world(query_), policies, one)]
+        return [line for one in last for line in _leftover(query_, one)]
+
+
+def _leftover(query_: Query, state_: State) -> list[str]:
+    """Return a line for each fault that is left (``state.leftover``)."""
+    policies = [one.policy for one in query.faults_of(query_)]
+    return state.leftover(_world(query_), policies, state_)
 
 
 class _Tools(Tools):
@@ -283,6 +288,9 @@ class Kubernetes(Reactive):
 
     def count_wrong(self, query: Query, state_: State) -> int:
         return state.count_wrong(_world(query), state_)
+
+    def count_left(self, query: Query, state_: State) -> int:
+        return len(_leftover(query, state_))
 
     def count_tested(self, query: Query) -> int:
         """Return the number of tested pairs and of other intended connections."""

@@ -200,6 +200,10 @@ class Route(NetworkApplication):
     def count_wrong(self, query: Query, state_: State) -> int:
         return len(state.misfits(world_of(query), state_))
 
+    def count_left(self, query: Query, state_: State) -> int:
+        del query
+        return len(state.fields(state_).get("leftover", ()))
+
     def count_tested(self, query: Query) -> int:
         return len(world_of(query).endpoints) ** 2
 

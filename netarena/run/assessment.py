@@ -1047,8 +1047,8 @@ def warn_of_variety(variety: Variety) -> str:
     label, asked, different = scarce[0]
     more = f" ({len(scarce) - 1} more labels have too few)" if len(scarce) > 1 else ""
     return (
-        f"label {label} has only {different:,} different queries, but the run asks {asked:,}{more}: "
-        "intervals treat equal queries as one cluster; lower num_queries"
+        f"label {label} has only {different:,} different queries, but the run asks "
+        f"{asked:,}{more}: intervals treat equal queries as one cluster; lower num_queries"
     )
 
 

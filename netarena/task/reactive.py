@@ -114,6 +114,12 @@ class Reactive(Labelled):
     def count_wrong(self, query: Query, state: State) -> int:
         """Return the number of tested elements that are not as intended."""
 
+    def count_left(self, query: Query, state: State) -> int:
+        """Return the number of parts of faults that are left, including those that other faults
+        hide; only needed with ``judging: paper``."""
+        del query, state
+        return 0
+
     @abstractmethod
     def count_tested(self, query: Query) -> int:
         """Return the number of tested elements."""
@@ -144,12 +150,14 @@ class Reactive(Labelled):
             return judgement
         if not self.configures(step.move) or self.comes_to_nothing(step):
             return judgement
-        if self.count_wrong(query, step.state) < self.count_wrong(query, before):
-            return judgement
+        # the first repair of two faults that hide each other changes no tested element
+        for count in (self.count_wrong, self.count_left):
+            if count(query, step.state) < count(query, before):
+                return judgement
         finding = Finding(
             rule="repaired_nothing",
             element="the command",
-            detail=f"{USELESS}: a configuration command that repaired nothing that is tested.",
+            detail=f"{USELESS}: a configuration command that repaired nothing.",
         )
         return judgement.model_copy(update={"findings": (*judgement.findings, finding)})
 
@@ -161,8 +169,8 @@ class Reactive(Labelled):
         if cast("FaultConfig", config).judging != "paper":
             return parts
         rule = (
-            f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing that is "
-            "tested. Commands that are refused or cannot run do not count."
+            f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing. "
+            "Commands that are refused or cannot run do not count."
         )
         return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 

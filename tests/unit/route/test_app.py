@@ -207,6 +207,11 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     assert rules(paper, bad, bad) == ["repaired_nothing"] * changes
     details = [one.detail for one in APP.refine(paper, query, safe, bad, step(bad)).findings]
     assert all(detail.startswith("Useless change: ") for detail in details)
+    # the first repair of two faults that hide each other changes no pair
+    hidden = [["r0", "filter", "a"], ["r0", "filter", "b"]]
+    first, second = ({**bad, "leftover": hidden[place:]} for place in range(2))
+    assert rules(paper, first, second) == []
+    assert rules(paper, first, first) == ["repaired_nothing"] * changes
     # a command that cannot run changes nothing
     assert rules(paper, bad, bad, executed=False) == []
     assert rules(paper, bad, bad, output="bash: x: not found\n[exit status 127]") == []
