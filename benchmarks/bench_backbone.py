@@ -24,7 +24,7 @@ from netarena.report.markdown import table
 from netarena_backbone.app import Backbone
 
 #: Goals for the medians on two quiet processors, in s.
-GOALS = {"open": 6.0, "look": 1.5, "change": 4.0}
+GOALS = {"building": 6.0, "turn without a change": 1.5, "turn with a change": 4.0}
 
 
 async def timed(times: list[float], what: Awaitable[Any]) -> None:
@@ -45,13 +45,13 @@ async def measure(keys: dict[str, Any], seed: int, number: int) -> dict[str, lis
                 await environment.observe()
 
             try:
-                await timed(times["open"], environment.open())
-                await timed(times["look"], step(app.look(query)))
+                await timed(times["building"], environment.open())
+                await timed(times["turn without a change"], step(app.look(query)))
                 for reply in app.solve(query) if query.actions else ():
-                    await timed(times["change"], step(reply))
+                    await timed(times["turn with a change"], step(reply))
             finally:
                 await environment.close()
-            sys.stderr.write(f"{query.id}: {times['open'][-1]:.1f} s\n")
+            sys.stderr.write(f"{query.id}: {times['building'][-1]:.1f} s\n")
     return times
 
 

@@ -396,7 +396,13 @@ def tables(records: Sequence[Record]) -> Iterator[str]:
     )  # fmt: skip
     yield "Agents, requests with several changes:"
     yield from table(
-        ["agent", "solved", "safe", "solved safely if told the refusals", "and the latent faults"],
+        [
+            "agent",
+            "solved",
+            "safe",
+            "solved safely if it knew the refusals",
+            "and also the latent faults",
+        ],
         [
             [
                 agent,
@@ -464,7 +470,7 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
                 for when in ("afterwards", "in a contingency")
             ),
             *(
-                [f"afterwards wrong: {sort}",
+                [f"wrong after the changes: {'path' if sort == 'way' else sort}",
                  share(sum(sort in fault["sorts"] for fault in faults), len(faults))]
                 for sort in ("ping", "service", "way", "route", "adjacency", "session")
             ),
@@ -493,10 +499,10 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
     times = sorted(one["drawing"] for one in records)
     parts = sorted(one["parts"] for one in records)
     yield from table(
-        ["value", "mean", "median", "most"],
+        ["value", "mean", "median", "maximum"],
         [
             [name, f"{sum(some) / len(some):.1f}", some[len(some) // 2], some[-1]]
-            for name, some in (("processor time of a draw, s", times), ("parts", parts))
+            for name, some in (("processor time to generate a request, s", times), ("parts", parts))
         ],
     )
 

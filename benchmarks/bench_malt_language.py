@@ -125,7 +125,7 @@ def main() -> int:
     lines = [
         f"{options.queries:,} queries of seed {options.seed}, those that the audit draws:",
         "",
-        *table(("phrasing", "texts", "read to their own program alone", "not"), rows),
+        *table(("phrasing", "texts", "parsed as exactly their own program", "not"), rows),
     ]
     print("\n".join(lines), f"{time.monotonic() - begin:.0f} s", *bad[:20], sep="\n")
 
@@ -164,10 +164,10 @@ def main() -> int:
         ),
     ]
     guess_lines = [
-        f"The commonest answer of each label that asks a question ({options.queries:,} queries):",
+        f"The most common answer of each label that asks a question ({options.queries:,} queries):",
         "",
         *table(
-            ("label", "queries", "with the commonest answer"),
+            ("label", "queries", "with the most common answer"),
             [(label, number, f"{share:.1%}") for label, number, share in alike],
         ),
     ]

@@ -62,7 +62,9 @@ def main() -> int:
             rows.append((phrasing, len(found), len(found) - len(bad), len(bad)))
             faults += bad
     kinds = Counter(wrong for _, several in faults for wrong in several)
-    lines = table(("phrasing", "texts", "one reading", "another reading, or a blemish"), rows)
+    lines = table(
+        ("phrasing", "texts", "one meaning", "a second meaning or an ambiguous description"), rows
+    )
     print(*lines, f"{time.monotonic() - begin:.0f} s", *kinds.most_common(), sep="\n")
     print(*faults[:20], sep="\n")
     if options.markdown:

@@ -334,7 +334,7 @@ def main() -> None:
     head = (
         "kind",
         "tasks, with a plan",
-        "longest drawing",
+        "longest generation",
         "reference above its bound, at most",
         "greedy: correct, behind the reference",
         "first fit: correct",

@@ -4,7 +4,7 @@
         [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/evidence/route.md]
 
 Two agents send fixed texts that were written with knowledge of all fault methods: ``reset`` sends
-one text per machine, ``reset by the piece`` sends ten texts that each undo a part.
+one text per machine, ``gradual reset`` sends ten texts that each undo a part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netarena_route.app import Route
 from netarena_route.fault.table import PAPER_KINDS
 
 SCRIPTED = ("oracle", "heuristic", "blanket", "random", "hostile", "noop")
-RESETS = {"reset": False, "reset by the piece": True}
+RESETS = {"reset": False, "gradual reset": True}
 
 
 def reset(name: str) -> Fixed:

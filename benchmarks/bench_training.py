@@ -270,7 +270,10 @@ def main() -> int:
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     rows = [
-        "| door | world | steps/s and core | goal | steps/s | start, core | start | a session |",
+        (
+            "| interface | world | steps per CPU second | goal | steps per second "
+            "| CPU time to start | time to start | memory of a session |"
+        ),
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     load = os.getloadavg()[0]

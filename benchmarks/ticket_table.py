@@ -21,8 +21,8 @@ from netarena.report.markdown import table
 from netarena.run.journal import read_episodes
 
 HEADINGS = (
-    "faults", "tickets", "solved safely", "correct", "turns", "false claims", "no claim",
-    "causes: recall", "precision", "invalid",
+    "faults", "tickets", "solved safely", "correct", "turns", "false declarations",
+    "no declaration", "causes: recall", "precision", "invalid",
 )  # fmt: skip
 
 

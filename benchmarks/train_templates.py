@@ -315,15 +315,15 @@ def main() -> int:
         )
         print(rows[-1], flush=True)
 
-    score("at random", Chance(names, random.Random(options.seed)))
-    score("learner, at first", learner)
+    score("random choice", Chance(names, random.Random(options.seed)))
+    score("learner, before training", learner)
     start = time.monotonic()
     solved, ended = play(
         learning, task, learner, options.seed,
         hope=HOPE, episodes=options.episodes, until=start + 60 * options.minutes,
     )  # fmt: skip
     learnt_s = time.monotonic() - start
-    score("learner, at last", learner)
+    score("learner, after training", learner)
     loads = sorted((load, os.getloadavg()[0]))
     about = (
         f"`python benchmarks/train_templates.py {options.application}`: {len(names)} templates, "

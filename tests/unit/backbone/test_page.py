@@ -53,7 +53,7 @@ def test_fault_page_lists_every_method() -> None:
     assert text == _page_with()
     first, new = (sum(map(len, table.values())) for table in _TABLES.values())
     kinds = len({*KINDS, *LASTING})
-    assert f"{first + new} methods of {kinds} kinds, {new} of them only in contingencies" in text
+    assert f"{first + new} fault methods of {kinds} kinds. {new} methods occur only in" in text
     lasting = sum(map(len, LASTING.values()))
     assert f"{lasting} methods, {new} of them new" in text
     use = (_PAGE.parents[1] / "backbone.md").read_text(encoding="utf-8")

@@ -25,6 +25,36 @@ _SPOKEN = {
     "ip": "ADDRESS",
     "wide": "WIDE",
 }
+#: patterns in descriptions and their plainer form on the page. The descriptions themselves are part
+#: of the queries, so a change would change the queries' digests.
+_PLAINER = {
+    r"sends what is for (\w+), its neighbour, to": r"sends packets for \1, in its own subnet, to",
+    r"sends what is for (\w+) out by": r"sends packets for \1 through",
+    r"sends what is for": "sends packets for",
+    r"has (\w+) for its gateway, which nobody has": r"uses the unused address \1 as its gateway",
+    r"(\w+), which nobody has": r"the unused address \1",
+    r"what it should forward": "forwarded packets",
+    r"what is longer": "packets longer",
+    r"(drops|loses) all that it sends": r"\1 all packets that it sends",
+    r"delays all that it sends by 10 s on (\w+)": r"delays all packets that it sends on \1 by 10 s",
+    r"prohibits all that is not for itself": "prohibits all packets for other machines",
+    r"all traffic of its own": "all of its own traffic",
+    r"ICMP of its own": "its own ICMP packets",
+    r"the address HOST of HOST": "HOST, the address of another machine,",
+    r"HOST, the address of HOST": "HOST, the address of another machine",
+    r"filters by reverse path": "checks the reverse path",
+    r"has lost": "lacks",
+    r"speak ARP": "use ARP",
+    r"neighbour entry": "ARP entry",
+    r"nothing that comes in by": "no packets that arrive on",
+    r"what comes in by": "packets that arrive on",
+    r"what is untracked": "untracked packets",
+    r"takes all other subnets for its own": "treats all other subnets as on-link",
+    r"takes HOST, of another subnet, for its own": "treats HOST of another subnet as on-link",
+    r"a blackhole for a default route": "a blackhole default route",
+    r"which has prohibit HOST": "which prohibits HOST",
+    r"sends with a TTL of 1, which ends": "sends packets with a TTL of 1, which expire",
+}
 
 
 def _spell(template: str) -> str:
@@ -39,6 +69,8 @@ def _speak(match: re.Match[str]) -> str:
 
 def _row(kind: str, method: Method) -> str:
     words = _spell(method.words.replace("{machine}", _WHERE[method.scope]))
+    for pattern, plainer in _PLAINER.items():
+        words = re.sub(pattern, plainer, words)
     return f"| `{kind}` | `{method.name}` | {words} | `{_spell(method.inject)}` |"
 
 
