@@ -11,8 +11,9 @@ the agent's sandbox (``reader``), and closes the network. These readings are not
 - kernel state that all machines share, and state that the sandbox creates for each command.
 
 All other readings are traces. The kinds and number of a machine's entries are a symptom or a form,
-so traces are compared only among machines that have the same kinds of entries (``_kind``). Forms
-are computed for hosts with a setting: a lock (an intended restriction) or a fault. A form contains
+so traces are compared only among machines that have the same kinds of entries (``_kind``). Whether
+a host has a setting is a form too, so hosts with and without a setting are not compared. Forms are
+computed for hosts with a setting: a lock (an intended restriction) or a fault. A form contains
 the shapes of entries, without names, addresses and numbers. Forms of a backbone are computed for
 all machines from their configurations (``backbone.form``) and compared among all machines of a
 role.
@@ -48,6 +49,8 @@ from netarena.sdk import (
 
 #: Number of timed observations after the first observation.
 OBSERVATIONS = 2
+#: Role of hosts with a setting.
+_SET = "with a setting"
 #: Maximum length of a shape in the name of a feature.
 SHAPE_CHARS = 80
 
@@ -151,7 +154,10 @@ def examine(
     traces: dict[str, dict[str, float]] = {}
     echoes, rounds = _echoes(scene, readings, state)
     found = {name: dict(_traces(readings[name])) | echoes.get(name, {}) for name in scene.roles}
-    kinds = {name: _kind(role, found[name]) for name, role in scene.roles.items()}
+    kinds = {
+        name: _kind(f"{role} {_SET}" if name in scene.shaped else role, found[name])
+        for name, role in scene.roles.items()
+    }
     for kind in sorted(set(kinds.values())):
         traces |= relative({name: found[name] for name in found if kinds[name] == kind})
     unreplied = _unreplied(readings)
@@ -183,7 +189,7 @@ def examine(
                 if name in scene.roles
             ),
             *(
-                Candidate(name=name, target=name in scene.faulty, role="with a setting", form=form)
+                Candidate(name=name, target=name in scene.faulty, role=_SET, form=form)
                 for name, form in forms.items()
             ),
         ),
