@@ -827,7 +827,7 @@ def test_agent_cmd_leaves_no_agent_process_behind(fake, number, status):
         ("no-such-program {port}", "ended with status 1: no-such-program: No such file"),
         ("true", "--agent-cmd: must contain {port} in place of the agent's port"),
         ("'", "--agent-cmd: cannot be read as a command"),
-        (" ", "--agent-cmd: must be a command"),
+        (" ", "--agent-cmd: must not be empty"),
     ],
 )
 def test_agent_cmd_that_cannot_start_is_reported_in_one_line(fake, capsys, command, words):
