@@ -153,7 +153,7 @@ def take_sample(app: Application, config: Config) -> Sample:
         try:
             run_until_stopped(play)
         except AssessmentFailed as error:
-            why = f"no query of the sample could be played on this machine: {error}"
+            why = f"no query of the sample could be run on this machine: {error}"
             raise ConfigError("--estimate", why) from None
         (stored,) = read_run(folder)
         episodes = [one for one in stored.episodes() if one.outcome is not Outcome.INVALID]
@@ -277,11 +277,11 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         show_table(
             ("agent", "model", "prompts", "queries", "turns", "calls", "tokens in", "out", "USD"),
             [_row(row) for row in told["agents"]],
-            title=f"{told['application']}: estimate; no agent was asked",
+            title=f"{told['application']}: estimate, made without the agent",
         )
         sample = told["sample"]
         click.echo(
-            f"Harness: about {duration(told['harness_s'])} without the agents' replies, measured "
+            f"Time without the agents' replies: about {duration(told['harness_s'])}, measured "
             f"with {sample['episodes']} episodes in {sample['wall_s']:.1f} s on this machine. "
             f"Disk: about {_size(told['disk_bytes'])}."
         )
@@ -291,7 +291,9 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
     unknown = sum(cost is None for cost in costs)
     rest = f", and {unknown} agents whose price is unknown (set it with --price)" if unknown else ""
     hours = sum(told["harness_s"] for told in estimates)
-    click.echo(f"All: about {known:,.2f} USD{rest}; harness {duration(hours)}.")
+    click.echo(
+        f"Total: about {known:,.2f} USD{rest}; {duration(hours)} without the agents' replies."
+    )
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -312,12 +314,15 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _assumptions(told: Mapping[str, Any]) -> str:
     if told["earlier"]:
-        return f"Turns, and output tokens of its prompt_type: means of {told['earlier']}."
+        return (
+            "Turns, and output tokens with the same prompt_type: means of the run in "
+            f"{told['earlier']}."
+        )
     words = ", ".join(f"{style} +{tokens}" for style, tokens in REASONING.items())
     return (
-        f"Assumed: {100 * SOLVED:.0f} % of queries are solved, in {100 * SOLVED_TURNS:.0f} % of "
-        "the turns, and unsolved queries take all turns; a reply has as many output tokens as in "
-        "the sample "
+        f"Assumptions: {100 * SOLVED:.0f} % of queries are solved, each in "
+        f"{100 * SOLVED_TURNS:.0f} % of its turn limit; unsolved queries take all turns; a reply "
+        "has as many output tokens as the replies of the sample, plus tokens for reasoning "
         f"({words}). {ABOUT} marks counts made with a tokenizer other than the model's."
     )
 

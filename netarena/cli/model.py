@@ -124,7 +124,7 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
         why = f"the price of {model.name} is unknown" if model.name else model.unknown
         raise ConfigError(
             "--max-cost",
-            f"needs the price of {role}'s model, but {why}: state it in USD per million tokens "
+            f"needs the price of {role}'s model, but {why}: give it in USD per million tokens "
             f"with --price {role}=IN,OUT",
         )
     return price

@@ -45,7 +45,7 @@ Examples:
     help="Folder to write; it must not exist.  [default: netarena-NAME]",
 )
 def command(*, name: str, kind: str, out: Path | None) -> None:
-    """Write an application called NAME, with its contract test, to start from.
+    """Write the skeleton of an application called NAME, with its contract test.
 
     The skeleton is complete: its test passes, and every command of netarena works with it.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,12 +30,21 @@ class NameChoice(click.Choice[str]):
 
 def config_options(command: F) -> F:
     """Add the options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
+    return _config_options(command, "Number of queries per label or error type.")
+
+
+def audit_options(default: int) -> Callable[[F], F]:
+    """Return the options of ``config_options``, where ``--num-queries`` is the total number."""
+    return partial(_config_options, number=f"Total number of queries.  [default: {default}]")
+
+
+def _config_options(command: F, number: str) -> F:
     options = (
         click.option(
             "--num-queries",
             type=click.IntRange(1),
             metavar="N",
-            help="Number of queries per label or error type; in audit, the total number.",
+            help=number,
         ),
         click.option(
             "--seed",

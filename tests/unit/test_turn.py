@@ -132,7 +132,7 @@ def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
         (["--agent-exec", ""], "must not be empty"),
         (
             ["--agent-exec", "cat", "--agent", "oracle"],
-            "cannot be combined with --agent, --agent-cmd or --agent-exec",
+            "cannot be combined with --agent, --agent-cmd or --over-a2a",
         ),
     ],
 )

@@ -286,7 +286,7 @@ def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, caps
     (row,) = json.loads(capsys.readouterr().out)["overall"]
     assert (row["id"], row["queries"]) == ("me", 2)
     assert main(["leaderboard", *files]) == 0
-    assert "all roles: by the mean of solved safely" in capsys.readouterr().out
+    assert "all roles: ranked by the mean of the rates solved safely" in capsys.readouterr().out
 
 
 def test_agent_known_only_by_id_needs_an_image(tmp_path):

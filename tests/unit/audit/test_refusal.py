@@ -119,7 +119,9 @@ def test_declaration_uses_up_one_turn_of_the_solution() -> None:
     for application in (Orders(), Declared()):
         assert not run(application, max_iterations=3).flaws
     found = run(Orders(), max_iterations=2)
-    assert {flaw.detail for flaw in found.flaws} == {"the solution takes 3 turns; the limit is 2"}
+    assert {flaw.detail for flaw in found.flaws} == {
+        "the reference solution takes 3 turns; the limit is 2"
+    }
     assert len(found.flaws) == 2
 
 
