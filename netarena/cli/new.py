@@ -35,8 +35,8 @@ Examples:
     type=click.Choice(["reactive", "constructive"]),
     default="reactive",
     show_default=True,
-    help="reactive: faults that shell commands repair turn by turn, also as tickets. "
-    "constructive: one reply that is judged as a whole.",
+    help="reactive: the agent repairs faults with shell commands, turn by turn, also as tickets. "
+    "constructive: the agent sends one reply, which is judged as a whole.",
 )
 @click.option(
     "--out",

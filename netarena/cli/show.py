@@ -25,7 +25,7 @@ SHOWN = 40
 #: Maximum number of characters of one line.
 WIDTH = 400
 #: Word -> its colour. The colours add no information.
-_STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
+_STYLES = {"repaired": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
 @click.command("show")
