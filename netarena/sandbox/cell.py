@@ -120,7 +120,7 @@ class Cell(Forking):
         self._home: OwnFolder | None = None
         super().__init__(
             Forker(
-                "no commands",
+                "commands cannot be run",
                 lambda control: program(_MODULE, control, walls or ""),
                 start_s=_START_S,
                 stop_s=_STOP_S,

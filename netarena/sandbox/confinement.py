@@ -212,7 +212,7 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
         return confinement.run()
     except (Unprotected, OSError) as error:
         began = confinement.began
-        what = "a confined command" if began else "no confinement"
+        what = "a command in the sandbox failed" if began else "the sandbox cannot be set up"
         raise EnvironmentFailed(f"{what}: {error}", proven_ours=not began) from None
     finally:
         _libc.setfsuid(os.geteuid())

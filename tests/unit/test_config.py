@@ -111,7 +111,9 @@ def test_seed_may_be_given_as_text_to_avoid_rounding():
 
 @pytest.mark.parametrize("text", [7, "", "-7", "0x7", "\uff17", "1_0", "9" * 21, ["7"]])
 def test_seed_text_with_other_characters_than_digits_is_refused(text):
-    with pytest.raises(ConfigError, match=r"^config\.seed_text: must be the digits of a seed"):
+    with pytest.raises(
+        ConfigError, match=r"^config\.seed_text: must be a string with the digits of a seed"
+    ):
         Config.parse({"seed_text": text})
 
 
