@@ -118,7 +118,9 @@ def test_seed_text_with_other_characters_than_digits_is_refused(text):
 
 
 def test_seed_that_differs_from_its_text_is_refused():
-    with pytest.raises(ConfigError, match=r"^config\.seed_text: 8 and the seed 7 differ"):
+    with pytest.raises(
+        ConfigError, match=r"^config\.seed_text: 8 differs from config\.seed, which is 7"
+    ):
         Config.parse({"seed": 7, "seed_text": "8"})
 
 

@@ -302,8 +302,8 @@ def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatc
     assert main(arguments) == status
     out, err = capsys.readouterr()
     assert "lamp 1, seed 1: 2 queries and 7 not checked, 1 invalid" in out
-    assert "(two): unsolved: after the whole solution: lamp 2 off\n" in err
-    assert "after the whole solution" in out
+    assert "(two): unsolved: the reference solution does not solve it: lamp 2 off\n" in err
+    assert "the reference solution does not solve it" in out
     assert err.splitlines()[-1] == "netarena: stopped"
     assert main([*arguments, "--json"]) == status
     told = json.loads(capsys.readouterr().out)

@@ -286,7 +286,7 @@ def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) 
     way = Way(kills="executed", marker=str(tmp_path / "marker"), turns=8)
     _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
     assert [one.outcome for one in there.values()] == [Outcome.SOLVED] * 12
-    assert "the node node-0 is gone" in str([one.evidence for one in there.values()])
+    assert "the node node-0 has left the cluster" in str([one.evidence for one in there.values()])
 
 
 def test_resumed_run_knows_that_an_agent_answered_before_its_workers_died(tmp_path: Path) -> None:
