@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +34,11 @@ def config_options(command: F) -> F:
 
 def audit_options(default: int) -> Callable[[F], F]:
     """Return the options of ``config_options``, where ``--num-queries`` is the total number."""
-    return partial(_config_options, number=f"Total number of queries.  [default: {default}]")
+
+    def add(command: F) -> F:
+        return _config_options(command, f"Total number of queries.  [default: {default}]")
+
+    return add
 
 
 def _config_options(command: F, number: str) -> F:
