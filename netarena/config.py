@@ -138,10 +138,12 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
         return told
     where = f"config.{SEED_TEXT}"
     if not isinstance(text, str) or not _DIGITS.fullmatch(text):
-        raise ConfigError(where, f"must be the digits of a seed as text, not {_short(text)}")
+        raise ConfigError(where, f"must be a string with the digits of a seed, not {_short(text)}")
     number = told.get("seed")
     if isinstance(number, int | float) and float(number) != float(text):
-        raise ConfigError(where, f"{text} and the seed {number} differ: omit one")
+        raise ConfigError(
+            where, f"{text} differs from config.seed, which is {number}: omit one of them"
+        )
     return told | {"seed": int(text)}
 
 

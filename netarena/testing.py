@@ -138,7 +138,9 @@ class Watched(Environment):
         before = await self.inner.observe()
         execution = await self.inner.execute(move)
         if not execution.executed:
-            assert await self.inner.observe() == before, "not executed, and yet it changed"
+            assert await self.inner.observe() == before, (
+                "a move that was not executed changed the state"
+            )
         return execution
 
     async def observe(self) -> State:
@@ -273,7 +275,7 @@ class ApplicationContract:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(run(Path(folder)))
             past = read_journal(Path(folder) / JOURNAL_NAME, slim=False)
-        assert len(past.episodes) == len(chosen), "some queries were not played to their end"
+        assert len(past.episodes) == len(chosen), "some queries have no verdict"
         return list(past.episodes.values())
 
     def played(self, reply: Callable[[Application, Query, int], str], **more: Any) -> list[Episode]:
@@ -333,10 +335,12 @@ class ApplicationContract:
     def test_a_query_depends_on_its_index_alone(self) -> None:
         application, config, queries = self.load()
         found = [query.index for query in queries]
-        assert found == list(range(len(queries))), f"indices do not count from 0: {found[:20]}"
+        assert found == list(range(len(queries))), f"indices must count from 0: {found[:20]}"
         for query in queries:
             wanted = application.query_id(config, self.seed, query.index)
-            assert query.id == wanted, f"the id of a query is {query.id}, not query_id: {wanted}"
+            assert query.id == wanted, (
+                f"the id of a query is {query.id}, but query_id returns {wanted}"
+            )
 
     def test_a_query_is_drawn_from_its_own_generator_alone(self) -> None:
         application, config, queries = self.load()
@@ -378,10 +382,10 @@ class ApplicationContract:
             drawn = list(islice(application.generate(other, self.seed), len(queries)))
             common = min(number, config.num_queries) * len(labels)
             assert drawn[:common] == queries[:common], (
-                f"with num_queries {number} the first {common} queries are others"
+                f"with num_queries {number}, the first {common} queries must stay the same"
             )
             assert len(drawn) == min(number * len(labels), len(queries)), (
-                f"with num_queries {number} there are {len(drawn)} queries"
+                f"with num_queries {number}, generate draws {len(drawn)} queries"
             )
 
     def test_every_query_says_something_and_has_a_level(self) -> None:
@@ -389,11 +393,15 @@ class ApplicationContract:
         for query in queries:
             levels = application.config_type.LEVELS
             assert query.text.strip(), f"query {query.id} has no text"
-            assert query.actions, f"query {query.id} has no actions: nothing is wrong or wanted"
+            assert query.actions, f"query {query.id} has no actions, so it has no fault or request"
             assert query.level in levels, f"the level {query.level!r} is not one of {levels}"
             for action in query.actions:
-                assert application.describe(action).strip(), f"describe says nothing of {action}"
-        assert "actions" in application.hidden, "hidden must contain actions, which tell the answer"
+                assert application.describe(action).strip(), (
+                    f"describe returns no text for {action}"
+                )
+        assert "actions" in application.hidden, (
+            "hidden must contain actions, which reveal the solution"
+        )
 
     def test_records_survive_a_json_round_trip(self) -> None:
         _, _, queries = self.load()
@@ -467,24 +475,26 @@ class ApplicationContract:
     def test_doing_nothing_solves_nothing(self) -> None:
         for episode in self.played(_decline):
             assert episode.outcome is Outcome.AGENT_FAILED, (
-                f"{episode.query_id} ends as {episode.outcome} though every reply was unusable: "
+                f"{episode.query_id} ends as {episode.outcome}, although every reply was unusable: "
                 f"{episode.detail}"
             )
-            assert not episode.correct, f"{episode.query_id} is correct without a move"
-            assert not episode.safe, f"{episode.query_id} is safe without a move"
+            assert not episode.correct, f"{episode.query_id} is judged correct without a move"
+            assert not episode.safe, f"{episode.query_id} is judged safe without a move"
 
         async def judge_start(application: Application, query: Query, environment: Any) -> bool:
             state = await environment.observe()
             return application.judge(query, state, state, state).correct
 
-        assert not any(self.inspect(judge_start)), "judge calls an initial state correct"
+        assert not any(self.inspect(judge_start)), "judge returns correct for an initial state"
 
     def test_garbage_is_only_ever_refused(self) -> None:
         application, _, _ = self.load()
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
         noise = ["".join(map(chr, rng.choices(range(32, 1000), k=200))) for _ in range(200)]
         for reply in [*GARBAGE, *noise]:
-            assert _refusal(application, reply).strip(), f"no reason to refuse {reply[:60]!r}"
+            assert _refusal(application, reply).strip(), (
+                f"ReplyRefused for {reply[:60]!r} has no message"
+            )
 
     def test_a_refused_reply_leaves_the_state_unchanged(self) -> None:
         watched: dict[str, Watched] = {}
@@ -504,7 +514,9 @@ class ApplicationContract:
             first = await environment.observe()
             return all([await environment.observe() == first for _ in range(3)])
 
-        assert all(self.inspect(look)), "observe returns another state though nothing happened"
+        assert all(self.inspect(look)), (
+            "observe must return the same state as long as nothing changes it"
+        )
 
     def test_prompts_and_records_tell_nothing_hidden(self) -> None:
         application, _, queries = self.load()
@@ -543,9 +555,11 @@ class ApplicationContract:
             _assert_solved(episode)
             assert episode.claim_right is True, f"the declaration of {episode.query_id} is wrong"
             if by_id[episode.query_id].actions:
-                assert episode.localised is not None, f"{episode.query_id}: no causes were read"
+                assert episode.localised is not None, (
+                    f"tickets.declaration reads no causes in {episode.query_id}"
+                )
                 assert episode.localised.cause == Fit(recall=1.0, precision=1.0), (
-                    f"tickets.causes of {episode.query_id} do not match what was declared: "
+                    f"tickets.causes of {episode.query_id} differ from the declared causes: "
                     f"{episode.localised.cause}"
                 )
 
@@ -562,9 +576,13 @@ class ApplicationContract:
     def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(()), **self.ticketed()):
-            assert episode.claimed, f"{episode.query_id}: tickets.declaration reads no declaration"
-            assert len(episode.steps) == 1, "an episode goes on after a declaration"
-            assert not episode.safe, f"{episode.query_id}: declaring at once counts as safe"
+            assert episode.claimed, (
+                f"tickets.declaration reads no declaration in {episode.query_id}"
+            )
+            assert len(episode.steps) == 1, "an episode continues after a declaration"
+            assert not episode.safe, (
+                f"a declaration in the first turn of {episode.query_id} is judged safe"
+            )
 
     def test_a_repair_that_waits_for_another_is_not_safe_before_it(self) -> None:
         application, by_id = self.load_ticket()
@@ -577,7 +595,7 @@ class ApplicationContract:
 
         for episode in self.play(reply, **self.ticketed()):
             assert not (hasty[episode.query_id] and episode.safe), (
-                f"a hasty order of repairs of {episode.query_id} is judged safe"
+                f"an order of repairs that hasty returns for {episode.query_id} is judged safe"
             )
 
     def test_a_declaration_is_read_as_it_was_made(self) -> None:
@@ -587,7 +605,7 @@ class ApplicationContract:
             causes = tickets.causes(query)
             refused, reply = tickets.refusals(query), tickets.reference(query)
             claim = tickets.declaration(application.parse(reply))
-            assert claim is not None, f"declaration reads nothing in {reply!r}"
+            assert claim is not None, f"tickets.declaration reads no declaration in {reply!r}"
             assert set(claim.causes or ()) == set(causes), (
                 f"{reply!r} is read as {claim.causes}, not as {causes}"
             )
@@ -596,10 +614,10 @@ class ApplicationContract:
             )
             requested = tickets.requested(query)
             assert all(1 <= one.change <= requested for one in refused), (
-                f"{query.id} requests {requested} changes, but its refusals are {refused}"
+                f"{query.id} requests {requested} changes, but tickets.refusals returns {refused}"
             )
             assert not tickets.unsettled(query, claim), (
-                f"{query.id} is unsettled after its own reference: {reply!r}"
+                f"tickets.unsettled rejects the reference declaration of {query.id}: {reply!r}"
             )
 
     def test_only_the_right_refusals_solve_a_ticket(self) -> None:
@@ -620,12 +638,14 @@ class ApplicationContract:
                     f"changes of {query.id}: {[*said]}; the right ones are {[*right]}"
                 )
             assert bool(tickets.unsettled(query, None)) is bool(right), (
-                f"{query.id} needs a declaration if and only if a change must be refused"
+                f"tickets.unsettled must reject a missing declaration of {query.id} if and only if "
+                "a change must be refused"
             )
         for episode in self.play(_solve_and_declare_causes, **self.ticketed()):
             needed = bool(tickets.refusals(by_id[episode.query_id]))
             assert episode.correct is not needed, (
-                f"{episode.query_id} ends as {episode.outcome} without refused changes"
+                f"{episode.query_id} ends as {episode.outcome} after a declaration that refuses no "
+                "change"
             )
 
     def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
@@ -650,7 +670,9 @@ class ApplicationContract:
         rules: defaultdict[str, set[float]] = defaultdict(set)
         for one in evidence:
             targets = {each.name for each in one.candidates if each.target}
-            assert targets or not one.wrong, f"{one.id} is wrong, but its evidence has no target"
+            assert targets or not one.wrong, (
+                f"{one.id} has a fault, but no candidate of its evidence is a target"
+            )
             for name, value in one.trace.items():
                 if name.startswith(RULE) and name not in self.residues:
                     rules[name].add(value)
@@ -659,13 +681,13 @@ class ApplicationContract:
                     if name.startswith(RULE) and name.partition("~")[0] not in self.residues:
                         rules[f"{one.id}: {name} of a {each.role or 'candidate'}"].add(value)
         telling = {name: sorted(seen) for name, seen in rules.items() if len(seen) > 1}
-        assert not telling, f"rules that tell candidates or tickets apart: {telling}"
+        assert not telling, f"rules that distinguish candidates or tickets: {telling}"
 
     def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(())):
             assert all(step.refused == NOT_HERE for step in episode.steps), (
-                f"{episode.query_id} is no ticket, and a declaration was not refused: "
+                f"{episode.query_id} is not a ticket, so each declaration must be refused: "
                 f"{[step.refused for step in episode.steps]}"
             )
 
@@ -694,7 +716,7 @@ class ApplicationContract:
                 self._use()
                 after = belongings(mark)
                 left = {kind: after[kind] for kind in after if after[kind] != before[kind]}
-                assert not left, f"worlds leave something behind: {left}, before: " + str(
+                assert not left, f"worlds leave resources behind: {left}; before: " + str(
                     {kind: before[kind] for kind in left}
                 )
             finally:
@@ -775,7 +797,7 @@ def _assert_solved(episode: Episode) -> None:
 def _first_difference(here: list[Any], there: list[Any]) -> str:
     for one, other in zip(here, there, strict=False):
         if one != other:
-            return f"first: {one} and {other}"
+            return f"the first difference: {one} and {other}"
     return f"{len(here)} and {len(there)} queries"
 
 
@@ -798,10 +820,10 @@ def _assert_drawn(application: Application, query: Query, episode: Episode) -> N
         for pictures in drawn
     ]
     assert not any(mark.wrong for mark in marks[-1]), (
-        f"a picture of the solved {query.id} shows something wrong"
+        f"a picture of the solved query {query.id} shows a wrong mark"
     )
     assert not marks[0] or any(mark.wrong for mark in marks[0]), (
-        f"a picture of the initial state of {query.id} shows nothing wrong"
+        f"a picture of the initial state of {query.id} shows no wrong mark"
     )
 
 

@@ -46,13 +46,20 @@ def guard(endpoint: Endpoint) -> Endpoint:
             # an escape sequence may be a lone surrogate, which UTF-8 cannot encode
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
-            what = "must be Unicode" if isinstance(error, UnicodeEncodeError) else error
+            what = (
+                "must not contain lone surrogates"
+                if isinstance(error, UnicodeEncodeError)
+                else error
+            )
             return _refuse(None, PARSE_ERROR, f"the request {what}")
         version = request.headers.get("a2a-version") or "0.3"
         if isinstance(call, dict) and not version.lstrip("v").startswith("0"):
             method, number = call.get("method"), call.get("id")
             if isinstance(method, str) and method in _METHODS_03:
-                said = f"Method not found: {method} is of A2A 0.3, the request of {version[:20]}"
+                said = (
+                    f"Method not found: {method} belongs to A2A 0.3, "
+                    f"but the request uses {version[:20]}"
+                )
                 known = number if isinstance(number, str | int) else None
                 return _refuse(known, METHOD_NOT_FOUND, said)
         return await endpoint(request)

@@ -335,7 +335,9 @@ class A2AAgent:
         connect = cast("Callable[[str, bool], Client]", self._connect)
         reply = await _exchange(connect(url, False), message)
         if self._streaming:
-            log.warning("agent %s: its card declares streaming, but it does not stream", self._name)
+            log.warning(
+                "agent %s does not stream, although its card declares streaming", self._name
+            )
             self._streaming = False
             self._clients = {each: connect(each, False) for each in self._clients}
         return reply
@@ -357,8 +359,8 @@ class A2AAgent:
             self._urls = (url,)
         else:
             log.warning(
-                "agent %s: %s does not accept messages; the path in its card, %s, answered and "
-                "may belong to another agent",
+                "agent %s: %s does not accept messages; messages go to the path in its card, %s, "
+                "which may belong to another agent",
                 self._name,
                 _without_query(self._url),
                 _without_query(url),
@@ -535,7 +537,7 @@ def _unavailable(error: Exception) -> Unavailable:
         reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
         raise AgentFailed(reason, f"the agent answered with an error: {_short(error)}") from error
     # the SDK's parsers raise pydantic, protobuf, KeyError, TypeError and RecursionError
-    log.debug("not the protocol", exc_info=error)
+    log.debug("the answer does not follow the protocol", exc_info=error)
     raise AgentFailed(
         FailureReason.MALFORMED, f"the answer is not valid A2A: {_short(error)}"
     ) from error
@@ -583,7 +585,7 @@ async def _follow(client: Client, collector: _Collector) -> None:
         except (A2AError, StatusRefused) as error:
             if collector.has_message or collector.artifact_text():
                 return
-            told = "the stream ended before the task, and the task cannot be fetched"
+            told = "the stream ended before the task ended, and the task cannot be fetched"
             detail = f"{told}: {_short(error)}"
             raise AgentFailed(FailureReason.ENDPOINT, detail) from error
         if collector.take(StreamResponse(task=task)):
@@ -599,7 +601,7 @@ async def _look_back(client: Client, collector: _Collector) -> None:
     try:
         task = await client.get_task(GetTaskRequest(id=collector.task_id))
     except Exception as error:  # an agent need not store tasks; the reply then remains empty
-        log.debug("a task that ended without a word cannot be had", exc_info=error)
+        log.debug("cannot fetch a task that ended without text", exc_info=error)
         return
     collector.take(StreamResponse(task=task))
 
@@ -756,7 +758,7 @@ class _Collector:
         if not self.has_message and self.state in _ENDED and self.state not in _ANSWERED:
             name = TaskState.Name(cast("Any", self.state)).removeprefix("TASK_STATE_").lower()
             why = _clean(self.status.text or self.status.thoughts, 300)
-            detail = f"the agent's task ended {name}: {why}".rstrip(": ")
+            detail = f"the agent's task ended with state {name}: {why}".rstrip(": ")
             raise AgentFailed(FailureReason.TASK_FAILED, detail)
         text = self.text()
         if not text:
@@ -891,5 +893,5 @@ def _clean(text: str, limit: int) -> str:
 def _short(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         # the error's own text lists every error of a hostile reply
-        return f"{error.error_count()} errors in a {_clean(error.title, 100)}"
+        return f"{_clean(error.title, 100)} is invalid ({error.error_count()} errors)"
     return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

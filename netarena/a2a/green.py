@@ -144,7 +144,7 @@ class _Task:
         except (A2AError, httpx.HTTPError) as error:
             if not task_id:
                 raise AssessmentFailed(f"the green agent rejected the request: {error}") from None
-            self._heard(f"the connection broke ({error}); looking for the task", {})
+            self._heard(f"the connection broke ({error}); polling the task instead", {})
         return task_id
 
     async def _wait_for_end(self, task_id: str) -> Task:

@@ -325,7 +325,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         if self.head is not None:
             self.head += len(data)
             if self.head > MAX_HEAD:
-                detail = f"the reply's head has more than {MAX_HEAD:,} bytes"
+                detail = f"the headers of the reply have more than {MAX_HEAD:,} bytes"
                 raise AgentFailed(FailureReason.TOO_LARGE, detail)
         return data
 

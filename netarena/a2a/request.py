@@ -57,7 +57,7 @@ class EvalRequest:
             data = parse_document(text.encode("utf-8", "surrogatepass"))
         except ValueError as error:
             raise ConfigError(
-                "request", f"must be one text with a JSON object; the given text {error}"
+                "request", f"must be a message whose text is a JSON object; the text {error}"
             ) from None
         if not isinstance(data, dict):
             raise ConfigError(
@@ -183,7 +183,9 @@ class Place:
         if path == self.root:
             raise ConfigError("config.output_dir", "must name a folder")
         if taken := {*RESERVED_NAMES, LOCK_NAME}.intersection(path.relative_to(self.root).parts):
-            raise ConfigError("config.output_dir", f"must not contain {min(taken)}")
+            raise ConfigError(
+                "config.output_dir", f"must not contain the reserved name {min(taken)}"
+            )
         return path
 
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
@@ -219,7 +221,7 @@ def _below(base: Path, value: str, field: str) -> Path:
         path = path / name
         try:
             if path.is_symlink():
-                raise ConfigError(field, f"must not lead through a symbolic link ({name})")
+                raise ConfigError(field, f"must not contain a symbolic link ({name})")
         except OSError as error:
             raise ConfigError(field, f"is not a usable path: {error.strerror}") from None
     return path

@@ -200,7 +200,7 @@ def read_series(path: Path) -> dict[str, Scenario]:
         or not 1 <= len(names) <= MOST_SCENARIOS
         or not all(isinstance(name, str) and name for name in names)
     ):
-        raise ConfigError("scenarios", f"must be a list of 1 to {MOST_SCENARIOS} paths of files")
+        raise ConfigError("scenarios", f"must be a list of 1 to {MOST_SCENARIOS} file paths")
     if more := sorted(data.keys() & {"green_agent", "participants", "config"}):
         raise ConfigError(
             "scenarios", f"must be the only key: move {more[0]} into the files that it names"
@@ -224,7 +224,7 @@ def _name_apart(files: list[Path]) -> list[str]:
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):
             return names
-    raise ConfigError("scenarios", "must name files whose names differ in more than their endings")
+    raise ConfigError("scenarios", "must name files whose names differ without their extensions")
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -356,7 +356,9 @@ def _role(party: Any, number: int) -> str:
         raise ConfigError(where, "must be a table")
     role = party.get("role", party.get("name"))
     if not isinstance(role, str) or not ROLE.fullmatch(role):
-        raise ConfigError(f"{where}.role", f"(or name) must be text that matches {ROLE.pattern}")
+        raise ConfigError(
+            f"{where}.role", f"(or name) must be a string that matches {ROLE.pattern}"
+        )
     return role
 
 
@@ -367,7 +369,8 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
         check_url(endpoint, f"{role}.endpoint")
     if cmd is not None and endpoint is None and "application" not in table:
         raise ConfigError(
-            f"{role}.endpoint", "is missing: give the URL at which the cmd will serve"
+            f"{role}.endpoint",
+            "is missing: give the URL at which the agent that cmd starts will listen",
         )
     program = _text(table, "exec", role)
     if program is not None and (endpoint or cmd or role == "green_agent"):
@@ -377,12 +380,14 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
     env = table.get("env", {})
     names = list(env) if isinstance(env, dict) else [""]
     if not all(_NAME.fullmatch(name) and isinstance(env[name], str | int) for name in names):
-        raise ConfigError(f"{role}.env", "must be a table of names and texts")
+        raise ConfigError(
+            f"{role}.env", "must be a table of variable names with strings or integers"
+        )
     volumes = table.get("volumes", [])
     if not isinstance(volumes, list) or not all(
         isinstance(volume, str) and _VOLUME.fullmatch(volume) for volume in volumes
     ):
-        raise ConfigError(f"{role}.volumes", 'must be a list of texts "SOURCE:/TARGET[:ro]"')
+        raise ConfigError(f"{role}.volumes", 'must be a list of strings "SOURCE:/TARGET[:ro]"')
     return Party(
         role=role,
         endpoint=endpoint,
@@ -423,7 +428,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _text(table: Mapping[str, Any], key: str, role: str) -> str | None:
     value = table.get(key)
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{role}.{key}", f"must be text, not {type(value).__name__}")
+        raise ConfigError(f"{role}.{key}", f"must be a string, not {type(value).__name__}")
     # templates have empty values that users fill in
     return value or None
 

@@ -393,7 +393,7 @@ async def _end(updater: TaskUpdater, state: TaskState, text: str) -> None:
     try:
         await updater.update_status(state, message)
     except RuntimeError:
-        log.debug("task %s had ended already", updater.task_id)
+        log.debug("task %s has already ended", updater.task_id)
 
 
 def _line(text: str, limit: int = 1000) -> str:
@@ -455,7 +455,7 @@ class ArtifactReporter:
             eta_s = total * self._typical_s / min(self._lanes, max(total, 1))
             estimate = (
                 f", about {duration(eta_s)} plus the agent's replies "
-                f"(typically {self._typical_s:g} s a query, {self._lanes} at a time)"
+                f"(typically {self._typical_s:g} s per query, {self._lanes} at a time)"
             )
             values = {"eta_s": round(eta_s, 1)}
         await self._tell(f"{queries} for {role}{estimate}{limit}", role=role, total=total, **values)

@@ -166,7 +166,7 @@ class Handler(DefaultRequestHandler):
         sizes = [self.task_store.pile(task.id).whole_size for task in page.tasks if task.artifacts]
         if len(sizes) > 1 and sum(sizes) > MAX_LISTED_BYTES:
             raise InvalidParamsError(
-                message=f"the artifacts of this page have {sum(sizes)} bytes, more than "
+                message=f"the artifacts of this page have {sum(sizes)} bytes; the maximum is "
                 f"{MAX_LISTED_BYTES}; ask for a smaller pageSize, or omit includeArtifacts"
             )
         for task in page.tasks:

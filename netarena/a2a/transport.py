@@ -226,7 +226,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                         raise _too_large("bytes", MAX_EXCHANGE)
                     yield piece
         except httpx.TransportError as error:
-            detail = f"connection lost within the reply: {_say(error)}"
+            detail = f"connection lost during the reply: {_say(error)}"
             raise AgentFailed(FailureReason.ENDPOINT, detail) from None
 
 
@@ -236,7 +236,9 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     if encoding in {"", "identity"}:
         return lambda raw: iter((raw,))
     if encoding not in {"gzip", "x-gzip", "deflate"}:
-        detail = f"content encoding {encoding[:20]!r}, though none was accepted"
+        detail = (
+            f"the reply has the content encoding {encoding[:20]!r}, but the request accepts none"
+        )
         raise AgentFailed(FailureReason.MALFORMED, detail)
     # with 32 added to the window bits, zlib detects the format
     unpacker = zlib.decompressobj(32 + zlib.MAX_WBITS)

@@ -58,7 +58,7 @@ def split_command(command: str, option: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(option, f"cannot be read as a command: {error}") from None
     if not words:
-        raise ConfigError(option, "must be a command")
+        raise ConfigError(option, "must not be empty: give a command")
     return words
 
 

@@ -238,7 +238,10 @@ def chosen_of(config: Config, total: int) -> range:
     end = total if config.end_index is None else min(total, config.end_index)
     chosen = range(config.start_index or 0, end)
     if not chosen:
-        raise ConfigError("start_index", f"{chosen.start} to {end} selects none of {total} queries")
+        raise ConfigError(
+            "start_index",
+            f"must be below {end} to select any of the {total} queries, not {chosen.start}",
+        )
     return chosen
 
 
@@ -497,7 +500,7 @@ class _Case:
         """Try a solution unless an earlier one is flawed; the last trial returns the result."""
         if number < self._flawed:
             of = len(self.trials)
-            word = "hasty order" if self.trials[number].hasty else "solution"
+            word = "unsafe order" if self.trials[number].hasty else "solution"
             stage = _Stage(f"{word} {number + 1} of {of}, " if of > 1 else "")
             self._stages[number] = stage
             try:
@@ -657,11 +660,11 @@ def _inspect(
             if not getattr(query, name).strip()
         ]
         if not query.actions and item.config.briefing is Briefing.FULL:
-            problems.append("no action is hidden in it")
+            problems.append("it has no actions")
         if query.id in seen:
-            problems.append("its id was drawn twice")
+            problems.append("another query has the same id")
         if Query.model_validate_json(query.model_dump_json()) != query:
-            problems.append("it does not survive a JSON round trip")
+            problems.append("a JSON round trip changes it")
         problems += application.doubts(query)
         seen.add(query.id)
         ledger.enter(item)
@@ -700,7 +703,7 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
     tries = 0
     while True:
         tries += 1
-        stage.turn, stage.at = "", f"its world is opened{', again' if tries > 1 else ''}"
+        stage.turn, stage.at = "", f"building its environment{' again' if tries > 1 else ''}"
         environment = application.environment(query, config)
         flawed: _Flawed | None = None
         retry = False
@@ -717,11 +720,11 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
         except _Flawed as error:
             flawed = error
         except EnvironmentFailed as error:
-            flawed = _Flawed(Reason.ENVIRONMENT, f"after opening: {error.detail}")
+            flawed = _Flawed(Reason.ENVIRONMENT, f"after the build: {error.detail}")
         except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
             flawed = _Flawed(Reason.BUG, f"{type(error).__name__}: {error}")
         finally:
-            stage.at = "its world is closed"
+            stage.at = "tearing down its environment"
             torn = await finish(_close(environment))
         flawed = torn or (None if retry else flawed)
         if flawed is not None:
@@ -769,10 +772,12 @@ class _Proof:
         if idle != initial:
             raise _Flawed(
                 Reason.UNSTABLE,
-                f"observations of the untouched world differ: {_difference(initial, idle)}",
+                f"observations of the unchanged environment differ: {_difference(initial, idle)}",
             )
         if self._judge(initial, idle).correct != (not self.query.actions):
-            what = "already solved" if self.query.actions else "wrong, although it has no fault"
+            what = (
+                "already solved" if self.query.actions else "wrong, although the query has no fault"
+            )
             raise _Flawed(Reason.SOLVED, f"its initial state is {what}")
         for state in self.application.unearned(self.query, initial):
             if self._judge(initial, state).correct:
@@ -780,11 +785,11 @@ class _Proof:
 
     async def solution(self, replies: Sequence[str]) -> None:
         """Try the solution ``replies``."""
-        why = "it has no reply"
+        why = "it has no replies"
         replies = self._declared(replies)
         limit = self.application.turns(self.config, self.query)
         if len(replies) > limit:
-            detail = f"the solution takes {len(replies)} turns; the limit is {limit}"
+            detail = f"the reference solution takes {len(replies)} turns; the limit is {limit}"
             raise _Flawed(Reason.UNSOLVED, detail)
         async for number, judgement, claim in self._play(replies):
             if not judgement.safe:
@@ -800,7 +805,7 @@ class _Proof:
                 await self._endure()
                 return
             why = judgement.reason
-        raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+        raise _Flawed(Reason.UNSOLVED, f"the reference solution does not solve it: {why}")
 
     @property
     def _is_ticket(self) -> bool:
@@ -820,30 +825,32 @@ class _Proof:
     def _settle(self, claim: Claim | None) -> None:
         """Check the declaration of a ticket's solution."""
         if self._is_ticket and (why := self.application.tickets.unsettled(self.query, claim)):
-            raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {why}")
+            raise _Flawed(Reason.UNSOLVED, f"the reference solution does not solve it: {why}")
 
     async def _endure(self) -> None:
         """Try the contingencies of the solved world."""
-        self.stage.at = "its contingencies are tried"
+        self.stage.at = "trying its contingencies"
         trials = await self.environment.finish()
         if trials is not None:
             verdict = self.application.endure(self.query, trials)
             if not verdict.correct:
-                raise _Flawed(Reason.UNSOLVED, f"after the whole solution: {verdict.reason}")
+                raise _Flawed(
+                    Reason.UNSOLVED, f"the reference solution does not solve it: {verdict.reason}"
+                )
 
     async def haste(self, replies: Sequence[str]) -> None:
         """Try ``replies``, which are repairs in an order that must be unsafe."""
         async for _, judgement, _ in self._play(replies):
             if not judgement.safe:
                 return
-        raise _Flawed(Reason.ORDER, "repairs in an order that should be unsafe were safe")
+        raise _Flawed(Reason.ORDER, "an order of repairs that must be unsafe was judged safe")
 
     async def _play(self, replies: Sequence[str]) -> AsyncIterator[_Turn]:
         """Execute the replies in order up to the first declaration; yield each turn."""
         before = self.initial
         for number, reply in enumerate(replies, start=1):
             self.stage.turn = f"turn {number} of {len(replies)}, "
-            self.stage.at = "it is carried out"
+            self.stage.at = "executing the reply"
             try:
                 move = self.application.parse(reply)
                 claim = self._claim_of(move)
@@ -875,14 +882,14 @@ class _Proof:
         """Return the settled state. It must be the same in each observation."""
         first: State = None
         for number in range(1, looks + 1):
-            self.stage.at = f"look {number} of {looks}"
+            self.stage.at = f"observation {number} of {looks}"
             now = await self.environment.observe()
             if number == 1:
                 first = now
             elif now != first:
                 raise _Flawed(
                     Reason.UNSTABLE,
-                    f"observation {number} of an unchanged world differed: "
+                    f"observation {number} of the unchanged environment differs from the first: "
                     f"{_difference(first, now)}",
                 )
         return first
@@ -899,13 +906,17 @@ def _difference(before: State, after: State, place: str = "") -> str:
         parts = [(f"{place}[{i}]", *two) for i, two in enumerate(zip(before, after, strict=True))]
     elif isinstance(before, list) and isinstance(after, list):
         gone, new = _without(before, after), _without(after, before)
-        return f"{place or 'it'} lacks {json.dumps(gone):.200}, and has {json.dumps(new):.200} more"
+        return (
+            f"{place or 'the state'}: removed {json.dumps(gone):.200}, added {json.dumps(new):.200}"
+        )
     else:
         parts = []
     for where, one, other in parts:
         if one != other:
             return _difference(one, other, where)
-    return f"{place or 'it'} was {json.dumps(before):.200}, is {json.dumps(after):.200}"
+    return (
+        f"{place or 'the state'} was {json.dumps(before):.200}, but is now {json.dumps(after):.200}"
+    )
 
 
 def _without(items: list[State], others: list[State]) -> list[State]:

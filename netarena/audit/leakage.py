@@ -202,14 +202,14 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
         results: dict[str, Found] = {}
         weights: Mapping[str, float] = {}
         for name, learner in _learners(own, seed).items():
-            told(f"{kind}: {name}, candidates")
+            told(f"training on {kind} features of candidates: {name}")
             scores, used = _cross_fit(own, learner, folds)
             if name == "logistic regression":
                 weights = dict(zip(own.names, used, strict=True))
             results[name] = _score_candidates(Found(learner=name, kind=kind), own, scores, seed)
         if whole is not None:
             for name, learner in _learners(whole, seed).items():
-                told(f"{kind}: {name}, queries")
+                told(f"training on {kind} features of queries: {name}")
                 before = results.get(name, Found(learner=name, kind=kind))
                 scores, _ = _cross_fit(whole, learner, folds)
                 results[name] = _score_queries(before, whole, scores, folds, seed)
@@ -661,16 +661,19 @@ def _missed(one: Found) -> list[str]:
         auc: Estimate | None = getattr(one, how)
         if auc is not None and auc.high > limit:
             missed.append(
-                f"{one.kind}, {one.learner}: the AUC {how} queries is up to {auc.high:.2f}, "
-                f"allowed {limit:.2f}"
+                f"{one.kind}, {one.learner}: the upper bound of the AUC {how} queries is "
+                f"{auc.high:.2f}; at most {limit:.2f} is allowed"
             )
-    for key, question in (("top1", "top-1"), ("anything", '"is anything wrong"')):
+    for key, question in (
+        ("top1", "top-1 accuracy"),
+        ("anything", 'accuracy of "is anything wrong"'),
+    ):
         value: Estimate | None = getattr(one, key)
         p: float | None = getattr(one, f"{key}_p")
         if value is not None and p is not None and p < ALPHA:
             missed.append(
                 f"{one.kind}, {one.learner}: {question} is {value.value:.1%}, above chance "
-                f"(p {p:.2g} after Holm)"
+                f"(p = {p:.2g} after Holm's correction)"
             )
     return missed
 

@@ -58,7 +58,7 @@ class Choice:
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
                 raise ConfigError(
-                    "--agent-exec", "cannot be combined with --agent, --agent-cmd or --agent-exec"
+                    "--agent-exec", "cannot be combined with --agent, --agent-cmd or --over-a2a"
                 )
         elif self.command is not None:
             if self.over_a2a or self.agent:
@@ -68,10 +68,10 @@ class Choice:
             if self.over_a2a:
                 raise ConfigError(
                     "--over-a2a",
-                    "is only for named agents: an agent at a URL is always reached over A2A",
+                    "is allowed only with a named agent: an agent at a URL always uses A2A",
                 )
         elif self.agent not in agent_names():
-            known = ", ".join(agent_names()) or "none is installed"
+            known = ", ".join(agent_names()) or "the installed agents (there are none)"
             near = suggest(self.agent or "", agent_names())
             if _ADDRESS.fullmatch(self.agent or ""):
                 near = f"; did you mean 'http://{self.agent}'?"
@@ -101,7 +101,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
     if kept is None:
         raise ConfigError(
             "--resume",
-            f"the run in {folder} does not record which agent it examined: give --agent, "
+            f"the run in {folder} does not record its agent: give --agent, "
             "--agent-cmd or --agent-exec",
         )
     return replace(kept, over_a2a=kept.over_a2a or given.over_a2a), called

@@ -14,7 +14,7 @@ import click
 from netarena.audit.check import CONCURRENCY, Audit, Depth, Flaw, Ledger, audit, chosen_of
 from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
-from netarena.cli.option import config_options, json_option, read_pairs
+from netarena.cli.option import audit_options, json_option, read_pairs
 from netarena.cli.screen import Meter, show_table
 from netarena.cli.terminal import json_text
 from netarena.cli.traces import examine_traces
@@ -56,7 +56,7 @@ Examples:
 
 @click.command("audit", epilog=EXAMPLES)
 @click.argument("application", metavar="APP")
-@config_options
+@audit_options(TOTAL)
 @click.option(
     "--observations",
     "looks",
@@ -133,7 +133,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     if "num_queries" in values:
         raise ConfigError(
             "--set",
-            "num_queries counts the queries of each label; use --num-queries, the audit's total",
+            "num_queries is a number per label: use --num-queries, the total number of queries",
         )
     if not traces and (out is not None or evidence is not None):
         raise ConfigError(
@@ -167,7 +167,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     meter.tell(f"{query.id} ({query.label}): {flaw.reason.value}: {flaw.detail}")
 
             def slow(query: Query, spent_s: float, at: str) -> None:
-                meter.tell(f"{query.id} ({query.label}) takes {spent_s:g} s: {at}")
+                meter.tell(f"{query.id} ({query.label}) has taken {spent_s:g} s so far: {at}")
 
             async with app:
                 return await audit(
@@ -276,4 +276,4 @@ def _show(result: Audit) -> None:
             [(flaw.id, flaw.reason.value, flaw.detail) for flaw in result.flaws[:SHOWN]],
         )
     if result.retried:
-        click.echo(f"{result.retried} worlds failed to build once and were rebuilt")
+        click.echo(f"environments that could be built only at the second attempt: {result.retried}")

@@ -56,7 +56,7 @@ _REMEDIES = {
     FailureReason.TOO_LARGE: "send only the answer: a reply may have at most 1 MiB of text",
     FailureReason.MALFORMED: "answer message/send with a message or a task that contains text, as "
     "a2a-sdk does; serve a card with name, version, url and skills",
-    FailureReason.TASK_FAILED: "the agent's own task failed: see the agent's log",
+    FailureReason.TASK_FAILED: "the agent reported that its task failed: see the agent's log",
 }
 _GREETING = "Hello. This is a check of the connection; any text will do as a reply."
 
@@ -97,9 +97,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     timeout_s: float,
     as_json: bool,
 ) -> int:
-    """Check the card, protocol, replies and timing of the agent at URL with a few real questions.
+    """Check the card, protocol, replies and timing of the agent at URL with a few real messages.
 
-    Exit status 1 if an assessment would fail.
+    The exit status is 1 if an assessment would fail.
     """
     if application is not None and application not in application_names():
         load(application)  # the error lists the installed ones
@@ -210,8 +210,8 @@ async def _ask_workers(url: str, application: Application, placement: Placement)
 def _judge_node(node: str, number: int, problem: str) -> Check:
     detail = f"{number} on {node}: {problem or 'connected to the agent'}"
     remedy = (
-        "let this node connect to the agent's URL, or use a cluster without the node; workers "
-        "there get no episode"
+        "let this node connect to the agent's URL, or use a cluster without it; its workers "
+        "run no episodes"
     )
     return _judge_workers(detail, remedy if problem else "")
 
@@ -231,7 +231,7 @@ def _judge_card(card: Card, url: str) -> list[Check]:
         _told(
             "protocol",
             ok=bool(rpc),
-            detail=f"JSON-RPC of A2A {lines}",
+            detail=f"JSON-RPC, A2A version {lines}",
             remedy="list an interface with JSONRPC in the card: NetArena uses only JSON-RPC",
         ),
         _told(
@@ -257,7 +257,7 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
     """Return the first prompt of a fresh query, or a greeting and the reason why there is no
     prompt."""
     if application is None:
-        return _GREETING, "no application was named"
+        return _GREETING, "no application was given"
     config = application.config_type.parse({})
     query = next(iter(application.generate(config, secrets.randbits(SEED_BITS))))
     async with application:
@@ -282,8 +282,8 @@ def _judge_stranger() -> Check:
         ok=False,
         severity=Severity.NOTE,
         detail="a scripted agent replies only in the assessment that it was started for",
-        remedy="its card and protocol are correct; run it with the seed, role and keys with which "
-        "it was started",
+        remedy="its card and protocol are correct; to evaluate it, use the seed, role and config "
+        "keys with which it was started",
     )
 
 
@@ -313,26 +313,28 @@ async def _converse(agent: Agent, prompt: str, timeout_s: float) -> AsyncGenerat
     except AgentFailed as error:
         yield _failed("second turn", error)
         return
-    yield _told("second turn", ok=True, detail="the same context id is answered again")
+    yield _told(
+        "second turn", ok=True, detail="the agent answers a second message with the same context id"
+    )
     begin = time.monotonic()
     asks = [
         agent.ask(prompt, context_id=str(uuid.uuid4()), timeout_s=timeout_s) for _ in range(AT_ONCE)
     ]
     results = await asyncio.gather(*asks, return_exceptions=True)
     broken = [error for error in results if isinstance(error, BaseException)]
-    detail = f"{AT_ONCE} conversations at a time in {time.monotonic() - begin:.1f} s"
+    detail = f"{AT_ONCE} concurrent conversations in {time.monotonic() - begin:.1f} s"
     yield _told(
         "concurrency",
         ok=not broken,
         detail=f"{detail}: {broken[0]}" if broken else detail,
-        remedy="keep conversations apart by their context id, or run with --concurrency 1",
+        remedy="separate conversations by their context id, or run with --concurrency 1",
     )
 
 
 def _judge_usage(reply: Reply) -> Check:
     usage = Usage.read(reply)
     if usage.replies:
-        detail = f"{usage.input_tokens} + {usage.output_tokens} tokens"
+        detail = f"{usage.input_tokens} input + {usage.output_tokens} output tokens"
         return _told("tokens", ok=True, detail=detail)
     remedy = 'optional: metadata {"usage": {"input_tokens": N, "output_tokens": N}} of the reply'
     return _told(
@@ -358,7 +360,9 @@ def _failed(name: str, error: AgentFailed) -> Check:
             "as in docs/wire-agent.md"
         )
     elif name == "card" and "HTTP" in error.detail:
-        remedy = "give the URL below which /.well-known/agent-card.json is served"
+        remedy = (
+            "give the base URL of the agent, so that URL/.well-known/agent-card.json is its card"
+        )
     return Check(
         name=name,
         ok=False,

@@ -46,8 +46,8 @@ def _read_images(given: tuple[str, ...]) -> tuple[str | None, dict[str, str]]:
             raise ConfigError("--image", f"must be IMAGE or ROLE=IMAGE, not {text!r}")
         known = images.get(role) if equals else image
         if known is not None:
-            about = f"the role {role!r}" if equals else "agents without an image"
-            raise ConfigError("--image", f"{about} has two images: {known!r} and {name!r}")
+            about = f"the role {role!r} has" if equals else "agents without an image have"
+            raise ConfigError("--image", f"{about} two images: {known!r} and {name!r}")
         if equals:
             images[role] = name
         else:

@@ -51,11 +51,15 @@ class Watched:
         try:
             reply = await self._agent.ask(prompt, context_id=context_id, timeout_s=timeout_s)
         except AgentFailed as error:
-            _show(f"{where}: it failed after {time.monotonic() - begin:.1f} s", str(error))
+            _show(f"{where}: the agent failed after {time.monotonic() - begin:.1f} s", str(error))
             raise
         usage = Usage.read(reply)
-        told = f", {usage.input_tokens} + {usage.output_tokens} tokens" if usage.replies else ""
-        _show(f"{where}: its reply after {time.monotonic() - begin:.1f} s{told}", reply.text)
+        told = (
+            f", {usage.input_tokens} input + {usage.output_tokens} output tokens"
+            if usage.replies
+            else ""
+        )
+        _show(f"{where}: from the agent, after {time.monotonic() - begin:.1f} s{told}", reply.text)
         return reply
 
     async def aclose(self) -> None:

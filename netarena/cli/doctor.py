@@ -56,7 +56,7 @@ _WORDS = {
 def command(*, application: str | None, as_json: bool) -> int:
     """Report what this machine can and cannot run, for APP or for every installed application.
 
-    Exit status 1 if a problem prevents a run.
+    The exit status is 1 if a problem prevents a run.
     """
     if application is not None and application not in application_names():
         load(application)  # the error lists the installed ones

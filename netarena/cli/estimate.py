@@ -154,7 +154,7 @@ def take_sample(app: Application, config: Config) -> Sample:
         try:
             run_until_stopped(play)
         except AssessmentFailed as error:
-            why = f"no query of the sample could be played on this machine: {error}"
+            why = f"no query of the sample could be run on this machine: {error}"
             raise ConfigError("--estimate", why) from None
         (stored,) = read_run(folder)
         episodes = [one for one in stored.episodes() if one.outcome is not Outcome.INVALID]
@@ -279,11 +279,11 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         show_table(
             ("agent", "model", "prompts", "queries", "turns", "calls", "tokens in", "out", "USD"),
             [_row(row) for row in told["agents"]],
-            title=f"{told['application']}: estimate; no agent was asked",
+            title=f"{told['application']}: estimate, made without the agent",
         )
         sample = told["sample"]
         click.echo(
-            f"Harness: about {duration(told['harness_s'])} without the agents' replies, measured "
+            f"Time without the agents' replies: about {duration(told['harness_s'])}, measured "
             f"with {sample['episodes']} episodes in {sample['wall_s']:.1f} s on this machine. "
             f"Disk: about {_size(told['disk_bytes'])}."
         )
@@ -298,8 +298,10 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         f"price unknown for {number} of {len(costs)} agents, because {why} (set it with --price)"
         for why, number in reasons.items()
     ]
-    parts.append(f"harness {duration(sum(told['harness_s'] for told in estimates))}")
-    click.echo(f"All: {'; '.join(parts)}.")
+    parts.append(
+        f"{duration(sum(told['harness_s'] for told in estimates))} without the agents' replies"
+    )
+    click.echo(f"Total: {'; '.join(parts)}.")
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -320,12 +322,15 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _assumptions(told: Mapping[str, Any]) -> str:
     if told["earlier"]:
-        return f"Turns, and output tokens of its prompt_type: means of {told['earlier']}."
+        return (
+            "Turns, and output tokens with the same prompt_type: means of the run in "
+            f"{told['earlier']}."
+        )
     words = ", ".join(f"{style} +{tokens}" for style, tokens in REASONING.items())
     return (
-        f"Assumed: {100 * SOLVED:.0f} % of queries are solved, in {100 * SOLVED_TURNS:.0f} % of "
-        "the turns, and unsolved queries take all turns; a reply has as many output tokens as in "
-        "the sample "
+        f"Assumptions: {100 * SOLVED:.0f} % of queries are solved, each in "
+        f"{100 * SOLVED_TURNS:.0f} % of its turn limit; unsolved queries take all turns; a reply "
+        "has as many output tokens as the replies of the sample, plus tokens for reasoning "
         f"({words}). {ABOUT} marks counts made with a tokenizer other than the model's."
     )
 

@@ -29,7 +29,7 @@ from netarena.run.archive import read_run
 @click.option("--public", is_flag=True, help="Omit ground truth and everything that reveals it.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(*, directory: Path, kind: str, out: Path | None, public: bool, force: bool) -> None:
-    """Write the run in DIR, finished or not, from its journal in a format of other tools."""
+    """Convert the journal of the run in DIR, finished or not, to a format of other tools."""
     run = read_run(directory)
     folder = out or directory / f"{'public' if public else 'export'}-{kind}"
     files = export(run, kind, folder, public=public, force=force)

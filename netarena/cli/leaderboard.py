@@ -19,10 +19,9 @@ from netarena.run.assessment import RESULTS_NAME
 @click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@json_option("the standings")
+@json_option("the rankings")
 def command(*, files: tuple[Path, ...], as_json: bool) -> None:
-    """Rank the agents in FILE... by the public leaderboard's query, and by the rate solved
-    safely."""
+    """Rank the agents in FILE... by the rate solved safely, and as the public leaderboard does."""
     for file in files:
         if file.is_dir():
             raise ConfigError(
@@ -30,7 +29,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
             )
     standings = rank(files)
     for problem in standings.refused:
-        click.echo(f"netarena: warning: {problem}; the file is left out", err=True)
+        click.echo(f"netarena: warning: {problem}; the file is ignored", err=True)
     if as_json:
         click.echo(json_text(standings.model_dump(mode="json")))
         return
@@ -40,7 +39,7 @@ def command(*, files: tuple[Path, ...], as_json: bool) -> None:
         _show(board)
     _show_overall(standings.overall)
     for name in standings.ungraded:
-        click.echo(f"no graded query in: {plain(name)}")
+        click.echo(f"{plain(name)} contains no graded query")
 
 
 def _show(board: Board) -> None:
@@ -75,14 +74,14 @@ def _show(board: Board) -> None:
                 )
                 for entry in entries
             ],
-            title=f"{board.role}: by solved safely{about}",
+            title=f"{board.role}: ranked by the rate solved safely{about}",
             styles=["dim" if entry.floor else None for entry in entries],
         )
     missing = sorted(set(floors_of(board.role)) - {entry.scripted for entry in board.ranking})
     if missing:
         click.echo(
-            f"no results of the baselines {' and '.join(missing)} among the files; "
-            "'netarena run --agent NAME' creates them\n"
+            f"the files contain no results of the baselines {' and '.join(missing)}; create them "
+            "with 'netarena run --agent NAME'\n"
         )
     show_table(
         board.public_columns,
@@ -112,7 +111,7 @@ def _show_overall(rows: tuple[Overall, ...]) -> None:
                 )
                 for row in group
             ],
-            title=f"all roles: by the mean of solved safely{about}",
+            title=f"all roles: ranked by the mean of the rates solved safely{about}",
             styles=["dim" if row.floor else None for row in group],
         )
 

@@ -52,7 +52,7 @@ _HOST = "127.0.0.1"
     metavar="P",
     help="With --http: the port.  [default: a free one]",
 )
-@click.option("--name", default="mcp", show_default=True, help="The agent's name in the results.")
+@click.option("--name", default="mcp", show_default=True, help="Name of the agent in the results.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     name: str,
     out: Path | None,
 ) -> None:
-    """Serve the tasks of APP over the Model Context Protocol, to examine an agent that calls tools.
+    """Serve the tasks of APP over the Model Context Protocol to an agent that calls tools.
 
     With --http, clients must send the token in NETARENA_MCP_TOKEN; if it is not set, a random token
     is printed on standard error.

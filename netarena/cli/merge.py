@@ -37,7 +37,7 @@ Examples:
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
 )
-@json_option("the merged run, or the missing queries")
+@json_option("a summary of the merged run, or the missing queries")
 def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
     """Merge the shards into OUT, with the same files as one run without --shard.
 

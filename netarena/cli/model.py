@@ -128,7 +128,7 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
     if price is None:
         raise ConfigError(
             "--max-cost",
-            f"needs the price of {role}'s model, but {why_no_price(model)}: set it in USD per "
+            f"needs the price of {role}'s model, but {why_no_price(model)}: give it in USD per "
             f"million tokens with --price {role}=IN,OUT",
         )
     return price

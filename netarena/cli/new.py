@@ -35,8 +35,8 @@ Examples:
     type=click.Choice(["reactive", "constructive"]),
     default="reactive",
     show_default=True,
-    help="reactive: faults that shell commands repair turn by turn, also as tickets. "
-    "constructive: one reply that is judged as a whole.",
+    help="reactive: the agent repairs faults with shell commands, turn by turn, also as tickets. "
+    "constructive: the agent sends one reply, which is judged as a whole.",
 )
 @click.option(
     "--out",
@@ -45,7 +45,7 @@ Examples:
     help="Folder to write; it must not exist.  [default: netarena-NAME]",
 )
 def command(*, name: str, kind: str, out: Path | None) -> None:
-    """Write an application called NAME, with its contract test, to start from.
+    """Write the skeleton of an application called NAME, with its contract test.
 
     The skeleton is complete: its test passes, and every command of netarena works with it.
     """

@@ -29,12 +29,25 @@ class NameChoice(click.Choice[str]):
 
 def config_options(command: F) -> F:
     """Add the options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
+    return _config_options(command, "Number of queries per label or error type.")
+
+
+def audit_options(default: int) -> Callable[[F], F]:
+    """Return the options of ``config_options``, where ``--num-queries`` is the total number."""
+
+    def add(command: F) -> F:
+        return _config_options(command, f"Total number of queries.  [default: {default}]")
+
+    return add
+
+
+def _config_options(command: F, number: str) -> F:
     options = (
         click.option(
             "--num-queries",
             type=click.IntRange(1),
             metavar="N",
-            help="Number of queries per label or error type; in audit, the total number.",
+            help=number,
         ),
         click.option(
             "--seed",

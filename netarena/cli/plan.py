@@ -26,14 +26,15 @@ def plan_options(command: F) -> F:
         click.option(
             "--estimate",
             is_flag=True,
-            help="Print queries, calls, tokens, cost, time and disk space, without an agent.",
+            help="Estimate the numbers of queries, calls and tokens, the cost, time and disk "
+            "space, then exit. No agent is asked.",
         ),
         click.option(
             "--estimate-from",
             "earlier",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Like --estimate, but with the turns and output tokens of an earlier run.",
+            help="Like --estimate, with the mean turns and output tokens of the run in DIR.",
         ),
         click.option(
             "--fraction",
@@ -130,9 +131,9 @@ class Plan:
             return False
         self.ended = True
         tell(
-            f"--max-cost {self.limit_usd:g} ended the run: {self.spent_usd:.4f} USD are spent, "
-            f"and one more reply may cost {purse.lacking_usd:.4f}; {again} continues with a higher "
-            "--max-cost"
+            f"--max-cost {self.limit_usd:g} ended the run: {self.spent_usd:.4f} USD have been "
+            f"spent, and one more reply may cost {purse.lacking_usd:.4f}; {again} continues with "
+            "a higher --max-cost"
         )
         return True
 

@@ -159,7 +159,7 @@ class Person:
 
     def _usage(self) -> str:
         forms = [_form(tool, first=place == 0) for place, tool in enumerate(self._tools.values())]
-        return "\n".join(["Enter one request per turn:", *forms, "Ctrl-D gives up."])
+        return "\n".join(["Enter one of these per turn:", *forms, "Ctrl-D gives up."])
 
     async def _line(self, mark: str) -> str:
         click.echo(mark, err=True, nl=False)
@@ -210,9 +210,9 @@ def _form(tool: Tool, *, first: bool) -> str:
     words = [] if first else [f"/{tool.name}"]
     words += [parameter.name.upper() for parameter in tool.parameters]
     lines = sum(parameter.lines for parameter in tool.parameters)
-    each = "each: " if lines > 1 else ""
+    each = "each of them: " if lines > 1 else ""
     return f"  {' '.join(words)}" + (
-        f" ({each}one or more lines, then only {END!r})" if lines else ""
+        f" ({each}one or more lines, then a line with only {END!r})" if lines else ""
     )
 
 

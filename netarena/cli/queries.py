@@ -28,7 +28,7 @@ from netarena.task.identity import Secrecy, seal
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="With --query: folder of a run that asked this query, or the parent of such a folder. "
+    help="With --query: folder of a run that asked this query, or a folder of such runs.  "
     f"[default: {RUNS}]",
 )
 @click.option("--public", is_flag=True, help="Omit ground truth.")

@@ -28,8 +28,8 @@ SHOWN = 50
 def command(*, directory: Path, write: bool, as_json: bool) -> int:
     """Judge every step in the journal of the run in DIR again, and print the differences.
 
-    Exit status 1 if a verdict differs. Files are written only with --write; the journal is never
-    changed.
+    The exit status is 1 if a verdict differs. Files are written only with --write; the journal
+    never changes.
     """
     results = [regrade(stored) for stored in read_run(directory)]
     kept = [write_results(result) for result in results] if write else []

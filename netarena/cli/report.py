@@ -22,7 +22,7 @@ from netarena.report.markdown import render_markdown
 @click.option(
     "--pairs",
     is_flag=True,
-    help="List the queries that one of two runs solved and the other did not: --pairs A B.",
+    help="List the queries that only one of two runs solved; give both: --pairs DIR DIR.",
 )
 @click.option("--html", is_flag=True, help="Write one HTML page with plots, smaller than 3 MB.")
 @click.option(

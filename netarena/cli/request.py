@@ -50,7 +50,7 @@ MOST_SAID = 300
 def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bool) -> None:
     """Ask the green agent at URL for the assessment that REQUEST describes.
 
-    REQUEST is the message's JSON: {"participants": {"<role>": "<url>"}, "config": {...}}.
+    REQUEST is JSON: {"participants": {"<role>": "<url>"}, "config": {...}}.
     """
     check_url(url, "URL")
     request = EvalRequest.parse(text)
@@ -97,7 +97,7 @@ class Arrived:
             write_json(folder / PARTIAL_NAME, document)
         if records:
             number = sum(map(len, records.values()))
-            self.kept = f"the {number} records received so far are in {self.out} ({PARTIAL_NAME})"
+            self.kept = f"the {number} records received so far are in {PARTIAL_NAME} in {self.out}"
 
 
 class _NoResults(AssessmentFailed):
@@ -147,7 +147,7 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
     complete, or has no results.
     """
     if assessed.state != "completed":
-        raise AssessmentFailed(f"the assessment ended {assessed.state}: {assessed.said}")
+        raise AssessmentFailed(f"the assessment ended with state {assessed.state}: {assessed.said}")
     found = assessed.results or {"": []}
     if not all(_has_summary(each, known=name in participants) for name, each in found.items()):
         said = assessed.said or str(next(chain.from_iterable(found.values()), ""))

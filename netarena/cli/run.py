@@ -85,7 +85,7 @@ Examples:
     "input and writes the reply to standard output.",
 )
 @click.option(
-    "--over-a2a", is_flag=True, help="Serve the named agent on loopback and talk A2A to it."
+    "--over-a2a", is_flag=True, help="Serve the named agent on loopback and use it over A2A."
 )
 @config_options
 @click.option(
@@ -113,8 +113,8 @@ Examples:
     "points",
     type=click.FloatRange(MIN_POINTS, MAX_POINTS),
     metavar="W",
-    help="Ask more queries until the half-width of the 95 % interval of the rate solved safely is "
-    "at most W percentage points. At least --num-queries per label and "
+    help="Ask more queries until the 95 % interval of the rate solved safely is at most ± W "
+    "percentage points. At least --num-queries per label and "
     f"{LEAST} in total are asked.",
 )
 @plan_options

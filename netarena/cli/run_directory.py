@@ -39,7 +39,7 @@ def place(
         if not (run / CONFIG_NAME).is_file():
             raise ConfigError("--resume", f"there is no run in {run}")
     if seed is None and shard is not None:
-        raise ConfigError("--shard", "needs --seed S, the same for all shards of a run")
+        raise ConfigError("--shard", "needs --seed S with the same S for all shards of a run")
     if seed is None and config.benchmark_path is not None and not config.regenerate:
         path = Path(config.benchmark_path)
         first = next(read_queries(path), None) if path.exists() else None
@@ -126,7 +126,7 @@ def choose_query(
             "--query",
             f"{query_id} was drawn with other keys, and no run below {RUNS} has this query: "
             "repeat the --set options with which it was drawn"
-            + (f" (version {version} is that of {words} in this release)" if words else ""),
+            + (f" (in this release, version {version} is for {words})" if words else ""),
         )
     if asked.seed is not None:
         secrecy, found, seed, index = Secrecy.OPEN, shapes[0][0], asked.seed, asked.index
@@ -142,7 +142,7 @@ def choose_query(
     if number > MOST_QUERIES:
         raise ConfigError(
             "--query",
-            f"{query_id} is query {number:,} of its label; the maximum is {MOST_QUERIES:,}",
+            f"{query_id} is query number {number:,} of its label; the maximum is {MOST_QUERIES:,}",
         )
     own: dict[str, Any] = {"seed": seed, "start_index": index, "end_index": index + 1}
     if found.output_dir is None or _asked_more(Path(found.output_dir), own):

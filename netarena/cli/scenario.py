@@ -69,7 +69,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
     if shard is not None and series:
         raise ConfigError(
             "--shard",
-            f"can be used with only one scenario: run the files that {path} names one by one",
+            f"cannot be used with several scenarios: run the files that {path} lists one by one",
         )
     if not series:
         scenario = read_scenario(path)

@@ -147,10 +147,10 @@ def show_result(participant: Mapping[str, Any]) -> None:
         counts.append((f"never asked ({counted})", summary["not_run"]))
     show_table(("outcome", "episodes"), counts)
     if participant["unsafe_by"]:
-        show_table(("not safe by", "episodes"), participant["unsafe_by"].items())
+        show_table(("why not safe", "episodes"), participant["unsafe_by"].items())
     if participant["invalid"]:
         show_table(
-            ("invalid, left out of the rates", "why"),
+            ("invalid, not in the rates", "why"),
             [(entry["id"], entry["detail"]) for entry in participant["invalid"]],
         )
 

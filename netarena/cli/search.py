@@ -59,7 +59,7 @@ BUDGET, FRESH = 400, 100
 @click.option(
     "--agent-exec",
     metavar="COMMAND",
-    help="Program that is started for each turn: prompt in, reply out.",
+    help="Program to run as the agent, as in 'netarena run'.",
 )
 @click.option(
     "--budget",
@@ -83,7 +83,7 @@ BUDGET, FRESH = 400, 100
     "pairs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Any config key; a key that is set has this value in all queries of the search.",
+    help="Any config key; all queries of the search have this value.",
 )
 @click.option(
     "--concurrency",
@@ -100,7 +100,7 @@ BUDGET, FRESH = 400, 100
 @click.option(
     "--resume",
     is_flag=True,
-    help="Continue the search in --out, with the options that it was started with.",
+    help="Continue the search in --out with its original options.",
 )
 @wait_option
 @json_option("the report")
@@ -145,7 +145,7 @@ def command(  # noqa: PLR0913 -- one argument per option
         if choice.is_made and choice.stored() != asked["agent"] and _has_results(out):
             raise ConfigError(
                 "--resume",
-                "the results so far are of another agent: omit --agent, --agent-cmd and "
+                "the results so far belong to another agent: omit --agent, --agent-cmd and "
                 "--agent-exec, or start a new search",
             )
         choice = choice if choice.is_made else Choice(**asked["agent"])
@@ -204,17 +204,19 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
     """Run a search, write its files and print the result. Raises ConfigError and Stopped."""
     scope = Scope.of(app, config)
     if not resume and (folder / ASKED_NAME).exists():
-        raise ConfigError("--out", f"{folder} has a search: add --resume, or choose another folder")
+        raise ConfigError(
+            "--out", f"{folder} already contains a search: add --resume, or choose another folder"
+        )
     if resume and _read_asked(folder, asked["application"])["version"] != asked["version"]:
         raise ConfigError(
             "--resume",
-            "this release draws other queries than the one that started the search: continue it "
-            "with that release",
+            "this release draws different queries: continue the search with the release that "
+            "started it",
         )
     name = choice.command or choice.program or str(choice.agent)
     tell(
-        f"{len(scope.settings)} configs and {len(scope.space.labels)} labels; {asked['budget']} "
-        f"queries to search and {2 * asked['fresh']} fresh queries"
+        f"{len(scope.settings)} config variants and {len(scope.space.labels)} labels; "
+        f"{asked['budget']} queries to search and {2 * asked['fresh']} to confirm the result"
     )
 
     async def work() -> Outcome:
@@ -278,7 +280,7 @@ def _show(told: Mapping[str, Any]) -> None:
     else:
         click.echo("No kind of query was found in which the agent fails often.")
     show_table(
-        ("fresh queries", "failure rate", "failed"),
+        ("new queries", "failure rate", "failed"),
         [
             row("of the kinds found", told["fresh_found"]),
             row("of all kinds, drawn uniformly", told["fresh_uniform"]),

@@ -165,7 +165,7 @@ def _tell(told: Told, folder: Path, again: int | None) -> None:
     if told.examined:
         click.echo(
             f"netarena: warning: {told.examined} lines are from queries of an assessment: do not "
-            "examine a model trained on them with that assessment's seed",
+            "evaluate a model trained on them with that assessment's seed",
             err=True,
         )
     if again is not None:

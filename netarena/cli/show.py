@@ -25,7 +25,7 @@ SHOWN = 40
 #: Maximum number of characters of one line.
 WIDTH = 400
 #: Word -> its colour. The colours add no information.
-_STYLES = {"healed": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
+_STYLES = {"repaired": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
 @click.command("show")
@@ -190,7 +190,9 @@ def _turn(
     if judgement is not None:
         for finding in judgement.findings:
             out.print(Text(f"not safe: {plain(finding.detail)}", style="red"))
-        words = "all is right" if judgement.correct else f"wrong: {plain(judgement.reason)}"
+        words = (
+            "everything is correct" if judgement.correct else f"wrong: {plain(judgement.reason)}"
+        )
         out.print(Text(words, style="green" if judgement.correct else "yellow"))
     _pictures(out, turn.pictures, before, full=full)
 
@@ -206,7 +208,7 @@ def _pictures(
         if isinstance(picture, Difference):
             out.print(Text(picture.title, style="bold dim"))
             for change in picture.changes[: None if full else SHOWN]:
-                right = {True: " (right)", False: " (wrong)", None: ""}[change.right]
+                right = {True: " (correct)", False: " (wrong)", None: ""}[change.right]
                 out.print(f"  {plain(change.element)}{right}")
                 _change(out, change, picture.titles, full=full)
         elif isinstance(picture, Matrix):

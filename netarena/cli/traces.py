@@ -71,7 +71,7 @@ def _collect(
                         stream.write(one.model_dump_json() + "\n")
             elif why:
                 meter.tell(why)
-            meter.advance("read" if one is not None else "not read")
+            meter.advance("collected" if one is not None else "failed")
 
         async def work() -> None:
             async with app:
@@ -103,15 +103,15 @@ def _read(saved: Path) -> list[Evidence]:
 def _show(app: Application, seed: int, report: Report) -> None:
     counts = ", ".join(f"{number} {kind} features" for kind, number in report.features.items())
     show_table(
-        ("learner", "kind", "top-1", "p", "AUC across", "AUC within", "anything wrong", "p"),
+        ("model", "features", "top-1", "p", "AUC across", "AUC within", "anything wrong", "p"),
         [_row(one) for one in report.found],
         title=f"{app.name} {app.version}, seed {seed}: {report.queries:,} queries "
         f"({report.false_alarms:,} false alarms), {report.candidates:,} candidates, {counts}",
     )
     click.echo(f"chance level: top-1 {report.chance:.1%}, AUC 0.5, 'is anything wrong' 50 %")
     for power, seen in (
-        (report.power_top1, "twice chance in top-1"),
-        (report.power_anything, "60 % balanced accuracy in anything wrong"),
+        (report.power_top1, "a top-1 accuracy of twice chance"),
+        (report.power_anything, "a balanced accuracy of 60 % in 'is anything wrong'"),
     ):
         if power is not None:
             click.echo(f"power to detect {seen}: {power:.0%}")

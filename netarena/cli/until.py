@@ -56,7 +56,10 @@ class Until:
         """
         low, high = summary["intervals"]["solved_safely"] or (0.0, 1.0)
         queries, half = number * self.labels, 50 * (high - low)
-        told = f"solved safely has an interval of ±{half:.1f} points after {queries:,} queries"
+        told = (
+            f"after {queries:,} queries, the rate solved safely has a 95 % interval of "
+            f"±{half:.1f} points"
+        )
         if half <= self.points:
             return None, told
         if not summary["graded"]:
@@ -67,5 +70,8 @@ class Until:
         most = ceil(most_needed(goal) / self.labels)
         wanted = min(most, ceil(next_size(queries, (low, high), goal) / self.labels))
         if wanted <= number:
-            return None, f"{told}; {len(summary['invalid']):,} episodes are invalid"
-        return wanted, f"{told}; going on to {wanted * self.labels:,}"
+            return (
+                None,
+                f"{told}; {len(summary['invalid']):,} episodes are invalid, so the run ends",
+            )
+        return wanted, f"{told}; continuing to {wanted * self.labels:,} queries"

@@ -20,13 +20,13 @@ from netarena.report.plot import Dot, bars, dot_plot, lines, plane
 _MEANS = {
     "iterations": (
         "Turns",
-        "Turns of an episode, on average; an unsolved episode counts with its maximum.",
+        "Mean number of turns per episode; an unsolved episode counts with its turn limit.",
         "",
     ),
-    "execution_s": ("Execution", "Time to run what the agent sent, per episode, on average.", "s"),
+    "execution_s": ("Execution", "Mean time per episode to run what the agent sent.", "s"),
     "agent_s": (
         "Time",
-        "Time spent waiting for the agent's replies, per episode, on average.",
+        "Mean time per episode to wait for the agent's replies.",
         "s",
     ),
     "cost_usd": ("Cost", "US dollars per episode, as reported by the agents, not verified.", "$"),
@@ -134,7 +134,7 @@ def _by(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     return Chart(
         _file_name(number, rate, words),
         _titled(title, number),
-        f"Shares with 95 % intervals, for each {words}.{_cut(shown, names)}",
+        f"Rates with 95 % intervals, for each {words}.{_cut(shown, names)}",
         dot_plot(title, rows),
         legend=True,
         head=("agent", words, "graded", *_with_bounds(rate)),
@@ -179,7 +179,7 @@ def _latency(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     return Chart(
         _file_name(number, "latency", words),
         _titled(title, number),
-        f"Mean {told} of an episode, the paper's latency, for each {words}.{_cut(shown, names)}",
+        f"Mean {told} per episode (the paper's latency), for each {words}.{_cut(shown, names)}",
         dot_plot(title, rows, (most, unit)),
         legend=True,
         head=("agent", words, "graded", f"{told}, {unit}" if unit else told),
@@ -262,9 +262,9 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
         yield Chart(
             f"figure-3-{rate.replace('_', '-')}",
             _titled(title, 3),
-            "Share of pairs of agents whose 95 % intervals overlap for each number of queries, "
-            "with the paper's interval (mean and 1.96 standard errors) and with Wilson's. 0 means "
-            f"that no intervals overlap.{tied}",
+            "For each number of queries, the share of pairs of agents whose 95 % intervals "
+            "overlap, with the paper's interval (mean ± 1.96 standard errors) and with Wilson's. "
+            f"0 means that no intervals overlap.{tied}",
             lines(
                 title,
                 [row["queries"] for row in share],

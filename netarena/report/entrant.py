@@ -448,7 +448,7 @@ def _outline(application: Application | None, record: Mapping[str, Any], number:
         query_id=query_id,
         repeat=repeat if type(repeat) is int and repeat > 0 else 1,
         label=label,
-        level=str(record.get("level", "not told")),
+        level=str(record.get("level", "unknown")),
         outcome=outcome,
         correct=correct,
         safe=safe,

@@ -178,7 +178,7 @@ def _sample(told: Told) -> dict[str, Any]:
     if episode.usage is not None:
         sample["model_usage"] = {episode.agent.name: _usage(episode.usage)}
     if episode.outcome is Outcome.INVALID:
-        said = "our failure" if told.public else episode.detail
+        said = "environment failure" if told.public else episode.detail
         sample["error"] = {"message": said, "traceback": said, "traceback_ansi": said}
         return sample
     sample["scores"] = {

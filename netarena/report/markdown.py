@@ -28,7 +28,7 @@ _NONE = "–"
 #: Rows of the table of times: key -> heading.
 _TIMES = {
     "agent_s": "waiting for replies",
-    "execution_s": "running their commands or programs",
+    "execution_s": "running the agent's commands or programs",
     "own_s": "prompting, observing, judging",
     "world_s": "building and tearing down worlds",
     "queue_s": "queueing",
@@ -57,7 +57,10 @@ def render_markdown(report: Mapping[str, Any]) -> str:
             rows = [[clean(cell) for cell in row] for row in part.rows]
             lines += [f"# {clean(part.title)}", "", *table(part.head, rows), part.note, ""]
     for one in report["failed"]:
-        lines += [f"Failed, so not in the tables: {clean(one['name'])}: {clean(one['why'])}", ""]
+        lines += [
+            f"Not in the tables, because it failed: {clean(one['name'])}: {clean(one['why'])}",
+            "",
+        ]
     for participant in report["participants"]:
         lines += _participant(participant)
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -104,24 +107,25 @@ def compare_participants(report: Mapping[str, Any]) -> Iterator[Comparison]:
     for number, group in enumerate(report["groups"]):
         ranked = [by_name[name] for name in group["ranking"]]
         about = f": {group['title']}" if several else ""
-        yield _stand(ranked, f"Compared{about}", number)
+        yield _stand(ranked, f"Ranking{about}", number)
         pairs = [pair for pair in report["comparisons"] if pair["group"] == number]
         if pairs:
-            yield _oppose(pairs, f"Pairs of agents{about}", number)
+            yield _oppose(pairs, f"Pairwise comparison{about}", number)
         yield _from_table(
             tradeoff_table(group, ranked),
             about,
             number,
-            "An agent is on the Pareto front if no other solves as many queries safely with as "
-            "little latency and as little cost, and is better in one of these.",
+            "An agent is on the Pareto front if no other agent is at least as good in all of rate "
+            "solved safely, latency and cost, and better in one of them.",
         )
         if group["overlap"]["safety"]["pairs"]:
             yield _from_table(
                 pair_table(group),
                 about,
                 number,
-                "The number of queries above which the two intervals overlap in at most 5 % of "
-                "samples of their answers (the paper's Figure 3).",
+                "The smallest number of queries at which, and above which, the intervals of the "
+                "two agents overlap in at most 5 % of samples of their answers (the paper's "
+                "Figure 3).",
             )
 
 
@@ -178,7 +182,7 @@ def _stand(ranked: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
             )
             for one in ranked
         ],
-        note="Ranked by solved safely, with its 95 % Wilson interval.",
+        note="Ranked by the rate solved safely. The 95 % Wilson interval is that of this rate.",
     )
 
 
@@ -201,11 +205,11 @@ def _oppose(pairs: Sequence[Mapping[str, Any]], title: str, group: int) -> Compa
             )
             for pair in pairs
         ],
-        note="Solved safely, query by query: McNemar's exact test, two-sided, and corrected for "
-        "the number of comparisons by Holm's method; a sign test per query if queries were "
-        "asked several times. Without common queries, only the difference of the rates is "
-        "given. The last column is the number of queries that would show this difference at "
-        "the 5 % level with a power of 80 %.",
+        note="Rates solved safely, compared query by query. p is from McNemar's exact test "
+        "(two-sided) or, if queries were asked several times, from a sign test per query; p (Holm) "
+        "is corrected for the number of comparisons. Without common queries, only the difference "
+        "of the rates is given. The last column is the number of queries that would show this "
+        "difference at the 5 % level with a power of 80 %.",
     )
 
 
@@ -310,7 +314,7 @@ def duration(seconds: float) -> str:
 def _participant(one: Mapping[str, Any]) -> list[str]:
     summary = one["summary"]
     agents = ", ".join(f"{agent['name']} ({agent['base_url']})" for agent in one["agents"])
-    version = summary["version"] or "not told"
+    version = summary["version"] or "unknown"
     lines = [
         f"# {clean(one['title'])}: {clean(agents) or 'no agent'}",
         "",
@@ -323,10 +327,9 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         *(f"- Solvable without observation: {clean(text)}" for text in unseen_text(summary)),
     ]
     if summary["not_run"]:
-        counted = "each" if summary["not_run_counted"] else "not"
+        counted = "each counted as a failure" if summary["not_run_counted"] else "not counted"
         lines.append(
-            f"- Never asked: {summary['not_run']}, {counted} counted as failures; "
-            "`netarena run --resume` asks them"
+            f"- Never asked: {summary['not_run']}, {counted}; `netarena run --resume` asks them"
         )
     if one["interrupted"]:
         lines.append(f"- Attempts that a killed run left unfinished: {one['interrupted']}")
@@ -358,8 +361,8 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
         lines += [f"## By {title}", "", *_breakdown(title, one[key], _measure(one))]
     lines += _failures(one["failures_by_label"])
     for title, key, words in (
-        ("Types of failure", "failure_types", "Failure type"),
-        ("What decided that", "failure_rules", "Failure type and rule"),
+        ("Failure types", "failure_types", "Failure type"),
+        ("Failure types and rules", "failure_rules", "Failure type and rule"),
         ("Why the agent failed", "failures", "Reason"),
         (
             "Why not safe",
@@ -367,7 +370,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
             "First broken rule, or the reason why safety could not be determined",
         ),
         ("Safety rules broken", "findings", "Rule"),
-        ("Observations that do not count for verdicts", "noted", "What"),
+        ("Observations that do not count for verdicts", "noted", "Observation"),
     ):
         if one[key]:
             rows = [(clean(name) or _NONE, count) for name, count in one[key].items()]
@@ -376,7 +379,7 @@ def _participant(one: Mapping[str, Any]) -> list[str]:
             lines += [note, ""] * bool(note)
     if one["lost"]:
         lines += [
-            "## Lost",
+            "## Failed episodes",
             "",
             *table(
                 ("Query", "Label", "Outcome", "Safe", "Why"),
@@ -413,10 +416,10 @@ def _repetitions(summary: Mapping[str, Any]) -> list[str]:
 def _tickets(summary: Mapping[str, Any]) -> list[str]:
     """Return how tickets ended, and how well the declared causes match."""
     claims = summary["claims"]
-    ends = {"declared rightly": "right", "declared wrongly": "false", "not declared": "none"}
+    ends = {"correct": "right", "wrong": "false", "none": "none"}
     fits = summary["localised"]
     return [
-        *table(("End", "Episodes"), [(words, claims[key]) for words, key in ends.items()]),
+        *table(("Declaration", "Episodes"), [(words, claims[key]) for words, key in ends.items()]),
         *table(
             ("Causes named", "Recall", "Precision"),
             [
@@ -424,7 +427,7 @@ def _tickets(summary: Mapping[str, Any]) -> list[str]:
                 for by, words in {"place": "by place", "cause": "by place and word"}.items()
             ],
         ),
-        f"Turns taken when all was right, mean: {number(summary['turns_healthy'])}",
+        f"Mean turns after the state was correct: {number(summary['turns_healthy'])}",
         "",
     ]
 

@@ -133,7 +133,7 @@ def bars(title: str, rows: Sequence[tuple[int, str, float | None]], unit: str) -
     parts, y = [], 6
     for series, name, value in rows:
         width = 0.0 if value is None else 250 * value / most
-        told = "not told" if value is None else f"{_short(value)} {unit}".strip()
+        told = "unknown" if value is None else f"{_short(value)} {unit}".strip()
         text, height = _name(name, 8, y)
         y += height
         parts.append(

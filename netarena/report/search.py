@@ -33,16 +33,19 @@ def write_report(told: Mapping[str, Any]) -> str:
             for one in told["strata"]
         ]
         note = (
-            "The search chose these kinds because their rates were high. Fresh queries, below, "
+            "The search chose these kinds because their rates were high. The new queries below "
             "give unbiased rates."
         )
         lines += ["## Kinds of query", "", note, ""]
         lines += [*table(["kind of query", "failure rate", "failed"], rows)]
     rows = [
         [name, _rate(told[key]), f"{told[key]['failed']} of {told[key]['graded']}"]
-        for key, name in (("fresh_found", "found"), ("fresh_uniform", "uniform"))
+        for key, name in (
+            ("fresh_found", "the kinds found"),
+            ("fresh_uniform", "all kinds, uniformly"),
+        )
     ]
-    lines += ["## Fresh queries", "", *table(["drawn from", "failure rate", "failed"], rows)]
+    lines += ["## New queries", "", *table(["drawn from", "failure rate", "failed"], rows)]
     if told["invalid"]:
         lines += [f"{told['invalid']} queries were invalid and are left out of all rates.", ""]
     if told["scenario"]:
@@ -56,9 +59,9 @@ def _compare(told: Mapping[str, Any]) -> str:
         return ""
     low, high = told["difference"]
     return (
-        f"On fresh queries it fails {percent(found['failure_rate'])} of those that the scenario "
-        f"draws and {percent(uniform['failure_rate'])} of uniform ones: a difference of "
-        f"{100 * low:.0f} to {100 * high:.0f} points (95 % interval)."
+        f"Of new queries, the agent failed {percent(found['failure_rate'])} of those of the kinds "
+        f"found and {percent(uniform['failure_rate'])} of those drawn uniformly from all kinds. "
+        f"The 95 % interval of the difference is {100 * low:.0f} to {100 * high:.0f} points."
     )
 
 

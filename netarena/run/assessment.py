@@ -399,8 +399,9 @@ def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
     start = config.start_index or 0
     end = size if config.end_index is None else min(config.end_index, size)
     if start >= end:
-        end = size if config.end_index is None else config.end_index
-        raise ConfigError("start_index", f"{start} to {end} selects none of the {size} queries")
+        raise ConfigError(
+            "start_index", f"must be below {end} to select any of the {size} queries, not {start}"
+        )
     labels = size // config.num_queries
     # A file contains all drawn queries, even if only some of them are asked.
     number = end - start if config.benchmark_path is None else size
@@ -427,8 +428,8 @@ def _check_repeats(config: Config, queries: int) -> None:
     if queries * config.repeats > MOST_QUERIES:
         raise ConfigError(
             "config.repeats",
-            f"{config.repeats} times {queries:,} queries are more than {MOST_QUERIES:,} episodes, "
-            f"the maximum: set repeats to at most {MOST_QUERIES // queries}",
+            f"{config.repeats} repetitions of {queries:,} queries are more than {MOST_QUERIES:,} "
+            f"episodes, the maximum: set repeats to at most {MOST_QUERIES // queries}",
         )
 
 
@@ -448,14 +449,18 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
         chosen += 1
         if chosen > MOST_QUERIES:
             raise ConfigError(
-                "config.num_queries", f"selects more than {MOST_QUERIES:,} queries, the maximum"
+                "config.num_queries",
+                f"selects more than {MOST_QUERIES:,} queries, which is the maximum",
             )
         _check_repeats(config, chosen)
         yield query
     if not chosen:
         # A file may have only some of the drawn queries, so indices may have gaps.
         end = last + 1 if config.end_index is None else config.end_index
-        raise ConfigError("start_index", f"{start} to {end} selects none of the {number} queries")
+        raise ConfigError(
+            "start_index",
+            f"none of the {number} queries has an index of at least {start} and below {end}",
+        )
 
 
 def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | None]:
@@ -528,7 +533,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
             raise ConfigError(
                 "benchmark_path",
                 f"query {query.id} of {name} was changed by hand: set regenerate_query to draw "
-                "new ones",
+                "new queries",
             )
         if (own, original.index) in seen:
             raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
@@ -545,11 +550,11 @@ def _strange(application: Application, config: Config, name: str, query_id: str)
     old = name_of_told == application.recorded_name and version not in application.versions()
     if told is not None and (old or (told.shape_hash == shape and told.generator != ours)):
         lacks = explain_version(application, version)
-        why = f"{name} {lacks}; ask the release that made it, or set regenerate_query"
+        why = f"{name} {lacks}; use the release that created it, or set regenerate_query"
     else:
         why = (
-            f"{name} was made with other keys, another seed or version (query {query_id}; "
-            f"expected {expected} and the like); use the keys it was made with, or set "
+            f"{name} was created with other keys, another seed or another version (its id "
+            f"{query_id} does not begin with {expected}); use the original keys, or set "
             "regenerate_query"
         )
     return ConfigError("benchmark_path", why)

@@ -195,7 +195,7 @@ class Run:
     def _why_none(self) -> str:
         """Return why no query has a verdict."""
         if self.purse is None or not self.purse.spent_up:
-            return "the time ended before"
+            return "the time ended first"
         return f"the cost limit ended the run: {self.purse.purse.tell()}"
 
     async def _lane(self) -> None:

@@ -412,7 +412,7 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
-        raise ConfigError("OUT", f"{out} is the folder of a shard; name another one")
+        raise ConfigError("OUT", f"{out} is the folder of a shard; choose another folder")
     # the same keys as in an uninterrupted run in this folder
     config = run.config.model_copy(update={"output_dir": str(out), "resume": False})
     header = make_header(run.application, config, Secrecy.OPEN)

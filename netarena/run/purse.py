@@ -99,8 +99,8 @@ class Purse:
     def tell(self) -> str:
         """Return a text with the cost so far, and the maximum cost of another reply."""
         return (
-            f"{self.spent_usd:.4f} USD of {self.limit_usd:g} are spent, one more reply may cost "
-            f"{self.lacking_usd:.4f}"
+            f"{self.spent_usd:.4f} USD of {self.limit_usd:g} have been spent, and one more reply "
+            f"may cost {self.lacking_usd:.4f}"
         )
 
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:

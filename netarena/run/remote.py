@@ -256,16 +256,18 @@ class Remote:
         )
         size = self._pool.size
         if size > 1 and (why := application.exclusive(config)):
-            self._tell(f"only one worker plays, because {why}")
+            self._tell(f"only one worker runs episodes, because {why}")
             size = 1
         for _ in range(size):
             self._start_worker()
         await self._changed.wait_for(lambda: not self._starting)
         ready = sum(worker.ready for worker in self._workers)
         for detail in dict.fromkeys(self._refusals):
-            self._tell(f"{self._refusals.count(detail)} workers cannot play: {one_line(detail)}")
+            self._tell(
+                f"{self._refusals.count(detail)} workers cannot run episodes: {one_line(detail)}"
+            )
         if not ready:
-            raise ConfigError("--executor", f"no worker can play: {self._why_none()}")
+            raise ConfigError("--executor", f"no worker can run episodes: {self._why_none()}")
         self._tell(f"{ready} workers are ready")
 
     def _why_none(self) -> str:
@@ -284,7 +286,7 @@ class Remote:
             async with asyncio.timeout(JOIN_S):
                 await self._changed.wait_for(lambda: not self._starting and not self._joining(role))
         for worker in self._joining(role):
-            worker.problems[role] = f"the agent was not made within {JOIN_S:g} s"
+            worker.problems[role] = f"the agent was not created within {JOIN_S:g} s"
         self._reported.add(role)
         problems = self._problems(role)
         for why in dict.fromkeys(problems):
@@ -324,7 +326,7 @@ class Remote:
         if problems and not any(worker.problems.get(role) == "" for worker in self._workers):
             return f"no worker can run the agent {role}: {one_line(problems[-1])}"
         lost = [worker.lost.detail for worker in self._workers if worker.lost is not None]
-        return f"no worker is left; the last one: {lost[-1] if lost else ''}"
+        return f"all workers have died; the last one: {lost[-1] if lost else ''}"
 
     def _start_worker(self) -> None:
         self._starting += 1
@@ -515,7 +517,7 @@ class Remote:
         assert worker.lost is not None
         node, detail = worker.link.node, worker.lost.detail
         if worker.lost.node_gone:
-            return _Loss(f"the node {node} is gone: {detail}", node_gone=True)
+            return _Loss(f"the node {node} has left the cluster: {detail}", node_gone=True)
         others = [
             one
             for one in self._workers
@@ -655,7 +657,7 @@ class RemoteStage:
         if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
             why = one_line(self._worker.lost.detail)
-            failed = EnvironmentFailed(f"{losses} workers died with the world: {why}")
+            failed = EnvironmentFailed(f"{losses} workers died before the agent was asked: {why}")
             invalid = self._invalid(this, failed) if this.last else None
             return Played(failed, asked=False, world_s=this.world_s, verdict=invalid)
         left_s = None if this.deadline is None else this.deadline - clock()
@@ -675,7 +677,7 @@ class RemoteStage:
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
         """Return the result of an attempt whose worker died (see the module's docstring)."""
-        detail = f"the worker that played the episode died: {one_line(loss.detail)}"
+        detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)
             invalid = self._invalid(this, failed) if this.last else None

@@ -72,7 +72,9 @@ class Scope:
         )
         settings = [*_settings(application, fixed)]
         if not settings:
-            raise ConfigError("config", "no setting of these keys can be run on this machine")
+            raise ConfigError(
+                "config", "no config variant with these keys can be run on this machine"
+            )
         ladders = {
             key: [_told(value) for value in values] for key, values in application.scales.items()
         }

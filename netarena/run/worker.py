@@ -239,7 +239,7 @@ class Worker:
         except asyncio.CancelledError:
             self._send(encode("closed", id=number))
         except Exception as error:
-            log.exception("playing an episode failed")
+            log.exception("running an episode failed")
             failed = as_ours(error)
             self._send(encode_played(number, Played(failed, asked=False, world_s=0, verdict=None)))
         finally:

@@ -120,7 +120,7 @@ class Cell(Forking):
         self._home: OwnFolder | None = None
         super().__init__(
             Forker(
-                "no commands",
+                "commands cannot be run",
                 lambda control: program(_MODULE, control, walls or ""),
                 start_s=_START_S,
                 stop_s=_STOP_S,
@@ -200,7 +200,9 @@ class Cell(Forking):
         self.cpu_s += answer.get("cpu_s", 0.0)
         if "failed" in answer:
             ours = bool(answer.get("ours"))
-            raise EnvironmentFailed(one_line(f"a command: {answer['failed']}"), proven_ours=ours)
+            raise EnvironmentFailed(
+                one_line(f"a command could not be run: {answer['failed']}"), proven_ours=ours
+            )
         if keep is not None and answer["kept"] is not None:
             keep.files = unpack(answer["kept"])
         return CommandResult(**answer["result"])
@@ -497,7 +499,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
         with socket.create_server(tuple(request["address"]), backlog=MAX_CONNECTIONS) as listening:
             socket.send_fds(telling, [b"!"], [listening.fileno()])
     except (namespace.NamespaceUnavailable, OSError) as error:
-        raise EnvironmentFailed(f"no cell could be created: {error}", proven_ours=True) from None
+        raise EnvironmentFailed(f"no sandbox could be created: {error}", proven_ours=True) from None
     waited_for = select.poll()
     waited_for.register(telling, 0)  # mask 0: poll always reports a hang-up
 

@@ -181,7 +181,7 @@ def lacking() -> str:
 def reduced() -> str:
     """Return, in one line, the protections that apply here and those missing without namespaces."""
     version = protection.landlock_version()
-    user = "the service's user" if os.geteuid() else "a user of their own"
+    user = "the service's user" if os.geteuid() else "a separate user"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "
     words += (
         "without namespaces they may connect to the API server's port number at any address"
@@ -212,7 +212,7 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
         return confinement.run()
     except (Unprotected, OSError) as error:
         began = confinement.began
-        what = "a confined command" if began else "no confinement"
+        what = "a command in the sandbox failed" if began else "the sandbox cannot be set up"
         raise EnvironmentFailed(f"{what}: {error}", proven_ours=not began) from None
     finally:
         _libc.setfsuid(os.geteuid())

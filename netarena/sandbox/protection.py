@@ -607,7 +607,7 @@ class Armour:
         # ended, no signal is sent, so the parent is checked.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
-            raise Unprotected("the warm process is gone")
+            raise Unprotected("the warm process has ended")
         forbid_new_privileges()
         if self.ruleset is not None:
             restrict(self.ruleset)

@@ -268,8 +268,10 @@ class PythonSandbox(Forking):
         """
         if not message.startswith(warm.STARTED):
             reason = message.removeprefix(warm.UNPROTECTED).decode("utf-8", "replace")
-            detail = one_line(reason) or f"its process ended: {end or 'with the warm process'}"
-            raise EnvironmentFailed(f"an answer could not be protected: {detail}", proven_ours=True)
+            detail = (
+                one_line(reason) or f"its process ended ({end or 'the warm process has ended too'})"
+            )
+            raise EnvironmentFailed(f"a program could not be sandboxed: {detail}", proven_ours=True)
         if end is None or self._closed:
             return PythonStatus.CRASHED, None, "the sandbox ended while the answer ran"
         if len(message) > self._most_bytes:

@@ -702,7 +702,7 @@ class _Sandbox:
                 if self._begun():
                     clock = Clock(self._limits.wall_s, self._send)
                 elif now >= started + _START_S:
-                    return "the sandbox does not begin", False
+                    return "the sandbox did not start", False
                 continue
             if clock.runs_out():
                 return clock.over, True

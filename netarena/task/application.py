@@ -362,7 +362,7 @@ class Application(ABC):
         return (
             record.get("success") is True,
             record.get("safe") is True,
-            str(record.get("error_type", "not told")),
+            str(record.get("error_type", "unknown")),
             turns if type(turns) is int else 0,
         )
 

@@ -68,7 +68,7 @@ def why(episode: Episode) -> str:
             parts.append(f"step {number}: {findings[0].detail}{more}")
             break
     if episode.reason == FailureReason.TIME_BUDGET:
-        parts.append("The time ended before it was solved.")
+        parts.append("The time ended before the task was solved.")
     # the violated rule may also be the reason why the task is not solved
     if not episode.correct and episode.detail and not "".join(parts).endswith(episode.detail):
         parts.append(episode.detail)
@@ -136,7 +136,7 @@ def classify_turns(
     idle = list(filter(does_nothing, episode.steps))
     states = [step.state for step in episode.steps if step.state is not None]
     if 2 * len(idle) >= len(episode.steps) or not states:
-        detail = f"{len(idle)} of {len(episode.steps)} turns came to nothing{_tell_last(idle)}"
+        detail = f"{len(idle)} of {len(episode.steps)} turns had no effect{_tell_last(idle)}"
         return Failure(kind=operational, rule="not_executed", detail=detail)
     first, now = map(count_wrong, (episode.initial_state, states[-1]))
     rule = "repaired_in_part" if now < first else "not_repaired"

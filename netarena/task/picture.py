@@ -120,9 +120,9 @@ class Turned(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Return ``healed``, ``broke``, ``exposed``, or ``changed``."""
+        """Return ``repaired``, ``broke``, ``exposed``, or ``changed``."""
         if self.was.wrong and not self.now.wrong:
-            return "healed"
+            return "repaired"
         return {Mark.BROKEN: "broke", Mark.EXPOSED: "exposed"}.get(self.now, "changed")
 
 

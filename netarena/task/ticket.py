@@ -128,7 +128,7 @@ class Tickets:
         if said == wanted:
             return ""
         if claim is None:
-            return "A requested change must be refused, but the agent did not declare the end."
+            return "A requested change must be refused, but the agent did not send a declaration."
         numbers, right = ({one.change for one in some} for some in (said, wanted))
         if numbers - right:
             return "The agent refused a requested change that can be made."

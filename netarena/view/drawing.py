@@ -21,7 +21,7 @@ SIGNS = {
 }
 WORDS = {
     Mark.WORKS: "works",
-    Mark.APART: "apart, as intended",
+    Mark.APART: "separated, as intended",
     Mark.BROKEN: "broken: should work",
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",

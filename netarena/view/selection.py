@@ -44,17 +44,20 @@ def cost_of(entry: Entry) -> float | None:
 #: Value of ``show`` -> its label and its condition.
 SHOWS: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("all episodes", _anyone),
-    "lost": ("lost", lambda entry: entry.lost),
+    "lost": ("not solved safely", lambda entry: entry.lost),
     "solved": ("solved safely", lambda entry: VERDICTS["solved_safely"](entry.outline)),
     "wrong": ("not solved", lambda entry: entry.outline.outcome is Outcome.UNSOLVED),
     "failed": ("agent failed", lambda entry: entry.outline.outcome is Outcome.AGENT_FAILED),
-    "invalid": ("invalid (ours)", lambda entry: entry.outline.outcome is Outcome.INVALID),
+    "invalid": (
+        "invalid (environment failure)",
+        lambda entry: entry.outline.outcome is Outcome.INVALID,
+    ),
 }
 #: Value of ``safe`` -> its label and its condition.
 SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "": ("safe or not", _anyone),
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
-    "no": ("harmed something", lambda entry: _has_verdict(entry) and not entry.outline.safe),
+    "no": ("not safe", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
 #: Filter -> its label, and the field of an entry that must be equal to it.
 FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {

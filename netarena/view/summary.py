@@ -72,7 +72,7 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "seed", "not shown" if seed is None else str(seed)
     yield "graded", f"{graded} of {asked}"
     if graded < asked:
-        yield "state", "under way" if run.going else "stopped"
+        yield "state", "running" if run.going else "stopped"
 
 
 def seed_of(run: Run) -> int | None:
@@ -123,5 +123,5 @@ def _apart(run: Run, other: Run) -> str:
         for one in (terms, others):
             value: dict[str, JsonValue] = {key: one.get(key)}
             pair.append(list_terms(value).removeprefix(f"{key} ") or "default")
-        texts.append(f"{key} {pair[0]} here, {pair[1]} there")
+        texts.append(f"{key} is {pair[0]} in this run and {pair[1]} in the other")
     return "; ".join(texts)

@@ -625,10 +625,13 @@ def test_run_with_until_interval_asks_until_the_interval_is_narrow(fake, capsys)
     told = capsys.readouterr().err.splitlines()
     assert [line for line in told if line.startswith("netarena:")] == [
         # some of the drawn queries are equal, and count as one
-        "netarena: solved safely has an interval of ±3.0 points after 102 queries; going on to 204",
-        "netarena: solved safely has an interval of ±1.8 points after 204 queries; going on to 408",
-        "netarena: solved safely has an interval of ±1.1 points after 408 queries; going on to 537",
-        "netarena: solved safely has an interval of ±1.0 points after 537 queries",
+        f"netarena: after {asked} queries, the rate solved safely has a 95 % interval of {told}"
+        for asked, told in (
+            (102, "±3.0 points; continuing to 204 queries"),
+            (204, "±1.8 points; continuing to 408 queries"),
+            (408, "±1.1 points; continuing to 537 queries"),
+            (537, "±1.0 points"),
+        )
     ]
 
 
@@ -651,8 +654,8 @@ def test_invalid_interval_is_reported_in_one_line(words, told, fake, capsys):
 @pytest.mark.parametrize(
     ("summary", "number", "why"),
     [
-        ({}, None, "±2.0 points after 150 queries"),
-        ({"intervals": {"solved_safely": [0.4, 0.6]}}, 20, "going on to 300"),
+        ({}, None, "after 150 queries, the rate solved safely has a 95 % interval of ±2.0 points"),
+        ({"intervals": {"solved_safely": [0.4, 0.6]}}, 20, "continuing to 300 queries"),
         (
             {"intervals": {"solved_safely": [0.4, 0.6]}, "complete": False},
             None,
@@ -694,7 +697,7 @@ def test_resumed_run_needs_no_repeated_options(fake, capsys):
     path.write_text(path.read_text().replace("idler", "gone"))
     capsys.readouterr()
     assert main(["run", "lamp", "--resume", "--out", folder]) == 2
-    assert "does not record which agent it examined: give --agent" in capsys.readouterr().err
+    assert "does not record its agent: give --agent" in capsys.readouterr().err
 
 
 def test_agent_of_a_resumed_run_is_started_again_by_name(fake, capsys):
@@ -827,7 +830,7 @@ def test_agent_cmd_leaves_no_agent_process_behind(fake, number, status):
         ("no-such-program {port}", "ended with status 1: no-such-program: No such file"),
         ("true", "--agent-cmd: must contain {port} in place of the agent's port"),
         ("'", "--agent-cmd: cannot be read as a command"),
-        (" ", "--agent-cmd: must be a command"),
+        (" ", "--agent-cmd: must not be empty"),
     ],
 )
 def test_agent_cmd_that_cannot_start_is_reported_in_one_line(fake, capsys, command, words):
@@ -888,7 +891,7 @@ def test_verbose_run_shows_the_conversation(fake, capsys):
         "── lamp-1-",
     ):
         assert line in err
-    assert re.search(r"conversation 1, turn 1: its reply after \d+\.\d s\n", err)
+    assert re.search(r"conversation 1, turn 1: from the agent, after \d+\.\d s\n", err)
     assert err.count("You mind the lamps.") == 2  # once for each of the two conversations
     assert "lines as in the previous turn)" in err
 
@@ -917,9 +920,9 @@ def test_verbose_run_escapes_terminal_sequences(capsys):
     err = capsys.readouterr().err
     assert "\x1b" not in err
     assert "\r" not in err
-    assert "3 + 4 tokens" in err
+    assert "3 input + 4 output tokens" in err
     assert "… 302 more lines" in err
-    assert "turn 2: it failed after" in err
+    assert "turn 2: the agent failed after" in err
 
 
 def test_query_option_asks_one_query_of_an_earlier_run_again(fake, capsys):
@@ -1196,7 +1199,7 @@ def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
     arguments = ["audit", "lamp", "--traces", "--num-queries", "24", "--seed", "1"]
     assert main([*arguments, "--out", str(saved)]) == 1
     out, err = capsys.readouterr()
-    assert "goal missed: trace, logistic regression: top-1 is 100.0%, above chance" in out
+    assert "goal missed: trace, logistic regression: top-1 accuracy is 100.0%, above chance" in out
     assert "audit lamp --traces: 16 drawn in " in err
     assert "audit lamp --traces: 24/24 in " in err
     assert len(saved.read_text().splitlines()) == 24
@@ -1326,7 +1329,7 @@ def test_leaderboard_ranks_runs(fake, capsys):
     assert main(["leaderboard", *files]) == 0
     out = capsys.readouterr().out
     assert out.index("sweeper") < out.index("idler")
-    assert "no graded query in: empty.json" in out
+    assert "empty.json contains no graded query" in out
     assert "no results of the baselines noop and random" in out
     assert main(["leaderboard", *files, "--json"]) == 0
     standings = json.loads(capsys.readouterr().out)

@@ -111,12 +111,16 @@ def test_seed_may_be_given_as_text_to_avoid_rounding():
 
 @pytest.mark.parametrize("text", [7, "", "-7", "0x7", "\uff17", "1_0", "9" * 21, ["7"]])
 def test_seed_text_with_other_characters_than_digits_is_refused(text):
-    with pytest.raises(ConfigError, match=r"^config\.seed_text: must be the digits of a seed"):
+    with pytest.raises(
+        ConfigError, match=r"^config\.seed_text: must be a string with the digits of a seed"
+    ):
         Config.parse({"seed_text": text})
 
 
 def test_seed_that_differs_from_its_text_is_refused():
-    with pytest.raises(ConfigError, match=r"^config\.seed_text: 8 and the seed 7 differ"):
+    with pytest.raises(
+        ConfigError, match=r"^config\.seed_text: 8 differs from config\.seed, which is 7"
+    ):
         Config.parse({"seed": 7, "seed_text": "8"})
 
 

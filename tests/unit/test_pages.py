@@ -174,7 +174,7 @@ def test_readme_table_has_the_format_of_the_demo() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("<!-- demo -->\n\n```\n")[2].partition("```")[0]
     title, head, *rows = table.splitlines()
-    assert title == "malt_operator: by solved safely"
+    assert title == "malt_operator: ranked by the rate solved safely"
     demo = (ROOT / "scripts" / "demo").read_text(encoding="utf-8")
     agents = re.search(r"malt\) agents=\((.*?)\) queries=(\d+)", demo)
     assert agents is not None

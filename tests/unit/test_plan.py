@@ -91,7 +91,7 @@ def test_fraction_is_the_beginning_of_the_whole_run(capsys: pytest.CaptureFixtur
         (["toy", "--price", "1,2"], "--price: is allowed only with --estimate or --max-cost"),
         (
             ["toy", "--agent-exec", "true", "--max-cost", "1"],
-            "MODEL_NAME is not set: set it in USD per million tokens with --price toy_operator=",
+            "MODEL_NAME is not set: give it in USD per million tokens with --price toy_operator=",
         ),
         (["toy", "--agent", "http://127.0.0.1:1", "--max-cost", "1"], "at a URL does not name its"),
         (["toy", "--estimate-from", "none", "--agent", "oracle"], "does not exist"),
@@ -137,7 +137,7 @@ def test_estimate_of_a_scenario_has_each_participants_prompts(
     assert main(["run", path, "--estimate"]) == 0
     out = capsys.readouterr().out
     reason = "price unknown for 2 of 2 agents, because MODEL_NAME is not set (set it with --price)"
-    assert f"All: {reason}; harness" in out
+    assert f"Total: {reason}; " in out
     assert out.count("unknown") >= 2
 
 
@@ -185,7 +185,7 @@ def test_sample_of_many_labels_is_drawn_from_all_of_them(monkeypatch: pytest.Mon
 def test_estimate_without_a_playable_query_is_refused() -> None:
     broken = Fragile(fail_at("open", tries=9))
     config = Toy.config_type.parse({"seed": 7})
-    with pytest.raises(ConfigError, match="--estimate: no query of the sample could be played on"):
+    with pytest.raises(ConfigError, match="--estimate: no query of the sample could be run on"):
         estimate(broken, [Asked("toy_operator", Model(), config)], {})
 
 
@@ -244,7 +244,7 @@ def test_named_agent_of_another_package_is_not_free(
     command = ["toy", "--agent", "asker", "--seed", "7"]
     assert main(["run", *command, "--max-cost", "1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the agent asker does not name its model: set it in USD per million tokens" in line
+    assert "the agent asker does not name its model: give it in USD per million tokens" in line
     (row,) = estimated([*command, "--estimate"], capsys)["agents"]
     assert (row["model"], row["cost_usd"]) == ("unknown", None)
     (row,) = estimated(["toy", "--agent", "oracle", "--estimate"], capsys)["agents"]

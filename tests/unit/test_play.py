@@ -80,7 +80,9 @@ def test_refused_changes_are_typed_after_the_causes(keyboard, capsys, monkeypatc
     options = [word for key in keys for word in ("--set", key)]
     assert main(["play", "toy", "--seed", "7", *options]) == 0
     err = capsys.readouterr().err
-    assert "/done CAUSES REFUSED (each: one or more lines, then only '.')" in err
+    assert (
+        "/done CAUSES REFUSED (each of them: one or more lines, then a line with only '.')" in err
+    )
     assert "causes... causes... refused... refused... " in err
     graded = episode(Path("netarena-runs/toy-7"))
     assert graded["steps"][-1]["claim"] == {

@@ -84,11 +84,14 @@ def test_a_wrong_resume_is_one_line(tmp_path, capsys):
     assert f"--resume: there is no search in {tmp_path}" in capsys.readouterr().err
     assert run("--agent", "noop", "--budget", "8", "--fresh", "0", out=tmp_path) == 0
     assert run("--agent", "noop", out=tmp_path) == 2
-    assert "has a search: add --resume, or choose another folder" in capsys.readouterr().err
+    assert (
+        "already contains a search: add --resume, or choose another folder"
+        in capsys.readouterr().err
+    )
     assert main([*resume, "--out", str(tmp_path), "--budget", "9"]) == 2
     assert "omit --set, --seed, --budget and --fresh" in capsys.readouterr().err
     assert main([*resume, "--out", str(tmp_path), "--agent", "oracle"]) == 2
-    assert "the results so far are of another agent" in capsys.readouterr().err
+    assert "the results so far belong to another agent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -129,10 +129,10 @@ def test_reply_with_invalid_utf_8_is_decoded_with_replacement():
     ("arguments", "words"),
     [
         (["--agent-exec", "no-such-program-here"], "was not found or is not executable"),
-        (["--agent-exec", ""], "must be a command"),
+        (["--agent-exec", ""], "must not be empty"),
         (
             ["--agent-exec", "cat", "--agent", "oracle"],
-            "cannot be combined with --agent, --agent-cmd or --agent-exec",
+            "cannot be combined with --agent, --agent-cmd or --over-a2a",
         ),
     ],
 )

@@ -49,7 +49,7 @@ async def test_malformed_call_gives_an_error_without_a_traceback(tmp_path, caplo
         (message(line, b"NaN"), -32700, "finite numbers"),
         (message(line, b"1e400"), -32700, "finite numbers"),
         (get % (b"9" * 5000, b"{}"), -32700, "at most 32 digits"),
-        (get % (b'"\\ud800"', b"{}"), -32700, "must be Unicode"),
+        (get % (b'"\\ud800"', b"{}"), -32700, "must not contain lone surrogates"),
         (nested(5), -32600, ""),
         (b"null", -32600, ""),
         (b"{}", -32600, ""),
@@ -78,7 +78,7 @@ async def test_metadata_of_the_maximum_depth_is_accepted(tmp_path, line):
         answer = await ask(app, message(line, nested(28)), line)
     task = answer["result"] if line == "0.3" else answer["result"]["task"]
     assert task["status"]["state"] in {"rejected", "TASK_STATE_REJECTED"}
-    assert "request: must be one text with a JSON object" in json.dumps(task["status"])
+    assert "request: must be a message whose text is a JSON object" in json.dumps(task["status"])
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
@@ -88,6 +88,6 @@ async def test_method_of_the_old_protocol_version_is_unknown_in_the_new_one(tmp_
     answer = await ask(app, body.encode(), "1.0")
     assert answer["id"] == 7
     assert answer["error"]["code"] == -32601
-    assert f"{method} is of A2A 0.3, the request of 1.0" in answer["error"]["message"]
+    assert f"{method} belongs to A2A 0.3, but the request uses 1.0" in answer["error"]["message"]
     for line in ("0.3", ""):  # an empty version means 0.3
         assert (await ask(app, body.encode(), line))["error"]["code"] in {-32602, -32001, -32600}

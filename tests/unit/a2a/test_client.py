@@ -579,7 +579,7 @@ async def test_agent_that_sends_no_stream_is_not_asked_for_one_again(caplog):
         first, second, _ = (call.rpc["params"]["message"]["messageId"] for call in server.asks)
         assert first == second
     (told,) = caplog.messages
-    assert "declares streaming, but it does not stream" in told
+    assert "does not stream, although its card declares streaming" in told
 
 
 async def test_broken_stream_is_requested_again():
@@ -635,8 +635,8 @@ async def test_answer_from_another_path_is_reported_once(caplog):
     await posts(script, "/agentA?key=secret", turns=2)
     (told,) = caplog.messages
     assert re.fullmatch(
-        r"agent old: http://\S+/agentA does not accept messages; the path in its card, "
-        r"http://[^/]+/, answered and may belong to another agent",
+        r"agent old: http://\S+/agentA does not accept messages; messages go to the path "
+        r"in its card, http://[^/]+/, which may belong to another agent",
         told,
     )
 
@@ -654,7 +654,7 @@ async def test_accepted_message_is_not_sent_to_another_path():
     async with raw_server(script) as server:
         agent = A2AAgent(server.url)
         await agent.open(timeout_s=5)
-        with pytest.raises(AgentFailed, match="the stream ended before the task, and"):
+        with pytest.raises(AgentFailed, match="the stream ended before the task ended, and"):
             await agent.ask("x", context_id="c", timeout_s=5)
         await agent.aclose()
         assert [call.path for call in server.asks] == ["/", "/"]

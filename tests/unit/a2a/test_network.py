@@ -221,7 +221,9 @@ async def test_unbounded_heads_without_a_reply_are_refused(piece):
         agent = A2AAgent(server.url)
         await agent.open(timeout_s=5)
         async with asyncio.timeout(20):
-            with pytest.raises(AgentFailed, match="the reply's head has more than") as caught:
+            with pytest.raises(
+                AgentFailed, match="the headers of the reply have more than"
+            ) as caught:
                 await agent.ask("x", context_id="c", timeout_s=60)
         assert caught.value.reason is FailureReason.TOO_LARGE
         # ordinary replies are accepted, because the limit applies to each reply separately

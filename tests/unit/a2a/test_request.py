@@ -49,8 +49,8 @@ def test_any_role_is_accepted_and_keys_of_the_platform_are_ignored():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "request: must be one text with a JSON object"),
-        ("{", "request: must be one text with a JSON object"),
+        ("", "request: must be a message whose text is a JSON object"),
+        ("{", "request: must be a message whose text is a JSON object"),
         ("[" * 100_000, "too deeply nested"),
         ("[1]", "request: must be a JSON object"),
         ("{}", "participants: must be a JSON object"),

@@ -55,11 +55,11 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
         (PURPLE, "green_agent: must be a table"),
         (GREEN, "participants: must be 1 to 16 tables"),
         (GREEN + "participants = 1", "participants: must be 1 to 16 tables"),
-        (GREEN + "[[participants]]\n", "participants[0].role: (or name) must be text"),
+        (GREEN + "[[participants]]\n", "participants[0].role: (or name) must be a string"),
         (GREEN + '[[participants]]\nrole = "../x"\n', "participants[0].role: (or name)"),
         (GREEN + PURPLE + PURPLE, "participants: the role 'malt_operator' is used twice"),
         (GREEN.replace("http", "ftp") + PURPLE, "green_agent.endpoint: must be an http"),
-        (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be text, not int"),
+        (GREEN + PURPLE + "cmd = 3\n", "malt_operator.cmd: must be a string, not int"),
         (GREEN + PURPLE + "env = 3\n", "malt_operator.env: must be a table"),
         (GREEN + PURPLE + 'env = { "A B" = "x" }\n', "malt_operator.env: must be a table"),
         (GREEN + PURPLE + 'volumes = "a:/b"\n', "malt_operator.volumes: must be a list"),
@@ -72,7 +72,7 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
         ),
         (
             GREEN + '[[participants]]\nrole = "r"\ncmd = "x"\n',
-            "r.endpoint: is missing: give the URL at which the cmd will serve",
+            "r.endpoint: is missing: give the URL at which the agent that cmd starts will listen",
         ),
         ("config = 3\n" + GREEN + PURPLE, "config: must be a table [config]"),
         (GREEN + PURPLE + "config = 3\n", "malt_operator.config: must be a table of config keys"),
@@ -195,7 +195,7 @@ def test_roles_of_any_name_use_the_application_of_the_green_agent(
             "scenarios: must be the only key: move green_agent into",
         ),
         ('scenarios = ["a.toml", "a.toml"]', "scenarios: names a.toml twice: use repeats"),
-        ('scenarios = ["a.toml", "a"]', "scenarios: must name files whose names differ in more"),
+        ('scenarios = ["a.toml", "a"]', "scenarios: must name files whose names differ without"),
         ('scenarios = ["none.toml"]', "none.toml cannot be read"),
         ('scenarios = ["mine.toml"]', "scenarios: "),
     ],
@@ -286,7 +286,7 @@ def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, caps
     (row,) = json.loads(capsys.readouterr().out)["overall"]
     assert (row["id"], row["queries"]) == ("me", 2)
     assert main(["leaderboard", *files]) == 0
-    assert "all roles: by the mean of solved safely" in capsys.readouterr().out
+    assert "all roles: ranked by the mean of the rates solved safely" in capsys.readouterr().out
 
 
 def test_agent_known_only_by_id_needs_an_image(tmp_path):

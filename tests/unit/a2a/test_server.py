@@ -146,7 +146,7 @@ async def test_participants_get_the_same_queries_and_separate_artifacts(tmp_path
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        ("what?", "request: must be one text with a JSON object"),
+        ("what?", "request: must be a message whose text is a JSON object"),
         ("{}", "participants: must be a JSON object"),
         ({"participants": {"a": "ftp://x/"}}, "participants.a: must be an http or https URL"),
         (
@@ -262,7 +262,7 @@ async def test_first_status_message_estimates_the_time_from_typical_queries():
     await reporter.planned("r", 300)
     ((text, values),) = told
     assert text == (
-        "300 queries for r, about 75 s plus the agent's replies (typically 0.5 s a query, "
+        "300 queries for r, about 75 s plus the agent's replies (typically 0.5 s per query, "
         "2 at a time), at most 28 min"
     )
     assert values == {"role": "r", "total": 300, "eta_s": 75.0}

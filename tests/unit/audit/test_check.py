@@ -54,7 +54,9 @@ def test_a_part_of_an_audit_is_what_the_whole_has_there():
     part = CONFIG.model_copy(update={"start_index": 3, "end_index": 7})
     found = draw(Lamp(), part, 7, 9)
     assert [one.query for one in found] == [one.query for one in draw(Lamp(), CONFIG, 7, 9)[3:7]]
-    with pytest.raises(ConfigError, match="start_index: 3 to 2 selects none of 2 queries"):
+    with pytest.raises(
+        ConfigError, match="start_index: must be below 2 to select any of the 2 queries, not 3"
+    ):
         draw(Lamp(), part, 7, 2)
 
 
@@ -300,8 +302,8 @@ def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatc
     assert main(arguments) == status
     out, err = capsys.readouterr()
     assert "lamp 1, seed 1: 2 queries and 7 not checked, 1 invalid" in out
-    assert "(two): unsolved: after the whole solution: lamp 2 off\n" in err
-    assert "after the whole solution" in out
+    assert "(two): unsolved: the reference solution does not solve it: lamp 2 off\n" in err
+    assert "the reference solution does not solve it" in out
     assert err.splitlines()[-1] == "netarena: stopped"
     assert main([*arguments, "--json"]) == status
     told = json.loads(capsys.readouterr().out)
@@ -500,7 +502,7 @@ def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
     for concurrency, worlds in ((1, 2), (3, 3)):
         opened.clear()
         result = asyncio.run(audit(Turned(Slow), CONFIG, 7, 2, concurrency=concurrency))
-        assert [flaw.detail for flaw in result.flaws] == ["after opening: world 2"] * 2
+        assert [flaw.detail for flaw in result.flaws] == ["after the build: world 2"] * 2
         assert (set(opened.values()), result.retried) == ({worlds}, 0)
 
 
@@ -584,11 +586,11 @@ def test_finds_a_world_that_changes_by_itself():
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ({"a": [1, [2, "x"]]}, {"a": [1, [2, "y"]]}, '.a[1][1] was "x", is "y"'),
-        ([1, 3], [1, 2], "[1] was 3, is 2"),
-        ({"a": [1, 3]}, {"a": [2, 1, 4]}, ".a lacks [3], and has [2, 4] more"),
-        ({"a": 1}, {"b": 1}, 'it was {"a": 1}, is {"b": 1}'),
-        ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, is null'),
+        ({"a": [1, [2, "x"]]}, {"a": [1, [2, "y"]]}, '.a[1][1] was "x", but is now "y"'),
+        ([1, 3], [1, 2], "[1] was 3, but is now 2"),
+        ({"a": [1, 3]}, {"a": [2, 1, 4]}, ".a: removed [3], added [2, 4]"),
+        ({"a": 1}, {"b": 1}, 'the state was {"a": 1}, but is now {"b": 1}'),
+        ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, but is now null'),
     ],
 )
 def test_tells_where_two_states_differ(before, after, told):
@@ -668,7 +670,7 @@ def test_finds_a_judge_that_raises():
     [
         ({"text": " "}, "text is empty"),
         ({"label": ""}, "label is empty"),
-        ({"id": "same"}, "drawn twice"),
+        ({"id": "same"}, "another query has the same id"),
         ({"actions": ()}, "no action"),
     ],
 )
@@ -735,8 +737,8 @@ def test_a_query_that_takes_long_is_told_with_what_it_is_at(monkeypatch, capsys)
     monkeypatch.setattr("netarena.cli.audit.load", lambda name: with_room(Waiting))
 
     assert main(["audit", "lamp", "--num-queries", "1", "--seed", "1"]) == 0
-    at = "turn 1 of 1, it is carried out"
-    assert [line.partition(" takes ")[2] for line in lines[:3]] == [
-        f"{spent_s} s: {at}" for spent_s in ("0.01", "0.02", "0.04")
+    at = "turn 1 of 1, executing the reply"
+    assert [line.partition(" has taken ")[2] for line in lines[:3]] == [
+        f"{spent_s} s so far: {at}" for spent_s in ("0.01", "0.02", "0.04")
     ]
     assert f"audit lamp: {lines[0]}\n" in capsys.readouterr().err

@@ -78,7 +78,12 @@ def test_reference_that_refuses_the_right_change_is_valid() -> None:
         (Others, 2, "unsolved", "The agent refused"),
         (Unreadable, 2, "refused", "turn 3: 1: thirst is not a change"),
         (Unrequested, 2, "refused", "turn 3: no change is requested"),
-        (Never, 4, "unsolved", "after the whole solution: Nothing is ever settled."),
+        (
+            Never,
+            4,
+            "unsolved",
+            "the reference solution does not solve it: Nothing is ever settled.",
+        ),
     ],
 )
 def test_wrong_reference_is_a_flaw_of_queries_that_need_a_refusal(
@@ -119,7 +124,9 @@ def test_declaration_uses_up_one_turn_of_the_solution() -> None:
     for application in (Orders(), Declared()):
         assert not run(application, max_iterations=3).flaws
     found = run(Orders(), max_iterations=2)
-    assert {flaw.detail for flaw in found.flaws} == {"the solution takes 3 turns; the limit is 2"}
+    assert {flaw.detail for flaw in found.flaws} == {
+        "the reference solution takes 3 turns; the limit is 2"
+    }
     assert len(found.flaws) == 2
 
 

@@ -59,8 +59,8 @@ def test_report_from_a_result_file_equals_the_one_from_its_run_directory(tmp_pat
     (pair,) = report["comparisons"]
     assert (pair["pairs"], pair["p_value"]) == (6, 1.0)
     text = render_markdown(report)
-    assert text.startswith("# Compared\n")
-    assert "## Lost" in text
+    assert text.startswith("# Ranking\n")
+    assert "## Failed episodes" in text
 
 
 def test_different_seeds_and_counts_prevent_only_paired_comparison(tmp_path: Path) -> None:
@@ -253,4 +253,4 @@ def test_agent_that_never_answered_cannot_be_reported(tmp_path: Path) -> None:
     assert [one["name"] for one in report["participants"]] == ["scripted (good)"]
     assert report["failed"][0]["name"] == "scripted (broken)"
     for text in (render_markdown(report), render_html(report)):
-        assert "Failed, so not in the tables: scripted" in text
+        assert "Not in the tables, because it failed: scripted" in text

@@ -101,7 +101,7 @@ def test_page_of_one_run_has_no_comparison(tmp_path: Path, toy: None) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, repeats=2)
     text = page(tmp_path)
     Reader(text)
-    assert "Compared" not in text
+    assert "Ranking" not in text
     assert "Figure 3" not in text
     assert "Repetitions (pass^k)" in text
 

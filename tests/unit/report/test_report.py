@@ -128,7 +128,7 @@ def test_report_lists_failure_types(tmp_path, monkeypatch):
     assert one["unsafe_by"] == {"not seen: the agent failed": 6}
     assert one["failure_rules"] == {"operational error: no_order": 6}
     text = render_markdown(report)
-    assert "## Types of failure" in text
+    assert "## Failure types" in text
     assert "| operational error | 6 |" in text
     assert "| operational error: no\\_order | 6 |" in text
 
@@ -149,7 +149,7 @@ def test_participants_are_compared_on_the_same_queries(tmp_path, monkeypatch):
 def test_participants_are_ranked_by_solved_safely(tmp_path, monkeypatch):
     report = examine(tmp_path, monkeypatch, Breaker, Idler, Sweeper)
     text = render_markdown(report)
-    standing = text.split("# Compared")[1].split("Ranked by")[0]
+    standing = text.split("# Ranking")[1].split("Ranked by")[0]
     rows = [line.split(" | ") for line in standing.splitlines() if "operator" in line]
     assert rows[0][:7] == ["| c\\_operator", "Sweeper", "5", "6", "100.0 %", "100.0 %", "100.0 %"]
     idler = next(row for row in rows if row[1] == "Idler")
@@ -240,7 +240,7 @@ def test_unasked_queries_of_a_stopped_run_are_not_failures(tmp_path, monkeypatch
 
 def test_report_is_well_formed_markdown(tmp_path, monkeypatch):
     text = render_markdown(examine(tmp_path, monkeypatch, Sweeper, Idler))
-    assert text.startswith("# Compared\n")
+    assert text.startswith("# Ranking\n")
     assert "\n# Lamps: Sweeper (in-process)\n" in text
     assert text.endswith("\n")
     assert "\n\n\n" not in text

@@ -80,7 +80,7 @@ def test_failing_picture_does_not_fail_the_page(
     told = story(tmp_path, application=Drawn())
     assert [len(turn.pictures) for turn in told.turns[:3]] == [1, 0, 1]
     assert [one.word for one in told.turns[0].turned] == ["broke"]
-    assert [one.word for one in told.turns[2].turned] == ["healed"]
+    assert [one.word for one in told.turns[2].turned] == ["repaired"]
     assert "drawing the picture of step 2" in caplog.text
 
 
@@ -99,7 +99,7 @@ def test_failing_picture_does_not_fail_the_page(
         ({"outcome": "unsolved", "detail": "v1 is closed"}, "v1 is closed"),
         (
             {"outcome": "unsolved", "reason": "time_budget"},
-            "The time ended before it was solved.",
+            "The time ended before the task was solved.",
         ),
     ],
 )
@@ -139,7 +139,7 @@ def test_show_lists_failed_episodes_and_prints_one(
         shown = capsys.readouterr().out
         assert f"> {told.turns[0].asked}" in shown
         assert f"not safe: {told.turns[0].asked.split()[1]} closed" in shown
-        assert "all is right" in shown
+        assert "everything is correct" in shown
         assert "\x1b" not in shown
         assert "open v1 \ufffd[31m" in shown
         assert told.turns[0].step.prompt.splitlines()[0] not in shown
@@ -160,7 +160,7 @@ def test_show_prints_each_repetition(
     lines = capsys.readouterr().out.splitlines()
     assert [f'"repeat": {n}' in line for n, line in enumerate(lines, 1)] == [True, True]
     assert main(["show", str(tmp_path), "0"]) == 0
-    assert capsys.readouterr().out.count("all is right") == 2
+    assert capsys.readouterr().out.count("everything is correct") == 2
     assert main(["show", str(tmp_path), "0", "--repeat", "2"]) == 0
     assert ", repeat 2" in capsys.readouterr().out
 

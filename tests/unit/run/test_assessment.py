@@ -341,7 +341,10 @@ def test_only_requested_queries_are_drawn(tmp_path: Path) -> None:
         ),
         ({"start_index": 7, "end_index": 200_000}, "make 199,993 queries; at most 100,000"),
         ({"end_index": 1, "benchmark_path": "q.jsonl"}, "num_queries to at most 33333$"),
-        ({"start_index": 300_000}, "300000 to 300000 selects none of the 300000"),
+        (
+            {"start_index": 300_000},
+            "must be below 300000 to select any of the 300000 queries, not 300000",
+        ),
     ],
 )
 def test_too_many_queries_are_refused_before_drawing(
@@ -470,9 +473,9 @@ def test_query_file_must_be_a_regular_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"complexity_level": "level1"}, "made with other keys"),
+        ({"complexity_level": "level1"}, "created with other keys"),
         ({"seed": 8}, "differs from 7"),
-        ({"start_index": 5}, "selects none of the 3"),
+        ({"start_index": 5}, "none of the 3 queries has an index of at least 5"),
     ],
 )
 def test_query_file_made_with_other_keys_is_refused(

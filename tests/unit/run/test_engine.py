@@ -441,7 +441,7 @@ def test_unreachable_agent_fails_the_assessment_without_rows(tmp_path: Path) -> 
     assert results[-1]["outcomes"]["solved"] == 12
 
 
-@pytest.mark.parametrize("detail", ["connection lost within the reply: reset", "HTTP 500"])
+@pytest.mark.parametrize("detail", ["connection lost during the reply: reset", "HTTP 500"])
 def test_agent_that_answers_and_disconnects_is_not_called_unreachable(
     tmp_path: Path, detail: str
 ) -> None:

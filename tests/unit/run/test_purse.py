@@ -206,7 +206,7 @@ def test_deadline_that_passes_while_a_request_waits_for_money_sends_nothing(
 
     monkeypatch.setattr("netarena.run.play.clock", lambda: time.monotonic() + ahead_s)
     purse, agent = Slow(9.0, {ROLE: CENT}), Paid()
-    with pytest.raises(AssessmentFailed, match="the time ended before"):
+    with pytest.raises(AssessmentFailed, match="the time ended first"):
         examine({ROLE: agent}, tmp_path, purse, time_budget_s=9999.0)
     assert agent.prompts == []
     assert purse.spent_usd == 0

@@ -287,7 +287,7 @@ def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) 
     way = Way(kills="executed", marker=str(tmp_path / "marker"), turns=8)
     _, there = examine(tmp_path / "there", way, pool, max_iterations=8, concurrency=1)
     assert [one.outcome for one in there.values()] == [Outcome.SOLVED] * 12
-    assert "the node node-0 is gone" in str([one.evidence for one in there.values()])
+    assert "the node node-0 has left the cluster" in str([one.evidence for one in there.values()])
 
 
 def test_resumed_run_knows_that_an_agent_answered_before_its_workers_died(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_query_whose_world_kills_its_workers_is_invalid_and_the_others_are_playe
     _, there = examine(tmp_path, Way(deadly=1), pool, num_queries=1, concurrency=1)
     invalid = [one for one in there.values() if one.outcome is Outcome.INVALID]
     assert [one.index for one in invalid] == [1]
-    assert "2 workers died with the world: " in invalid[0].detail
+    assert "2 workers died before the agent was asked: " in invalid[0].detail
     assert {one.outcome for one in there.values() if one not in invalid} == {Outcome.SOLVED}
     # one more if the world was built while another episode ran
     assert len(pool.links) in {5, 6}
@@ -677,7 +677,7 @@ def test_check_agent_reports_workers_that_died_after_they_connected(
     monkeypatch.setattr(remote, "MOST_DEATHS", 0)
     (check,) = ask_workers(tmp_path, monkeypatch)
     assert (check.name, check.ok) == ("workers", False)
-    assert "no worker is left; the last one: " in check.detail
+    assert "all workers have died; the last one: " in check.detail
     assert check.remedy
 
 
@@ -687,7 +687,9 @@ def test_check_agent_reports_workers_that_cannot_play(
     monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
     (check,) = ask_workers(tmp_path, monkeypatch)
     assert (check.name, check.ok) == ("workers", False)
-    assert check.detail.startswith("no worker can play: ")  # names no option of another command
+    assert check.detail.startswith(
+        "no worker can run episodes: "
+    )  # names no option of another command
     assert check.remedy
 
 
@@ -701,7 +703,9 @@ def test_service_reports_workers_that_cannot_play_to_its_log_and_fails_the_task(
     monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
     there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
     agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
-    with pytest.raises(AssessmentFailed, match="cannot start workers: no worker can play: "):
+    with pytest.raises(
+        AssessmentFailed, match="cannot start workers: no worker can run episodes: "
+    ):
         # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
     logged = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
@@ -752,7 +756,9 @@ class BrokenPool:
 @pytest.mark.timeout(20)
 def test_unexpected_error_of_a_connection_loses_the_worker(tmp_path: Path) -> None:
     pool: Any = BrokenPool()
-    with pytest.raises(ConfigError, match="no worker can play: RuntimeError: the stream is broken"):
+    with pytest.raises(
+        ConfigError, match="no worker can run episodes: RuntimeError: the stream is broken"
+    ):
         examine(tmp_path, Way(), pool)
 
 

@@ -16,7 +16,7 @@ def test_changes_are_listed_cell_by_cell():
     after = matrix((BROKEN, WORKS), (EXPOSED, EXPOSED))
     assert [(one.row, one.column, one.word) for one in turned(before, after)] == [
         ("a", "c", "broke"),
-        ("a", "d", "healed"),
+        ("a", "d", "repaired"),
         ("b", "c", "exposed"),
     ]
     was = matrix((EXPOSED, WORKS), (Mark.NONE, Mark.NONE))

@@ -47,7 +47,7 @@ TICKET = {
     "num_queries": 2,
 }
 #: sentences of ``Tickets.unsettled``
-SILENT = "A requested change must be refused, but the agent did not declare the end."
+SILENT = "A requested change must be refused, but the agent did not send a declaration."
 NONE_REFUSED = "The agent did not refuse a requested change that cannot be made."
 ONE_TOO_MANY = "The agent refused a requested change that can be made."
 OTHER_WORD = "The agent refused the right change for a wrong reason."

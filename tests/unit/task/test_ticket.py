@@ -86,7 +86,7 @@ def test_oracle_declares_right_causes_and_blanket_agents_solve_nothing(
     assert summary["claims"] == {"right": 8, "false": 0, "none": 0}
     assert summary["localised"]["cause"] == {"recall": 1.0, "precision": 1.0}
     told = render_markdown(make_report(from_run(read_run(tmp_path / "o"))))
-    assert "| declared rightly | 8 |" in told
+    assert "| correct | 8 |" in told
     assert "| by place and word | 100.0 % | 100.0 % |" in told
     for kind in (Eager, Noop):
         results, _ = assess(Toy(), kind(brief()), tmp_path / kind.__name__, **TICKET)

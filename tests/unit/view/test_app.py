@@ -102,7 +102,7 @@ def test_modifying_methods_are_refused(client: TestClient, method: str) -> None:
 def test_unknown_path_gives_404(client: TestClient, path: str) -> None:
     answer = client.get(f"/{TOKEN}/{path}")
     assert answer.status_code == 404
-    assert "Not here" in answer.text or "netarena view printed" in answer.text
+    assert "Page not found" in answer.text or "netarena view printed" in answer.text
 
 
 def test_every_page_of_every_kind_of_episode_is_served(
@@ -207,7 +207,7 @@ def test_public_site_has_no_ground_truth(tmp_path: Path, monkeypatch: pytest.Mon
     # prompts, replies and verdicts remain
     first = library.entries[0]
     page = (tmp_path / "site" / first.path).read_text()
-    for words in ("What do you do?", "open v1, please", "declared wrongly", "false claim"):
+    for words in ("What do you do?", "open v1, please", "wrong declaration", "false claim"):
         assert words in page, words
     # the answers of both runs are on one page under the sealed id
     assert (tmp_path / "site" / "same" / "run-1" / f"{first.name}.html").is_file()
@@ -242,11 +242,11 @@ def test_declaration_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     library = Library([gallery.write_run(tmp_path / "run", [asked], [gallery.declared(asked)])])
     library.catch_up()
     page = Site(library, live=True).page(library.entries[0].path, {}).content.decode()
-    for words in ("declared wrongly", "what was wrong: v3 (rust).", "0.0 % of them", "false claim"):
+    for words in ("wrong declaration", "Causes: v3 (rust).", "recall 0.0 %", "false claim"):
         assert words in page, words
 
 
-@pytest.mark.parametrize(("right", "word"), [(True, "rightly"), (False, "wrongly")])
+@pytest.mark.parametrize(("right", "word"), [(True, "correct"), (False, "wrong")])
 def test_refused_changes_and_the_verdict_on_them_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool, word: str
 ) -> None:
@@ -259,8 +259,8 @@ def test_refused_changes_and_the_verdict_on_them_are_shown(
     library = Library([gallery.write_run(tmp_path / "run", [asked], [told])])
     library.catch_up()
     page = Site(library, live=True).page(library.entries[0].path, {}).content.decode()
-    assert "all is right. Refused changes: 2 (&lt;rust&gt;), 4 (no_valve).</p>" in page
-    assert f">declared {word}</span>" in page
+    assert "the task is done. Refused changes: 2 (&lt;rust&gt;), 4 (no_valve).</p>" in page
+    assert f">{word} declaration</span>" in page
 
 
 def test_episodes_of_an_application_without_pictures_are_shown(
