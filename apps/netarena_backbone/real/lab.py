@@ -261,7 +261,11 @@ class Lab(Worker):
 
         def silent() -> str:
             missing.difference_update({who for who in missing if self._reach(who)})
-            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
+            return (
+                f"this daemon does not listen: {' of '.join(reversed(min(missing)))}"
+                if missing
+                else ""
+            )
 
         _await_none(silent)
         known = family()
