@@ -99,8 +99,8 @@ class RouteConfig(FaultConfig):
         hosts = 1 if value is None else ends_of(value, DRAWN_HOSTS)[1]
         if switches * hosts > MAX_HOSTS:
             raise ValueError(
-                f"must be at most {MAX_HOSTS // switches} with num_switches {switches} ({MAX_HOSTS} "
-                "hosts in total)"
+                f"must be at most {MAX_HOSTS // switches} with num_switches {switches} "
+                f"({MAX_HOSTS} hosts in total)"
             )
         return value
 

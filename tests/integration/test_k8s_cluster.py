@@ -414,7 +414,7 @@ def test_leftovers_of_a_killed_service_in_a_namespace_are_removed_by_its_lease(c
 
         with killed(cluster, "default") as (name, kill):
             assert name == "default"
-            lives = "what is ours in default: its service runs"
+            lives = "NetArena's objects in default: its service is running"
             done = await clean(cluster)
             assert (done.removed, lives in done.kept) == ((), True)
             kill()

@@ -46,7 +46,7 @@ def test_numbers_in_texts_are_compared_by_value(given: str) -> None:
     ("kind", "truth", "given", "told"),
     [
         ("text", 15, "12", "The right number is 15."),
-        ("list", NAMES, NAMES[:2], "The right list has 3 names, this one 2."),
+        ("list", NAMES, NAMES[:2], "The right list has 3 names, and the list in data has 2."),
         ("table", ROWS, [*ROWS[:1], ["1.1", 3e9], ROWS[2]], "Row 2 is '1.1' with 2000000000.0."),
         (
             "table",
