@@ -114,7 +114,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--lessons", type=int, default=5_000)
-    parser.add_argument("--tests", type=int, default=2_100, help="of each phrasing")
+    parser.add_argument(
+        "--tests", type=int, default=2_100, help="number of test queries per phrasing"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -125,7 +127,7 @@ def main() -> int:
     lines = [
         f"{options.queries:,} queries of seed {options.seed}, those that the audit draws:",
         "",
-        *table(("phrasing", "texts", "read to their own program alone", "not"), rows),
+        *table(("phrasing", "texts", "read only as their own program", "others"), rows),
     ]
     print("\n".join(lines), f"{time.monotonic() - begin:.0f} s", *bad[:20], sep="\n")
 
@@ -147,7 +149,7 @@ def main() -> int:
         f"Fitted on {options.lessons:,} canonical queries with their programs:",
         "",
         *table(
-            ("phrasing", "texts", "solved", "best label", "solved there", "bound"),
+            ("phrasing", "texts", "solved", "best label", "solved of best label", "bound"),
             [
                 (
                     phrasing,
@@ -164,10 +166,10 @@ def main() -> int:
         ),
     ]
     guess_lines = [
-        f"The commonest answer of each label that asks a question ({options.queries:,} queries):",
+        f"The most common answer of each label that asks a question ({options.queries:,} queries):",
         "",
         *table(
-            ("label", "queries", "with the commonest answer"),
+            ("label", "queries", "with the most common answer"),
             [(label, number, f"{share:.1%}") for label, number, share in alike],
         ),
     ]

@@ -189,7 +189,8 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
     low, high = clopper_pearson(solved, faulty)
     sys.stdout.write(
         f"{kind}: {solved} of {faulty} tickets with a fault solved safely "
-        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left whole\n"
+        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left "
+        "unchanged\n"
     )
     return int(faulty > 0 and solved / faulty > GOAL)
 
