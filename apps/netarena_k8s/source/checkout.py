@@ -494,7 +494,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
         if version and group not in _READ[kind]:
             if "." in group:
                 return f"the group {group:.80} is not the group of Kubernetes' {kind}", "apiVersion"
-            document.refuse(f"{version!r:.80} has no kind {kind}", "apiVersion")
+            document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
         if document.metadata.get("ownerReferences"):
             return "the owner of this object creates it", "metadata.ownerReferences"
     elif kind in _RUNNING:
@@ -530,7 +530,7 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
                 f"the manifests up to {name} have more than {MAX_VALUES} values: choose a "
                 "smaller folder"
             )
-        _refuse(f"{name} is not valid YAML: {error}")
+        _refuse(f"{name} cannot be read as YAML: {error}")
     except OSError as error:
         _refuse_unread(name, error)
     found: list[_Document] = []

@@ -559,7 +559,7 @@ def test_planned_change_is_correct_only_with_all_requested_settings(
         assert judgement.reason == f"Not as requested: {told[left[-1] if left[0] != 1 else 1]}."
     # wrong facts are reported first
     down = _state(world, leftover=(1,), neighbours=())
-    assert "tested results differ" in judge(world, wanted, down, down, planned=planned).reason
+    assert "tested items differ" in judge(world, wanted, down, down, planned=planned).reason
 
 
 def test_planned_change_is_judged_by_both_documentations(world: World, wanted: Facts) -> None:

@@ -59,7 +59,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
         ("count", "count the {what} {place}.", "{bound|having?} must occur exactly once, not 0"),
         ("count", "count {selected} and {what}.", "{what} must occur exactly once, not 2"),
         ("count", "{front}: count {selected}.", "{place|front} must occur exactly once, not 2"),
-        ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that can"),
+        ("count", "count [{what} ]{place}[ {bound}].", "brackets must contain an operand that may"),
         (
             "count",
             "count {place}[ {what} {bound}].",
@@ -74,7 +74,7 @@ def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> Non
         ("remove", " ", "must be non-empty text"),
         ("remove", 7, "must be non-empty text"),
         ("total", "{total} of ports", "{total} must not contain itself"),
-        ("remove", "go\x00 {victims}.", "must be one line of at most 500 characters that can be"),
+        ("remove", "go\x00 {victims}.", "must be one line of at most 500 printable characters"),
         ("remove", "go\n{victims}.", "must be one line"),
         ("remove", f"{'o' * 500}{{victims}}", "must be one line"),
         ("ref.name", "the {kind}  named {name}", "is equal to the production ref.name/4"),

@@ -78,7 +78,7 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
         ("entity {", "entities {", 1, "unknown field 'entities'; expected entity or relationship"),
         ("entity {", "entity: 3 {", 1, "entity must be a message"),
         ("EK_JUPITER", "EK_MARS", 1, "node kinds: 'EK_MARS' of 'JU-"),
-        ('name: "JU', 'nome: "JU', 1, "entity: id must have kind and name"),
+        ('name: "JU', 'nome: "JU', 1, "entity: id must have exactly the fields kind and name"),
         ('name: "JU', 'name: "JU $', 1, "node names: 'JU $"),
         ("jupiter_attr", "jupiter", 1, "'jupiter' is neither the field id nor a message with"),
         ("jupiter_type:", "jupiter_tape:", 1, "attributes of a kind: Node 'JU-"),
@@ -100,7 +100,12 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
         ("kind: RK_CONTAINS", "kind: RK_HOLDS", 0, "is 'RK_HOLDS', not one of RK_CONTAINS"),
         ("kind: RK_CONTAINS", "sort: RK_CONTAINS", 0, "relationship: 'sort' is not one of kind"),
         ("kind: RK_CONTAINS", "kind: RK_CONTROLS", 0, "edge kinds: Edge 'JU-"),
-        ("relationship {", "relationship { }\nrelationship {", 0, "relationship: a must have kind"),
+        (
+            "relationship {",
+            "relationship { }\nrelationship {",
+            0,
+            "relationship: a must have exactly the fields kind",
+        ),
     ],
 )
 def test_syntax_error_is_reported_with_its_line(

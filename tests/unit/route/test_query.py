@@ -118,7 +118,7 @@ def test_netem_methods_are_drawn_only_on_request() -> None:
         ),
         (
             {"error_types": ["host_neighbour"], "num_hosts_per_subnet": 40},
-            r"host_neighbour needs ARP entries .* permanent: set fewer hosts",
+            r"host_neighbour needs dynamic ARP entries, .* permanent ones: set num_hosts",
         ),
     ],
 )
