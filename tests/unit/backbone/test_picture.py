@@ -43,7 +43,7 @@ def test_picture_of_a_healthy_backbone_has_all_machines_and_no_errors(world: Wor
     assert len(matrices) == 6
     assert not [_wrong(one) for one in matrices if _wrong(one)]
     assert all(one.rows and one.columns for one in matrices)
-    network = cast("Topology", drawn["The network"])
+    network = cast("Topology", drawn["Network"])
     assert {node.name for node in network.nodes} == {*world.machines}
     assert {end for link in network.links for end in link.ends} <= {*world.machines}
     assert not network.pairs
@@ -93,7 +93,7 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
     else:
         (turned,) = cast("Difference", found).changes
         assert (turned.element, turned.after) == (f"path {one} -> {other}", "nowhere")
-    pairs = cast("Topology", drawn["The network"]).pairs
+    pairs = cast("Topology", drawn["Network"]).pairs
     assert pairs == (((one, other, Mark.BROKEN),) if which in {0, 3} else ())
 
 
