@@ -12,13 +12,15 @@ lines to the tables.
 Agents, which differ only in the order of their commands. ``netarena run`` plays the first three
 with the same code, the second one as ``shuffle``:
 
-- ``push``: each machine in the order of names gets its whole target configuration in one turn. This
+- ``push``: configures one machine per turn completely for the target, in the order of names. This
   includes the repair of latent faults.
 - ``push, random order``: the same, with the machines in random order.
-- ``heuristic``: brings into service first, changes costs and preferences next, and takes out of
-  service last; one machine of one change per turn; latent faults stay.
-- ``text order``: one machine of one change per turn, in the order of the text; latent faults stay.
-- ``noop``: declares the end at once.
+- ``heuristic``: makes changes that bring something into service first, then changes of costs and
+  preferences, and changes that take something out of service last. Each turn makes one change on
+  one machine. Latent faults stay.
+- ``text order``: each turn makes one change on one machine, in the order of the text. Latent faults
+  stay.
+- ``noop``: declares at once that the task is done.
 
 None of them refuses a change. ``safe`` is judged for the changes that can be made.
 """

@@ -5,8 +5,8 @@
     python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
 A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
-start. Then it undoes the newest or most unusual settings, one command per turn, and declares the
-end:
+start. Then it undoes the newest or most unusual settings, one command per turn, and declares that
+the task is done:
 
 - backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
   restores each line that differs
