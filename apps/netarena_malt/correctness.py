@@ -137,7 +137,7 @@ def right_number(kind: str, truth: Any, data: JsonValue) -> str:
             _agrees(row[0], truth[number - 1][0]) and _agrees(row[1], truth[number - 1][1])
         ):
             name, bps = truth[number - 1]
-            return f"The right row {number} is {short(name)} with {bps!r}."
+            return f"Row {number} must be {short(name)} with {bps!r}."
     return f"The right table has {len(truth)} rows."
 
 

@@ -265,6 +265,6 @@ def test_request_that_fits_in_no_world_is_a_config_error(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError) as refused:
         next(iter(APP.generate(config_of("change_2"), 1)))
     assert str(refused.value) == (
-        "config.error_types: found no change_2 request in 24 drawn backbones of 5 routers; use "
+        "config.error_types: found no change_2 request in 24 drawn backbones of 5 routers; set "
         "another seed or another number of routers"
     )

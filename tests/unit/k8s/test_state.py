@@ -361,7 +361,10 @@ def test_fault_hidden_by_other_rules_is_reported_as_left_over():
     shut = sight(adservice=SHUT)
     assert leftover(WORLD, ["frontend"], shut) == []
     (line,) = leftover(WORLD, ["adservice", "adservice"], shut)
-    assert line == "adservice: by itself, frontend -> adservice would not be as intended"
+    assert line == (
+        "adservice: with all other policies as intended, frontend -> adservice would not be as "
+        "intended"
+    )
     named = {policy.name: policy for policy in WORLD.policies}
     # an additional policy contains the intended rules of the faulty one
     state = dict(shut)

@@ -267,7 +267,7 @@ def test_changed_model_file_is_refused(tmp_path: Path) -> None:
 def test_query_with_an_invalid_topology_is_refused_in_one_line(key: object, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         key_of({"topology": key})
-    assert refused.value.problem.startswith(f"of a query, {says}")
+    assert refused.value.problem.startswith(f"invalid in a stored query: {says}")
 
 
 def test_query_with_a_wrong_network_size_is_refused(tmp_path: Path) -> None:

@@ -1254,7 +1254,7 @@ def test_answer_to_another_probe_request_is_an_environment_failure(answer):
         pod = Answering(**answer)
         pod.may.set()
         (meter,), (measuring,) = measured_from(pod)
-        with pytest.raises(EnvironmentFailed, match="another request"):
+        with pytest.raises(EnvironmentFailed, match="does not match the request"):
             await measuring
         assert pod.closed
         assert not meter._streams
@@ -2232,7 +2232,7 @@ def test_deployment_that_does_not_become_healthy_is_reported_with_both_matrices(
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
         await one.renew()
 
-    with pytest.raises(workload_set.NotHealthy, match="user -> web should be open") as caught:
+    with pytest.raises(workload_set.NotHealthy, match="user -> web: the policies allow") as caught:
         asyncio.run(scene())
     assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
 

@@ -164,7 +164,7 @@ def test_doubts_report_false_interactions() -> None:
         fault.model_copy(update={"masks": (wide.name,) if fault is hidden else ()})
         for fault in faults
     ]
-    assert any("is to be hidden, and shows" in doubt for doubt in doubts(world, turned))
+    assert any("must be masked, but has an effect" in doubt for doubt in doubts(world, turned))
     world, faults = _one(GUARD)
     hasty = [fault.model_copy(update={"after": ()}) for fault in faults]
     assert any("a repair in a safe order breaks" in doubt for doubt in doubts(world, hasty))
