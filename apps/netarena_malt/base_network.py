@@ -270,9 +270,7 @@ class Parameters(Record):
     def _whole(cls, value: Any) -> Any:
         for bps in value.values() if isinstance(value, dict) else (value,):
             if not bps.is_integer():
-                raise ValueError(
-                    f"capacity {bps} must be a whole number of bps, so that sums are exact"
-                )
+                raise ValueError(f"{bps} must be a whole number of bps, so that sums are exact")
         return value
 
     @field_validator("agg_stages", "spine_stages")

@@ -206,7 +206,8 @@ class MaltConfig(Config):
                     if first["loc"][0] in Parameters.model_fields
                     else f" (known parameters: {known})"
                 )
-                raise ValueError(f"{where}: {first['msg']}{known}") from None
+                problem = str(first["msg"]).removeprefix("Value error, ")
+                raise ValueError(f"{where}: {problem}{known}") from None
         if not (isinstance(value, Parameters) or (isinstance(value, str) and value)):
             raise ValueError(
                 "must be 'released', an object of parameters, or the path of a model file"

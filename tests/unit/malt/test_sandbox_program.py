@@ -215,7 +215,7 @@ UNUSABLE = {
     "type in a list": ("{'type': ['text'], 'data': 1}", "type must be"),
     "no data": ("{'type': 'text'}", "no data"),
     "no graph": ("{'type': 'graph', 'data': None}", "no graph"),
-    "graph of text": ("{'type': 'graph', 'data': 'graph'}", "holds a str"),
+    "graph of text": ("{'type': 'graph', 'data': 'graph'}", "data is of type str"),
     "updated graph of text": ("{'type': 'text', 'data': 1, 'updated_graph': 'g'}", "is a str"),
     "updated graph of a list": ("{'type': 'text', 'data': 1, 'updated_graph': []}", "is a list"),
     "undirected": ("{'type': 'graph', 'data': graph_data.to_undirected()}", "undirected"),

@@ -728,7 +728,7 @@ def test_service_heard_again_after_a_silence_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING
-    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s ago")
+    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s old")
     # a new silence starts a new observation
     later = NOW + SILENT_S + 5
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == LISTENING
