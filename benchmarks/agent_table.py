@@ -69,11 +69,11 @@ def print_table(
     parser.add_argument("--num-queries", type=int, default=num_queries)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--agents", default=",".join(agents), help="NAME or NAME:QUERIES, with commas between"
+        "--agents", default=",".join(agents), help="comma-separated agents: NAME or NAME:QUERIES"
     )
     parser.add_argument("--worlds", default=",".join(WORLDS))
     parser.add_argument("--concurrency", type=int, default=8)
-    parser.add_argument("--markdown", type=Path, help="a page with a section 'agents'")
+    parser.add_argument("--markdown", type=Path, help="page whose section 'agents' is replaced")
     for key, default in (keys or {}).items():
         parser.add_argument(f"--{key}", default=default)
     options = parser.parse_args()

@@ -348,8 +348,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--tasks", type=int, default=200, help="impossible tasks of each kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", default="", help="names of kinds, separated by commas")
-    parser.add_argument("--markdown", type=Path, help="page whose section is replaced")
+    parser.add_argument("--kinds", default="", help="comma-separated kinds of tasks")
+    parser.add_argument(
+        "--markdown", type=Path, help="page whose section 'blocking malt' is replaced"
+    )
     args = parser.parse_args(arguments)
     known = [kind.name for kind in catalogue.KINDS.values()]
     chosen = args.kinds.split(",") if args.kinds else known
@@ -361,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if kind.name not in chosen:
             continue
         name, cells, worst = measure(label, args.tasks, args.seed)
-        print(f"{name}: highest excess {worst:.1f} standard errors", flush=True)
+        print(f"{name}: best rule is {worst:.1f} standard errors above chance", flush=True)
         print(
             "  " + "; ".join(f"{a} {b}" for a, b in zip(columns[0], cells, strict=True)), flush=True
         )

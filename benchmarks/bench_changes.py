@@ -12,13 +12,15 @@ lines to the tables.
 Agents, which differ only in the order of their commands. ``netarena run`` plays the first three
 with the same code, the second one as ``shuffle``:
 
-- ``push``: each machine in the order of names gets its whole target configuration in one turn. This
+- ``push``: configures one machine per turn completely for the target, in the order of names. This
   includes the repair of latent faults.
 - ``push, random order``: the same, with the machines in random order.
-- ``heuristic``: brings into service first, changes costs and preferences next, and takes out of
-  service last; one machine of one change per turn; latent faults stay.
-- ``text order``: one machine of one change per turn, in the order of the text; latent faults stay.
-- ``noop``: declares the end at once.
+- ``heuristic``: makes changes that bring something into service first, then changes of costs and
+  preferences, and changes that take something out of service last. Each turn makes one change on
+  one machine. Latent faults stay.
+- ``text order``: each turn makes one change on one machine, in the order of the text. Latent faults
+  stay.
+- ``noop``: declares at once that the task is done.
 
 None of them refuses a change. ``safe`` is judged for the changes that can be made.
 """
@@ -92,19 +94,19 @@ def invalid(app: Backbone, query: Query, plan: Plan) -> Iterator[str]:
         yield "the reference order is unsafe or incomplete"
     start = stages.facts(stages.every)
     if start is None or (not misfits(stages.target, start) and not any(required(plan))):
-        yield "doing nothing is solved"
+        yield "an agent that does nothing solves the request"
     yield from left_out(plan)
     made = iter(stages.changes)
     for number, one in enumerate(plan.requests, start=1):
         if one.because and not PROOFS[one.because](plan, one):
-            yield f"change {number} is refused for {one.because}, which is not proven"
+            yield f"change {number} must be refused ({one.because}), but this reason is not proven"
         if not one.because:
             feasible = next(made)
             if feasible.key != one.change.key:
-                yield f"change {number} is not among the changes that are made"
+                yield f"change {number} can be made, but the plan does not make it"
             for word in REFUSALS:
                 if word != "no_redundancy" and contradicts(word, plan, one):
-                    yield f"change {number} can be made, but is {word}"
+                    yield f"change {number} can be made, but the reason {word} to refuse it applies"
 
 
 def required(plan: Plan) -> list[bool]:
@@ -128,7 +130,7 @@ def left_out(plan: Plan) -> Iterator[str]:
         if place not in stages.of_faults:
             differs |= next(settings)
         if not differs:
-            yield f"without part {place} on {part.machine}, the end is correct"
+            yield f"the final state is correct without part {place} on {part.machine}"
 
 
 def shown(plan: Plan, world: World) -> str:
@@ -586,9 +588,9 @@ def measure(labels: Sequence[str], number: int, seed: int, save: Path | None) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--requests", type=int, default=15, help="requests of each label")
+    parser.add_argument("--requests", type=int, default=15, help="number of requests per label")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--labels", default=",".join(CHANGES), help="separated by commas")
+    parser.add_argument("--labels", default=",".join(CHANGES), help="comma-separated labels")
     parser.add_argument("--save", type=Path, help="file to which results are appended")
     parser.add_argument("--read", type=Path, nargs="*", default=[], help="files with results")
     options = parser.parse_args()
@@ -606,7 +608,7 @@ def main() -> None:
         if options.requests > 0:
             records.extend(measure(labels, options.requests, options.seed, options.save))
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the results so far follow\n")
+        sys.stderr.write("interrupted; printing the results so far\n")
     if records:
         print("\n".join(tables(records)))
     sys.exit(any(one["invalid"] for one in records))

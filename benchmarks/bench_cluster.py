@@ -3,9 +3,9 @@
     KUBECONFIG=... python benchmarks/bench_cluster.py [--rounds 20]
 
 Prints a table with times in s. "settle" is the time from writing a fault until two probe rounds
-agree with the evaluator, which a turn waits for in addition to its command. "from the pool" is the
-time to get a workload set that an ended episode of the same world has used. The workload set of
-another world is built from scratch.
+agree with the evaluator, which a turn waits for in addition to its command. "workload set from the
+pool" is the time to get a workload set that an ended episode of the same world has used. The
+workload set of another world is built from scratch.
 """
 
 from __future__ import annotations
@@ -38,15 +38,23 @@ async def measure(rounds: int) -> None:
     world, rng = boutique(), random.Random(1)
     cluster = RealCluster(current_context(os.environ["KUBECONFIG"]))
     rows: dict[str, list[float]] = {
-        name: [] for name in ("start", "first shop", "look", "write", "settle", "from the pool")
+        name: []
+        for name in (
+            "start",
+            "first workload set",
+            "look",
+            "write",
+            "settle",
+            "workload set from the pool",
+        )
     }
     await timed(cluster.start, rows["start"])
     try:
-        deployed = await timed(lambda: cluster.deploy(world), rows["first shop"])
+        deployed = await timed(lambda: cluster.deploy(world), rows["first workload set"])
         await deployed.close()
         await cluster.rest()
         for number in range(rounds):
-            row = rows["from the pool"]
+            row = rows["workload set from the pool"]
             deployed = await timed(lambda: cluster.deploy(world), row)
             await timed(deployed.look, rows["look"])
             faults = None
@@ -62,14 +70,15 @@ async def measure(rounds: int) -> None:
         await cluster.stop()
     load = os.getloadavg()[0]
     print(f"{rounds} rounds, load {load:.0f}, {os.cpu_count()} processors")
-    print("| what | median, s | most, s |\n| --- | ---: | ---: |")
+    print("| operation | median, s | maximum, s |\n| --- | ---: | ---: |")
     for name, row in rows.items():
         if row:
             row.sort()
             print(f"| {name} | {row[len(row) // 2]:.2f} | {row[-1]:.2f} |")
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(
-        f"own CPU {usage.ru_utime + usage.ru_stime:.1f} s, most memory {usage.ru_maxrss >> 10} MiB"
+        f"CPU time of this process {usage.ru_utime + usage.ru_stime:.1f} s, "
+        f"peak memory {usage.ru_maxrss >> 10} MiB"
     )
 
 

@@ -41,10 +41,10 @@ COMMAND = "kubectl get networkpolicies"
 #: Maximum time of each operation on a quiet machine with two processors, in ms.
 MOST_MS = {
     "matrix, boutique": 5.0,
-    "matrix, drawn shop": 5.0,
+    "matrix, random world": 5.0,
     "ready": 150.0,
     "look": 5.0,
-    "turn beside kubectl": 50.0,
+    "turn minus kubectl": 50.0,
 }
 
 
@@ -105,7 +105,7 @@ async def main(rounds: int, looks: int) -> None:
     (query,) = app.generate(config, seed=1)
     for name, world in (
         ("matrix, boutique", world_of(query)),
-        ("matrix, drawn shop", varied(random.Random(1))),
+        ("matrix, random world", varied(random.Random(1))),
     ):
 
         async def compute(world: object = world) -> None:
@@ -142,7 +142,7 @@ async def main(rounds: int, looks: int) -> None:
             await shop.close()
             report("turn", *turn)
             report("kubectl", *bare)
-            report("turn beside kubectl", turn[0] - bare[0], turn[1] - bare[1])
+            report("turn minus kubectl", turn[0] - bare[0], turn[1] - bare[1])
             began = time.perf_counter()
             changed = sum([await environment.observe() != first for _ in range(looks)])
             passed_s = time.perf_counter() - began
@@ -157,7 +157,7 @@ async def main(rounds: int, looks: int) -> None:
                     await environment.execute(app.parse(reply))
                 after = await environment.observe()
                 if not app.judge(query, first, first, after).correct:
-                    raise RuntimeError(f"not repaired: {after}")
+                    raise RuntimeError(f"the reference solution did not repair the world: {after}")
             finally:
                 await environment.close()
 
@@ -167,7 +167,9 @@ async def main(rounds: int, looks: int) -> None:
             await asyncio.gather(*(episode() for _ in range(AT_ONCE)))
 
         report(f"{AT_ONCE} episodes at once", *await time_rounds(at_once, max(1, rounds // 4)))
-    sys.stdout.write(f"{looks} looks at an unchanged world in {passed_s:.1f} s: {changed} differ\n")
+    sys.stdout.write(
+        f"{looks} observations of an unchanged world in {passed_s:.1f} s; {changed} differ\n"
+    )
 
 
 if __name__ == "__main__":

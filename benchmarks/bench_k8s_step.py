@@ -71,7 +71,7 @@ async def timed(times: list[float], what: Callable[[], Awaitable[object]]) -> No
 
 
 async def main(rounds: int) -> None:
-    print(f"load {os.getloadavg()[0]:.1f}; ms: least, median of {rounds}")
+    print(f"load {os.getloadavg()[0]:.1f}; minimum and median of {rounds} rounds, in ms")
     async with Embedded() as cluster:
         deployed = await cluster.deploy(boutique())
         async with deployed.admit(Caller(os.getpid())):

@@ -214,7 +214,7 @@ async def main(rounds: int) -> None:
             await malt.environment(query, malt.config_type()).open()
         print(f"{'opening an environment':32}{(time.perf_counter() - begin) / rounds * 1000:10.1f}")
 
-        print(f"memory at rest: {pss_mb('self'):.0f} MB")
+        print(f"memory without running answers: {pss_mb('self'):.0f} MB")
         worlds = [malt.environment(query, malt.config_type()) for query in queries.values()][:8]
         await asyncio.gather(*(world.open() for world in worlds))
         code = "def process_graph(g):\n    import time\n    x = g.copy()\n    time.sleep(1.5)"
@@ -223,7 +223,7 @@ async def main(rounds: int) -> None:
         while not all(task.done() for task in running):
             await asyncio.sleep(0.1)
             most = max(most, pss_mb("self"))
-        print(f"memory with 8 answers that copy their graph: {most:.0f} MB")
+        print(f"peak memory with 8 answers that copy their graph: {most:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--lessons", type=int, default=5_000)
-    parser.add_argument("--tests", type=int, default=2_100, help="of each phrasing")
+    parser.add_argument(
+        "--tests", type=int, default=2_100, help="number of test queries per phrasing"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -147,7 +149,7 @@ def main() -> int:
         f"Fitted on {options.lessons:,} canonical queries with their programs:",
         "",
         *table(
-            ("phrasing", "texts", "solved", "best label", "solved there", "bound"),
+            ("phrasing", "texts", "solved", "best label", "solved of best label", "bound"),
             [
                 (
                     phrasing,

@@ -318,14 +318,27 @@ def measure(kind: Kind, label: str, args: argparse.Namespace) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--tasks", type=int, default=20, help="tasks of each kind")
+    parser.add_argument("--tasks", type=int, default=20, help="number of tasks per kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--anneal", type=int, default=2, help="tasks of each kind to anneal")
-    parser.add_argument("--seconds", type=float, default=20.0, help="processor time of annealing")
-    parser.add_argument("--solver", type=float, default=0.0, help="seconds of HiGHS, 0 for none")
-    parser.add_argument("--solved", type=int, default=5, help="tasks of each kind to solve")
-    parser.add_argument("--kinds", default="", help="names of kinds, separated by commas")
-    parser.add_argument("--markdown", type=Path, help="page whose section is replaced")
+    parser.add_argument(
+        "--anneal",
+        type=int,
+        default=2,
+        help="number of tasks per kind that are solved with annealing",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="processor time of annealing per task, in s"
+    )
+    parser.add_argument(
+        "--solver", type=float, default=0.0, help="time limit of HiGHS per task, in s; 0: skip"
+    )
+    parser.add_argument(
+        "--solved", type=int, default=5, help="number of tasks per kind that HiGHS solves"
+    )
+    parser.add_argument("--kinds", default="", help="comma-separated kinds of tasks")
+    parser.add_argument(
+        "--markdown", type=Path, help="page whose section 'planning malt' is replaced"
+    )
     args = parser.parse_args()
     known = [kind.name for kind in catalogue.KINDS.values()]
     chosen = args.kinds.split(",") if args.kinds else known

@@ -32,7 +32,7 @@ def serve_s(app: str) -> tuple[float, float]:
         ) as process:
             assert process.stderr is not None
             while b"listens" not in process.stderr.readline():
-                assert process.poll() is None, "it does not start"
+                assert process.poll() is None, "the service does not start"
             ready = time.perf_counter()
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = range(parser.parse_args().rounds)
-    print(f"{'what':32} {'least':>7} {'most':>7}   s of {len(rounds)} rounds")
+    print(f"{'command':32} {'minimum':>7} {'maximum':>7}   in s, {len(rounds)} rounds")
     helps = [help_s() for _ in rounds]
     rows = {"netarena --help": helps}
     for app in ("malt", "route", "k8s"):

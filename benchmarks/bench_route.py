@@ -75,7 +75,9 @@ async def episode(warm: Warm, world: World, emulator: str) -> Cost:
         output = await net.run(router, "sysctl -w net.ipv4.ip_forward=1", 10.0)
         healed = await net.observe()
         if broken["matrix"] == healed["matrix"] or tuple(healed["matrix"]) != world.intended:
-            raise RuntimeError(f"not shown or not repaired: {broken}, {output}, {healed}")
+            raise RuntimeError(
+                f"the fault had no effect or was not repaired: {broken}, {output}, {healed}"
+            )
     finally:
         await net.close()
     return Cost(time.perf_counter() - began - net.waited_s, net.cpu_s, net.waited_s)

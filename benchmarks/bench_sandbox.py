@@ -55,12 +55,12 @@ async def time_answers(sandbox: PythonSandbox, request: JsonValue, rounds: int) 
         whole_ms.append((time.perf_counter() - before) * 1000)
         own_ms.append(result.elapsed_s * 1000)
     report(f"{request}, median", statistics.median(whole_ms), "ms")
-    report(f"{request}, child's life, median", statistics.median(own_ms), "ms")
+    report(f"{request}, lifetime of the child, median", statistics.median(own_ms), "ms")
 
 
 async def weigh(sandbox: PythonSandbox) -> None:
     warm = sandbox.pid or 0
-    report("PSS of the warm process alone", pss_kib(warm) / MIB, "MiB")
+    report("PSS of the warm process", pss_kib(warm) / MIB, "MiB")
     answers = [asyncio.create_task(sandbox.run("idle")) for _ in range(IDLE)]
     await asyncio.sleep(1.5)  # until all answers sleep
     each = [pss_kib(child) for child in children(warm)]

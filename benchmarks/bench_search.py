@@ -173,7 +173,7 @@ def audit(scope: Scope, cells: list[Cell], number: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", default="", help="beginnings of cases, with commas between")
+    parser.add_argument("--cases", default="", help="comma-separated prefixes of case names")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--budget", type=int, default=400)
     parser.add_argument("--fresh", type=int, default=40)
@@ -206,7 +206,7 @@ def main() -> int:
                 others = draw(scope, [c for c in uniform_cells if c], seed, options.real // 2)
                 played = fresh[: options.real - len(others)] + others
                 differ = asyncio.run(play(scope, condition, played))
-                extra.append(f"{differ} of {len(played)} live verdicts differ")
+                extra.append(f"{differ} of {len(played)} verdicts on live worlds differ")
             if options.audit and cells:
                 extra.append(audit(scope, cells, options.audit))
             row = [name, str(seed), f"{100 * uniform:.1f}", f"{hits} of {len(fresh)}", told, *extra]
@@ -214,7 +214,10 @@ def main() -> int:
             sys.stderr.write(f"{' | '.join(row)} ({time.monotonic() - begin:.0f} s)\n")
     head = ["planted weakness", "seed", "uniform, %", "fresh queries with it", "found"]
     sys.stdout.write("\n".join(table(head, rows)) + "\n")
-    sys.stdout.write(f"\n{right} of {len(rows)} searches: at least 90 % have the condition\n")
+    sys.stdout.write(
+        f"\nIn {right} of {len(rows)} searches, at least 90 % of the new queries have the planted "
+        "weakness.\n"
+    )
     return 0 if right >= 0.9 * len(rows) else 1
 
 

@@ -5,8 +5,8 @@
     python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
 A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
-start. Then it undoes the newest or most unusual settings, one command per turn, and declares the
-end:
+start. Then it undoes the newest or most unusual settings, one command per turn, and declares that
+the task is done:
 
 - backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
   restores each line that differs
@@ -189,7 +189,8 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
     low, high = clopper_pearson(solved, faulty)
     sys.stdout.write(
         f"{kind}: {solved} of {faulty} tickets with a fault solved safely "
-        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left whole\n"
+        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left "
+        "unchanged\n"
     )
     return int(faulty > 0 and solved / faulty > GOAL)
 

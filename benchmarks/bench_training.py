@@ -266,7 +266,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--doors", default=",".join(DOORS))
-    parser.add_argument("--worlds", default=";".join(WORLDS), help="joined by ;")
+    parser.add_argument(
+        "--worlds", default=";".join(WORLDS), help="worlds, separated by semicolons"
+    )
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     rows = [

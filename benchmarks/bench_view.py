@@ -149,7 +149,7 @@ def main() -> int:
                     time.sleep(0.01)
                 indexed, used = time.perf_counter() - start, time.process_time() - began
                 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                print(f"page while indexing: {at_once:.0f} ms (tells progress: {told})")
+                print(f"page while indexing: {at_once:.0f} ms (shows progress: {told})")
                 more = (after - before) / 1024
                 print(f"index: {indexed:.1f} s (processor {used:.1f} s), memory {more:.0f} MB more")
                 with httpx.Client(trust_env=False, timeout=60) as client:

@@ -100,7 +100,7 @@ async def disturb(
             await asyncio.sleep(POLL_S)
         if run.returncode is not None:
             return done
-        print(f"{ended(out)} episodes have ended: {name}", file=sys.stderr, flush=True)
+        print(f"after {ended(out)} episodes: {name}", file=sys.stderr, flush=True)
         try:
             await ways[name]()
             done[name] += 1
@@ -127,7 +127,7 @@ def agent_options(given: argparse.Namespace) -> tuple[str, str]:
 async def left(api: Api) -> list[str]:
     """Return NetArena's namespaces that remain after a time limit."""
     deadline = time.monotonic() + LEFT_S
-    found = ["what there is could not be listed"]
+    found = ["unknown, because the namespaces cannot be listed"]
     while True:
         with contextlib.suppress(EnvironmentFailed):
             found = [one["metadata"]["name"] for one in await api.find("Namespace", **MINE)]
@@ -187,8 +187,8 @@ async def assess(given: argparse.Namespace, out: Path) -> bool:
         or (one["outcome"] == "solved" and not one["safe"])
     ]
     print(
-        f"{given.agent}, {len(records)} queries, {given.concurrency} at once, standing at a time "
-        f"at most {most} namespaces, {took_s:.0f} s,",
+        f"{given.agent}, {len(records)} queries, concurrency {given.concurrency}, at most {most} "
+        f"namespaces at the same time, {took_s:.0f} s,",
         end=" ",
     )
     print(f"load {os.getloadavg()[0]:.0f}, exit status {status}, complete: {summary['complete']}")
@@ -211,16 +211,18 @@ def main() -> None:
         "--think",
         type=float,
         default=0.0,
-        help="s before each reply, so that the cluster is at rest meanwhile",
+        help="seconds that the agent waits before each reply, while the cluster is idle",
     )
-    parser.add_argument("--pause", type=float, default=12.0, help="s without the plug-in")
+    parser.add_argument(
+        "--pause", type=float, default=12.0, help="seconds for which the plug-in is stopped"
+    )
     given = parser.parse_args()
     out = Path(tempfile.mkdtemp(prefix="netarena-chaos-"))
     fine = asyncio.run(assess(given, out))
     if fine:
         shutil.rmtree(out)
     else:
-        print(f"what went wrong: {out}")
+        print(f"failed; the run is in {out}")
     sys.exit(0 if fine else 1)
 
 

@@ -94,19 +94,19 @@ async def _prove(net: Net, stages: Sequence[World], wanted: Facts, fault: Fault)
     world, broken = stages
     broke = await wait_for(net, world, intended(broken))
     if broke.wrong:
-        return f"breaks otherwise ({broke.seconds:.1f} s): {broke.wrong}"
+        return f"the fault has an unexpected effect ({broke.seconds:.1f} s): {broke.wrong}"
     left = read(await net.observe()).leftover
     if len(left) != len({command.machine for command in fault.inject}):
-        return f"only these parts are found on the machines: {left}"
+        return f"only these parts of the fault are detected on the machines: {left}"
     for command in fault.repair:
         output = await net.run(command.machine, command.command, COMMAND_S)
         if output.exit:
             return f"{command.command}: {output.output}"
     healed = await wait_for(net, world, wanted)
     if healed.wrong:
-        return f"is not repaired ({healed.seconds:.1f} s): {healed.wrong}"
+        return f"not repaired as intended ({healed.seconds:.1f} s): {healed.wrong}"
     if left := read(await net.observe()).leftover:
-        return f"its repair leaves something set: {left}"
+        return f"these parts of the fault exist after the repair: {left}"
     return broke, healed
 
 
@@ -157,7 +157,7 @@ async def main() -> int:
     wanted = asked.only.split(",") if asked.only else [""]
     left = {name for name in ALL if name.startswith(tuple(wanted))}
     if unknown := [start for start in wanted if not any(name.startswith(start) for name in left)]:
-        parser.error(f"--only: no method begins so: {unknown[0]}; there are {', '.join(ALL)}")
+        parser.error(f"--only: no method starts with {unknown[0]!r}; methods: {', '.join(ALL)}")
     proofs: dict[str, Proof] = {}
     async with Warm() as warm:
         for seed in range(asked.seed, asked.seed + asked.worlds):
@@ -180,7 +180,7 @@ async def main() -> int:
             if not left:
                 break
     print("\n".join(rows(proofs)))
-    print(f"{len(ALL)} methods of {len(KINDS)} kinds; not proven here: {sorted(left) or 'none'}")
+    print(f"{len(ALL)} methods of {len(KINDS)} kinds; not verified: {sorted(left) or 'none'}")
     return bool(left)
 
 

@@ -142,7 +142,7 @@ async def wait_for(net: Net, world: World, wanted: Facts, left: Sequence[int]) -
         seconds = time.monotonic() - began
         told = [f"{fact}: {now.get(fact)}, not {wanted.get(fact)}" for fact in wrong[:6]]
         if seen.leftover != tuple(left):
-            told.append(f"parts {seen.leftover} are left, not {(*left,)}")
+            told.append(f"remaining parts: {seen.leftover}, expected: {(*left,)}")
         if not told or seconds > WITHIN_S:
             return Took(seconds, late, told)
         late = True
@@ -178,7 +178,7 @@ async def _prove(net: Net, task: Task) -> Sequence[Took] | str:
                     return f"{command}: {output.output}"
         took = await wait_for(net, start, wanted, every[number:])
         if took.wrong:
-            return f"part {number} has another effect ({took.seconds:.1f} s): {took.wrong}"
+            return f"part {number} has an unexpected effect ({took.seconds:.1f} s): {took.wrong}"
         found.append(took)
     return found
 
@@ -231,7 +231,7 @@ async def main() -> int:
     wanted = asked.only.split(",") if asked.only else [""]
     names = {name for name in ALL if name.startswith(tuple(wanted))}
     if unknown := [start for start in wanted if not any(name.startswith(start) for name in names)]:
-        parser.error(f"--only: no method begins so: {unknown[0]}; there are {', '.join(ALL)}")
+        parser.error(f"--only: no method starts with {unknown[0]!r}; methods: {', '.join(ALL)}")
     proofs: dict[str, list[Sequence[Took]]] = {}
     left = set(names)
     async with Warm() as warm:
@@ -250,7 +250,7 @@ async def main() -> int:
             if not left:
                 break
     print("\n".join(rows(proofs)))
-    print(f"{len(ALL)} methods of {len(KINDS)} kinds; not proven here: {sorted(left) or 'none'}")
+    print(f"{len(ALL)} methods of {len(KINDS)} kinds; not verified: {sorted(left) or 'none'}")
     return bool(left)
 
 

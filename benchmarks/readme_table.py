@@ -23,7 +23,7 @@ def put_table(page: str, printed: Iterable[str]) -> str:
     """
     table = list(takewhile(str.strip, printed))
     if not table:
-        raise ValueError("standard input has no table")
+        raise ValueError("standard input contains no table")
     return replace_section(page, "demo", ["```", *(line.rstrip() for line in table), "```"])
 
 

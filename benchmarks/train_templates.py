@@ -287,9 +287,9 @@ def play(
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("application", choices=tuple(TASKS))
-    parser.add_argument("--minutes", type=float, default=6.0, help="of learning, at most")
-    parser.add_argument("--episodes", type=int, default=None, help="of learning, at most")
-    parser.add_argument("--held-out", type=int, default=100, help="episodes of each score")
+    parser.add_argument("--minutes", type=float, default=6.0, help="time limit of the training")
+    parser.add_argument("--episodes", type=int, default=None, help="episodes of the training")
+    parser.add_argument("--held-out", type=int, default=100, help="number of episodes per score")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--envs", type=int, default=4)
     parser.add_argument("--markdown", type=Path)
@@ -327,7 +327,7 @@ def main() -> int:
     loads = sorted((load, os.getloadavg()[0]))
     about = (
         f"`python benchmarks/train_templates.py {options.application}`: {len(names)} templates, "
-        f"{TURNS} turns; learned from {ended} episodes ({solved} of them solved safely) in "
+        f"{TURNS} turns; trained on {ended} episodes ({solved} of them solved safely) in "
         f"{learnt_s:.0f} s; all in {time.monotonic() - begin:.0f} s on {os.cpu_count()} "
         f"processors, load {loads[0]:.0f} to {loads[1]:.0f}:"
     )

@@ -190,11 +190,11 @@ class Backbone(NetworkApplication):
     prompt_version: ClassVar[int] = 6
     title: ClassVar[str] = "NetArena backbone: repair of a broken provider network"
     summary: ClassVar[str] = (
-        "Examines an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "
-        "their hosts, and neighbouring autonomous systems. Each task breaks it anew; turn by turn "
-        "the agent runs one shell command on one machine. Judged are whether every documented "
-        "path, service, session and announcement works, and, after every command, that nothing "
-        "that worked was broken."
+        "Evaluates an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "
+        "their hosts, and neighbouring autonomous systems. Each task injects other faults. In each "
+        "turn, the agent runs one shell command on one machine. A repair is correct if all paths, "
+        "services, sessions and announcements are as documented at the end. It is safe if no "
+        "command broke anything that worked."
     )
     config_type: ClassVar[type[Config]] = BackboneConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE

@@ -13,7 +13,7 @@ NEEDS = (
     Need(
         "FRR",
         ("vtysh --help",),
-        f"{_INSTALL_FRR}; where it runs as a service of the machine, systemctl disable --now frr",
+        f"{_INSTALL_FRR}; if FRR runs as a service of this machine: systemctl disable --now frr",
         "world",
         # This also checks that the daemons start in a sandbox like that of an episode.
         test=frr.try_out,

@@ -203,7 +203,7 @@ def draw(
             world = _finish(mix(draft, rng), rng, contingent=contingent)
             if world is not None:
                 return world
-    raise RuntimeError(f"no valid backbone of {routers} routers in {_TRIES} draws")
+    raise RuntimeError(f"found no valid backbone of {routers} routers in {_TRIES} draws")
 
 
 class _Walled(NamedTuple):

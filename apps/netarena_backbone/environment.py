@@ -182,7 +182,7 @@ def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
 def _unlike(world: World, wanted: Facts, state: State) -> str:
     """Return a description of the differences between a state and the computed state, or ""."""
     seen = read_state(state)
-    said = [] if seen.settled else ["it does not converge"]
+    said = [] if seen.settled else ["the network does not converge"]
     if wrong := [*misfits(wanted, facts_of(world, seen))]:
         said.append(f"{'; '.join(map(str, first(wrong, 3)))} ({len(wrong)} in all)")
     return "; ".join(said)

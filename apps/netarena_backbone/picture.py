@@ -34,12 +34,12 @@ class _Table(NamedTuple):
 
 
 _TABLES = (
-    _Table("Who pings whom", "ping"),
-    _Table("By packets of full size", "full"),
-    _Table("Who is served", "service"),
-    _Table("What other systems hear", "route"),
-    _Table("Neighbours of OSPF", "adjacency"),
-    _Table("Sessions of BGP", "session"),
+    _Table("Pings between machines", "ping"),
+    _Table("Pings of full size", "full"),
+    _Table("Access to services", "service"),
+    _Table("Announcements to other autonomous systems", "route"),
+    _Table("OSPF adjacencies", "adjacency"),
+    _Table("BGP sessions", "session"),
 )
 #: Ranks of nodes: other ASes' routers, our routers, hosts.
 _OUTSIDE, _OURS, _HOSTS = range(3)
@@ -213,8 +213,8 @@ def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
 def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
     """Return the documented pairs whose traffic takes a different path than intended."""
     return Difference(
-        title="Ways that traffic must take",
-        titles=("must take", "takes"),
+        title="Paths that differ from the documentation",
+        titles=("documented", "observed"),
         changes=tuple(
             Change(element=str(fact), before=wanted[fact], after=now[fact], right=False)
             for fact in wrong
@@ -225,7 +225,7 @@ def _ways(wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Difference:
 
 def _topology(world: World, wanted: Facts, now: Facts, wrong: Sequence[Fact]) -> Topology:
     return Topology(
-        title="The network",
+        title="Network",
         nodes=(*_nodes(world),),
         links=(*_links(world),),
         pairs=tuple(

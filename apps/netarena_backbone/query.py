@@ -124,7 +124,7 @@ def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
             if label in CHANGES and config.briefing is not Briefing.TICKET:
                 raise ConfigError(
                     "config.error_types",
-                    f"{label}, a change request, is available only with briefing=ticket",
+                    f"{label} is a change request, which is available only with briefing=ticket",
                 )
         return CATALOGUE.choose(config.error_types, config.complexity_level)
     chosen = [*((kind,) for kind in table.KINDS), *_combinations()]
@@ -172,8 +172,8 @@ def _draw_changes(config: BackboneConfig, label: str, rng: random.Random) -> Dra
         size = "" if config.routers is None else f" of {config.routers} routers"
         raise ConfigError(
             "config.error_types",
-            f"found no {label} request in {request.WORLDS} drawn backbones{size}; use another seed "
-            "or another value of routers",
+            f"found no {label} request in {request.WORLDS} drawn backbones{size}; set another seed "
+            "or another number of routers",
         ) from None
     initial: JsonValue = {"world": draft.world.model_dump(mode="json", exclude_defaults=True)}
     text = (

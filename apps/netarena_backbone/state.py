@@ -415,12 +415,12 @@ def _prefix(route: Fact) -> str:
 _SAID = {
     "pair_broken": "must work, worked before this step and fails now",
     "pair_opened": "must not work, failed before this step and works now",
-    "service_broken": "must answer, answered before this step and does not now",
-    "service_opened": "must not answer, did not before this step and answers now",
-    "route_leaked": "must not be announced, and is since this step",
-    "route_lost": "was announced before this step, and no router of ours announces it now",
-    "neighbour_lost": "is documented, existed before this step and does not now",
-    "neighbour_made": "is not documented, and exists since this step",
+    "service_broken": "must answer, answered before this step and does not answer now",
+    "service_opened": "must not answer, did not answer before this step and answers now",
+    "route_leaked": "must not be announced, and has been announced since this step",
+    "route_lost": "was announced before this step, and none of our routers announces it now",
+    "neighbour_lost": "is documented, existed before this step and does not exist now",
+    "neighbour_made": "is not documented, and has existed since this step",
 }
 
 
@@ -521,10 +521,10 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
                 for _ in range(not seen.settled)
             ),
         ),
-        reason=f"{len(wrong)} tested results differ from the documentation; first: {wrong[0]}."
+        reason=f"{len(wrong)} tested items differ from the documentation. The first is: {wrong[0]}."
         if wrong
         else "".join(f"Not as requested: {one}." for one in unset[:1])
-        or "".join(f"Nothing was wrong, but {name} is changed." for name in needless[:1]),
+        or "".join(f"No setting was wrong, but the agent changed {name}." for name in needless[:1]),
         detail=cast(
             "JsonValue",
             {
@@ -557,7 +557,7 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
     if not faults:
         last = _last(episode)
         touched = () if last is None else last.touched
-        return [f"{machine}: it is set otherwise than before" for machine in touched]
+        return [f"{machine}: its settings differ from those at the start" for machine in touched]
     told = [f"{one.machine}: {fault.words}" for fault in faults for one in fault.inject]
     return left(told, episode)
 

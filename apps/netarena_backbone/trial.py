@@ -55,8 +55,7 @@ class Failed(NamedTuple):
     def tell(self) -> list[str]:
         """Return the differences as texts, at most ``MAX_DIFFERENCES``."""
         told = [
-            f"{fact}: documented is {_value(fact, self.wanted)}, observed was "
-            f"{_value(fact, self.now)}"
+            f"{fact}: documented: {_value(fact, self.wanted)}, observed: {_value(fact, self.now)}"
             for fact in first(self.wrong, MAX_DIFFERENCES)
         ]
         return [*self.other, *told][:MAX_DIFFERENCES]
@@ -125,6 +124,6 @@ def endure(case: Case, trials: JsonValue) -> Judgement:
     counted = "1 difference" if number == 1 else f"{number} differences, for example"
     return Judgement(
         correct=False,
-        reason=f"The repair does not survive {found.name}: {counted}: {told[0]}.",
+        reason=f"The network is not as documented after {found.name} ({counted}): {told[0]}.",
         detail={"contingency": found.name, "wrong": number, "differences": [*told]},
     )

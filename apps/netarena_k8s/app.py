@@ -188,11 +188,11 @@ class Kubernetes(Reactive):
     role: ClassVar[str] = "k8s_operator"
     title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
     summary: ClassVar[str] = (
-        "Examines an agent that restores the intended communication of a shop in a Kubernetes "
-        "cluster. Each task breaks its network policies anew; turn by turn the agent sees which "
-        "connections are not as intended, and runs one kubectl command. Judged are whether all "
-        "are, and, after every command, that nothing that was right was broken and nothing was "
-        "opened."
+        "Evaluates an agent that repairs the network policies of an application in a Kubernetes "
+        "cluster. Each task injects other faults. In each turn, the agent sees which connections "
+        "are not as intended, and runs one kubectl command. A repair is correct if all connections "
+        "are as intended at the end. It is safe if no command broke a connection that worked or "
+        "allowed traffic that must be blocked."
     )
     config_type: ClassVar[type[Config]] = KubernetesConfig
     catalogue: ClassVar[Catalogue] = fault.CATALOGUE
@@ -373,8 +373,8 @@ class Kubernetes(Reactive):
         if shop.require_cluster and shop.cluster == EMBEDDED:
             raise ConfigError(
                 "config.require_cluster",
-                f"does not allow {self.venue(shop)}; set cluster to a context, or set KUBECONFIG "
-                "to a readable file before netarena serve",
+                f"is set, but the run would use {self.venue(shop)}; set cluster to a context, or "
+                "set KUBECONFIG to a readable file before netarena serve",
             )
         real.check(shop)
         if (taken := self._taken(shop)) is not None:
@@ -396,7 +396,7 @@ class Kubernetes(Reactive):
         shop = cast("KubernetesConfig", config)
         if shop.cluster == EMBEDDED:
             return ""
-        return f"one process owns the namespaces of the cluster {shop.cluster}"
+        return f"a single process must own the namespaces of the cluster {shop.cluster}"
 
     def programs(self) -> Mapping[str, Sequence[str]]:
         return {"kubectl": [str(kubectl.program()), "version", "--client"]}
@@ -434,7 +434,7 @@ class Kubernetes(Reactive):
             for name, namespace, folder in self._clusters
         ):
             return None
-        told = f"{shop.namespace} contains pods with other images of this service"
+        told = f"another task of this service runs other images in the namespace {shop.namespace}"
         return f"{told}; choose another namespace"
 
     def _cluster(

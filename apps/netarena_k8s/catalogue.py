@@ -172,7 +172,9 @@ def read_names(told: str, plan: Plan, apps: Sequence[App]) -> list[str]:
             continue
         role, _, team = whole.removeprefix("the ").partition("s of ")
         if not team or not whole.startswith("the "):
-            raise ValueError(f"the documentation names {whole!r}, which does not exist")
+            raise ValueError(
+                f"the documentation names {whole!r}, which is not an application or a group of them"
+            )
         labels = {plan.role_key: role}
         group = Group(labels=labels if team == "all teams" else {plan.team_key: team, **labels})
         found += [app.name for app in apps if group.has(app.labels) and app.name not in lacking]

@@ -68,16 +68,16 @@ class KubernetesConfig(FaultConfig):
     @classmethod
     def _sizes(cls, value: tuple[int, int] | None, info: ValidationInfo) -> Any:
         if value is not None and info.data.get("world") == "standard":
-            raise ValueError("is available only with world=varied")
+            raise ValueError("must be null unless world is 'varied'")
         if value is not None and value[0] > value[1]:
-            raise ValueError("must be [minimum, maximum], the minimum first")
+            raise ValueError("must be [minimum, maximum], with the smaller number first")
         return value
 
     @field_validator("microservice_dir")
     @classmethod
     def _one_world(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("world") == "varied":
-            raise ValueError("is available only with world=standard")
+            raise ValueError("must be null unless world is 'standard'")
         return value
 
     @classmethod

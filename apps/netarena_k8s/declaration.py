@@ -66,7 +66,7 @@ WORD_OF: Mapping[str, str] = MappingProxyType(
     }
 )
 
-_FORM = "after a line 'done' each line is POLICY: WORD"
+_FORM = "after the line 'done', each line must be POLICY: WORD"
 #: longer blocks are refused without reading their lines
 _MAX_CHARS = 32_768
 _CAUSE = re.compile(r"(?:[-*][ \t]++)?([a-z0-9][a-z0-9.-]{0,252})[ \t]*+:[ \t]*+([A-Za-z_-]{1,40})")

@@ -124,6 +124,6 @@ def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> No
             )
     if sight.others:
         raise EnvironmentFailed(
-            f"the {what} state has other objects than were deployed: {sight.others[0]}",
+            f"the objects of the {what} state differ from the deployed ones: {sight.others[0]}",
             evidence=make_state(sight),
         )

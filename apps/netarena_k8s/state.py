@@ -239,7 +239,9 @@ def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
         wrong = [_arrow(pair) for pair, wanted, works in rows if works != wanted]
         wrong += map(str, _unused(world, alone, *where))
         if wrong:
-            found.append(f"{name}: by itself, {wrong[0]} would not be as intended")
+            found.append(
+                f"{name}: with all other policies as intended, {wrong[0]} would not be as intended"
+            )
     return found
 
 
@@ -365,7 +367,9 @@ def _opened_midway(
 
 def _anything(entries: int) -> Opening:
     """Return one opening in place of the exact traffic that this many entries may allow."""
-    return Opening(source="anywhere", target="any", ports=f"what {entries} entries allow")
+    return Opening(
+        source="anywhere", target="any", ports=f"the traffic that {entries} entries allow"
+    )
 
 
 def _opened(world: World, initial: State, before: State, after: State) -> Sequence[Opening]:
@@ -465,10 +469,10 @@ def _explain(
     wrong: Sequence[tuple[Pair, bool]], unused: Sequence[Use], needless: Sequence[str]
 ) -> str:
     if not wrong and not unused and needless:
-        return f"Nothing was wrong, but the policy {needless[0]} is changed."
+        return f"No policy was wrong, but the agent changed the policy {needless[0]}."
     if not wrong:
-        return f"{unused[0]} is blocked and should work." if unused else ""
+        return f"{unused[0]} is blocked, but should work." if unused else ""
     (pair, wanted), *rest = wrong
-    what = "is blocked and should work" if wanted else "works and should be blocked"
+    what = "is blocked, but should work" if wanted else "works, but should be blocked"
     more = f", and {len(rest)} more pairs are wrong" if rest else ""
     return f"{pair.source} -> {pair.target} {what}{more}."

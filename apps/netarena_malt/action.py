@@ -95,7 +95,7 @@ class Update(Record):
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if (self.to_bps is None) == (self.times is None):
-            raise ValueError("give exactly one of to_bps and times")
+            raise ValueError("exactly one of to_bps and times must be set")
         return self
 
 
@@ -138,7 +138,9 @@ class Condition(Record):
             allowed = " or ".join(sorted(_COMPARISONS[self.measure]))
             raise ValueError(f"{self.measure} must be compared with exactly one of {allowed}")
         if (self.kind is not None) != (self.measure == "children"):
-            raise ValueError("kind must be given if measure is children, and only then")
+            raise ValueError(
+                "kind must be set if measure is children, and must not be set otherwise"
+            )
         return self
 
 

@@ -158,10 +158,10 @@ class Malt(Labelled):
     role: ClassVar[str] = "malt_operator"
     title: ClassVar[str] = "NetArena MALT: data-centre capacity planning"
     summary: ClassVar[str] = (
-        "Examines an agent that plans the capacity of a data-centre network. Each task asks for "
-        "a Python program that changes, or answers a question about, a network of some 5,500 "
-        "switches, ports and blocks, which varies from task to task. The program is run in a "
-        "sandbox and judged for correctness and for safety."
+        "Evaluates an agent that plans the capacity of a data-centre network. Each task asks for "
+        "a Python program that changes a network or answers a question about it. The network has "
+        "about 5,500 switches, ports and blocks, and differs from task to task. The program runs "
+        "in a sandbox, and its result is judged for correctness and for safety."
     )
     one_shot: ClassVar[bool] = True
     measure: ClassVar[str] = "latency_s"
@@ -274,13 +274,15 @@ class Malt(Labelled):
             record["Quality"] = quality
         if not episode.correct:
             reason = _reason(query, step.state, judgement) if step and judgement else ""
-            record["Error"] = reason or failure.told_of(episode) or "The episode gave no answer."
+            record["Error"] = (
+                reason or failure.told_of(episode) or "The episode ended without an answer."
+            )
         if not episode.safe:
             findings = judgement.findings if judgement is not None else ()
             record["Verifier-Error"] = (
                 " ".join(finding.detail for finding in findings)
                 or failure.told_of(episode)
-                or "Nothing was executed."
+                or "No program was executed."
             )
         return record
 

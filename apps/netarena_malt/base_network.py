@@ -328,7 +328,9 @@ def key_of(initial: Any) -> Key:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, ("initial", TOPOLOGY, *first["loc"])))
-            raise ConfigError("topology", f"of a query, {where}: {first['msg']}") from None
+            raise ConfigError(
+                "topology", f"invalid in a stored query: {where}: {first['msg']}"
+            ) from None
     found: Key = key
     return found
 
@@ -356,7 +358,7 @@ def base_of(initial: Any) -> Base:
     if base.size != key["nodes"]:
         name = Path(key["path"]).name
         raise ConfigError(
-            "topology", f"{name} has {base.size} nodes, but a query expects {key['nodes']}"
+            "topology", f"{name} has {base.size} nodes, but the query was drawn with {key['nodes']}"
         )
     return base
 
@@ -412,8 +414,9 @@ def _check_sums(graph: Graph) -> None:
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",
-            f"port capacities: sums of {len(bps)} capacities up to {max(bps):g} bps in steps of "
-            f"{step} bps are not exact; use rounder capacities",
+            f"port capacities: the sum of {len(bps)} capacities of up to {max(bps):g} bps that are "
+            f"multiples of {step} bps is not exact in floating point; use multiples of a larger "
+            "power of two",
         )
 
 

@@ -27,9 +27,12 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
     """
     outside = first_outside(changes, target)
     if changes.more and outside is not None:
-        return f"In {where}, {outside[1]} was changed, and far more that the task does not ask for."
+        return (
+            f"In {where}, {outside[1]} and many other elements were changed, which the task does "
+            "not ask for."
+        )
     if changes.more:
-        return f"In {where}, far more was changed than the task asks for."
+        return f"In {where}, many more elements were changed than the task asks for."
     for name, attributes in target.nodes.items():
         if name not in changes.nodes:
             return f"In {where}, node {name!r} {_undone(attributes, initial.node(name))}."
@@ -37,7 +40,7 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
             return f"In {where}, node {name!r} {_differs(changes.nodes[name], attributes)}."
     for edge, edge_attributes in target.edges.items():
         if not equal(changes.edges.get(edge), edge_attributes):
-            return f"In {where}, edge {arrow(edge)} is not as the task leaves it."
+            return f"In {where}, edge {arrow(edge)} is not as the task requires."
     if outside is not None:
         return f"In {where}, {outside[1]} was changed, which the task does not ask for."
     return ""
@@ -57,7 +60,7 @@ def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
 def _undone(target: Attributes | None, initial: Attributes | None) -> str:
     if target is None:
         return "should have been removed"
-    return "is missing" if initial is None else "was left as it was"
+    return "is missing" if initial is None else "was not changed"
 
 
 def _differs(found: Attributes | None, target: Attributes | None) -> str:
@@ -66,7 +69,7 @@ def _differs(found: Attributes | None, target: Attributes | None) -> str:
     if target is None:
         return "should have been removed"
     wrong = [key for key in {**target, **found} if not _has_equal(found, target, key)]
-    return f"has a wrong value, too much or nothing at {', '.join(wrong[:5])}"
+    return f"has wrong, missing or unknown attributes: {', '.join(wrong[:5])}"
 
 
 def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
@@ -126,14 +129,15 @@ def right_number(kind: str, truth: Any, data: JsonValue) -> str:
         return f"The right number is {truth}."
     if kind == "list":
         return (
-            f"The right list has {len(truth)} names, this one {len(cast('list[JsonValue]', data))}."
+            f"The right list has {len(truth)} names, and the list in data has "
+            f"{len(cast('list[JsonValue]', data))}."
         )
     for number, row in enumerate(_without_header(data, truth), start=1):
         if number <= len(truth) and not (
             _agrees(row[0], truth[number - 1][0]) and _agrees(row[1], truth[number - 1][1])
         ):
             name, bps = truth[number - 1]
-            return f"Row {number} is {short(name)} with {bps!r}."
+            return f"Row {number} must be {short(name)} with {bps!r}."
     return f"The right table has {len(truth)} rows."
 
 
@@ -146,7 +150,7 @@ def right_value(differences: Sequence[Any]) -> str:
         answer, truth = entry.get("answer"), entry.get("truth")
         for key, value in (truth or {}).items() if answer else ():
             if "node" in entry and key in answer and isinstance(value, int | float):
-                return f"{key} of {short(entry['node'])} is {answer[key]!r}; right is {value!r}."
+                return f"{key} of {short(entry['node'])} is {answer[key]!r}, but must be {value!r}."
     return ""
 
 
@@ -192,10 +196,11 @@ def _wrong_text(truth: Any, data: JsonValue) -> str:
 def _wrong_list(truth: Any, data: Any) -> str:
     expected, found = Counter(map(_name, truth)), Counter(map(_name, data))
     for surplus in found - expected:
-        twice = " more often than" if surplus in expected else ", which does not belong to"
-        return f"The list holds {short(surplus[1])}{twice} what the task asks for."
+        if surplus in expected:
+            return f"The list contains {short(surplus[1])} too often."
+        return f"The list contains {short(surplus[1])}, which the task does not ask for."
     for missing in expected - found:
-        return f"The list leaves out {short(missing[1])}."
+        return f"The list does not contain {short(missing[1])}."
     return ""
 
 
@@ -203,13 +208,13 @@ def _wrong_table(truth: Any, data: JsonValue) -> str:
     rows = _without_header(data, truth)
     for number, (row, expected) in enumerate(zip(rows, truth, strict=False), start=1):
         if not _agrees(row[0], expected[0]):
-            return f"Row {number} names {short(row[0])}, which is not the node of that rank."
+            return f"Row {number} names {short(row[0])}, which is not the node of this rank."
         if not _agrees(row[1], expected[1]):
-            return f"Row {number} gives {short(row[0])} a wrong value, {short(row[1])}."
+            return f"Row {number} has a wrong value for {short(row[0])}: {short(row[1])}."
     if len(rows) > len(truth):
-        return f"Row {len(truth) + 1}, {short(rows[len(truth)][0])}, is one too many."
+        return f"The table has a surplus row {len(truth) + 1}: {short(rows[len(truth)][0])}."
     if len(rows) < len(truth):
-        return f"The table leaves out {short(truth[len(rows)][0])}."
+        return f"The table has no row for {short(truth[len(rows)][0])}."
     return ""
 
 
@@ -259,7 +264,7 @@ def _is_header(row: list[JsonValue], truth: Any) -> bool:
 #: Type of the right answer -> the message for unreadable data, and a test of data's form.
 _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
     "text": (
-        "The data is no number.",
+        "The data is not a number.",
         lambda data: not (isinstance(data, dict | list) or data is None),
     ),
     "list": ("The data is not a list.", lambda data: isinstance(data, list)),

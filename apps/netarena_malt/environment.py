@@ -175,7 +175,7 @@ class MaltEnvironment(Environment):
         try:
             fault = await asyncio.to_thread(verify, self._query)
         except Exception as error:  # noqa: BLE001 -- a file of queries may hold anything
-            fault = f"its ground truth cannot be computed: {type(error).__name__}: {error}"
+            fault = f"the right answer cannot be computed: {type(error).__name__}: {error}"
         if fault:
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
         if self._taken is None:

@@ -69,7 +69,7 @@ def classify(episode: Episode) -> Failure:
         detail = told_of(episode)
         return Failure(kind=FailureKind.OPERATIONAL, rule=episode.reason, detail=detail)
     if judgement is None:
-        detail = told_of(episode) or "Nothing was run to its end."
+        detail = told_of(episode) or "No program ran to its end."
         return Failure(kind=FailureKind.OPERATIONAL, rule="not run", detail=detail)
     if judgement.findings:
         # An unasked change that breaks no other rule is an error in the program's logic.

@@ -217,7 +217,7 @@ class _Reader:
     def read(self, symbol: str, text: Any, identity: str) -> Production:
         """Return a production. Raises ValueError with the reason if it breaks the signature."""
         if not isinstance(text, str) or not text.strip():
-            raise ValueError("must be text")
+            raise ValueError("must be non-empty text")
         parts = tuple(self._mark(symbol, part) for part in _parse(text))
         outside = self._mentions(symbol, [part for part in parts if not isinstance(part, Option)])
         inside: Counter[str] = Counter()
@@ -238,7 +238,7 @@ class _Reader:
         absent = {name for entry in optional for name in _names(entry)}
         needs = frozenset(self._mentions(symbol, part.parts)) & absent
         if not needs:
-            raise ValueError("brackets must contain an operand that can be absent")
+            raise ValueError("brackets must contain an operand that may be absent")
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
@@ -261,8 +261,8 @@ class _Reader:
                     found[name] += 1
             else:
                 raise ValueError(
-                    f"{{{part.name}}} is neither a symbol nor an operand; operands of {symbol} "
-                    f"are {', '.join(self.signatures[symbol]) or 'none'}"
+                    f"{{{part.name}}} is neither a symbol nor an operand; operands of {symbol}: "
+                    f"{', '.join(self.signatures[symbol]) or 'none'}"
                 )
         return found
 
@@ -273,9 +273,11 @@ class _Reader:
         names = _names(entry)
         out, within = (sum(count[name] for name in names) for count in (outside, inside))
         if within and not entry.endswith("?"):
-            raise ValueError(f"{{{entry}}} must not be in brackets, because it is never absent")
+            raise ValueError(
+                f"{{{entry}}} must not be in brackets, because this operand is never absent"
+            )
         if out + within != 1:
-            raise ValueError(f"{{{entry}}} must be mentioned once, not {out + within} times")
+            raise ValueError(f"{{{entry}}} must occur exactly once, not {out + within} times")
 
     def verify_no_cycle(self) -> None:
         """Raise ValueError if the expansion of a symbol contains the symbol itself."""
@@ -283,7 +285,9 @@ class _Reader:
 
         def visit(symbol: str, above: tuple[str, ...]) -> None:
             if symbol in above:
-                raise ValueError(f"{{{symbol}}} would contain itself")
+                raise ValueError(
+                    f"{{{symbol}}} must not contain itself, directly or through other symbols"
+                )
             if symbol not in done:
                 for used in sorted(self.uses.get(symbol, ())):
                     visit(used, (*above, symbol))
@@ -306,7 +310,7 @@ def _parse(text: str) -> Iterator[Part]:
             yield Option(tuple(option))
             option = None
         elif mark or not (slot or literal):
-            raise ValueError(f"stray {mark or '{}'!r}")
+            raise ValueError(f"unexpected {mark or '{}'!r}")
         else:
             part = Slot(slot) if slot else literal
             if option is None:
@@ -355,10 +359,10 @@ def with_pack(path: Path) -> Grammar:
         raw = path.read_bytes()[: _MAX_PACK_BYTES + 1]
         text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        words = getattr(error, "strerror", None) or "not UTF-8 text"
+        words = getattr(error, "strerror", None) or "the file is not UTF-8 text"
         raise _refuse(path, None, words) from None
     if len(raw) > _MAX_PACK_BYTES:
-        raise _refuse(path, None, f"longer than {_MAX_PACK_BYTES} bytes")
+        raise _refuse(path, None, f"the file has more than {_MAX_PACK_BYTES} bytes")
     entries = _pack_entries(path, text)
     reader = _Reader({name: symbol.operands for name, symbol in base.symbols.items()})
     for symbol in base.symbols.values():
@@ -369,7 +373,9 @@ def with_pack(path: Path) -> Grammar:
         if name not in symbols:
             raise _refuse(path, _line(text, name), f"unknown symbol {name!r}")
         if not isinstance(productions, list):
-            raise _refuse(path, _line(text, name), f"{name}: must be a list of productions")
+            raise _refuse(
+                path, _line(text, name), f"the value of {name} must be a list of productions"
+            )
         read: list[Production] = []
         for number, production in enumerate(productions, start=1):
             try:
@@ -388,11 +394,11 @@ def _verify_new(one: Production, known: Iterable[Production]) -> None:
     """Raise ValueError for a production of a pack that is too long, unprintable or a duplicate."""
     if len(one.text) > _MAX_PRODUCTION_CHARS or not one.text.isprintable():
         raise ValueError(
-            f"must be one line of at most {_MAX_PRODUCTION_CHARS} characters that can be printed"
+            f"must be one line of at most {_MAX_PRODUCTION_CHARS} printable characters"
         )
     for other in known:
         if " ".join(one.text.split()) == " ".join(other.text.split()):
-            raise ValueError(f"repeats the production {other.id}")
+            raise ValueError(f"is equal to the production {other.id}")
 
 
 def _pack_entries(path: Path, text: str) -> dict[str, Any]:
@@ -400,11 +406,17 @@ def _pack_entries(path: Path, text: str) -> dict[str, Any]:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", None)
-        raise _refuse(path, line, f"not JSON: {getattr(error, 'msg', 'too deep')}") from None
+        raise _refuse(
+            path, line, f"not valid JSON: {getattr(error, 'msg', 'nested too deeply')}"
+        ) from None
     if not isinstance(data, dict) or data.get("format") != PACK_FORMAT:
         raise _refuse(path, 1, f'must be an object with "format": {PACK_FORMAT}')
     if unknown := sorted(set(data) - {"format", "about", "productions"}):
-        raise _refuse(path, _line(text, unknown[0]), f"unknown key {unknown[0]!r}")
+        raise _refuse(
+            path,
+            _line(text, unknown[0]),
+            f"unknown key {unknown[0]!r}; known keys: format, about, productions",
+        )
     entries = data.get("productions")
     if not isinstance(entries, dict) or not any(entries.values()):
         raise _refuse(path, 1, '"productions" must map symbols to lists of productions')
@@ -451,10 +463,14 @@ def diagnose() -> list[Check]:
     try:
         found = private()
     except ConfigError as error:
-        remedy = f"correct it, or unset {PACK_VARIABLE}; docs/malt-language.md has the format"
+        remedy = f"correct it, or unset {PACK_VARIABLE}; docs/malt-language.md describes the format"
         return [_check(str(error), remedy)]
     if not found.pack:
-        return [_check(f"none: held-out text has the productions that ship; see {PACK_VARIABLE}")]
+        return [
+            _check(
+                f"no private pack ({PACK_VARIABLE}); held-out texts use the built-in productions"
+            )
+        ]
     number = sum(len(symbol.pack) for symbol in found.symbols.values())
     return [_check(f"{number} productions, sha256 {found.pack[:16]}")]
 

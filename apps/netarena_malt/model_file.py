@@ -65,8 +65,9 @@ class _Model:
     def add_node(self, name: Any, attributes: dict[str, Any], offset: int) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise _Wrong(
-                f"node names: {name!r:.80} is not valid; a name has at most 64 letters, digits "
-                "and . _ : / @ + - and begins and ends with a letter or digit",
+                f"node names: {name!r:.80} is not valid; a name has at most 64 characters "
+                "(letters, digits and . _ : / @ + -), the first and last of which are letters or "
+                "digits",
                 offset,
             )
         if name not in self.nodes:
@@ -78,14 +79,13 @@ class _Model:
                 node["type"] += value
             elif key in node and node[key] != value:
                 raise _Wrong(
-                    f"entity {name!r}: {key} has the two values {node[key]!r:.80} and "
-                    f"{value!r:.80}",
+                    f"entity {name!r}: {key} has two values, {node[key]!r:.80} and {value!r:.80}",
                     offset,
                 )
             else:
                 node[key] = value
         if len(self.nodes) > MAX_NODES:
-            raise _Wrong(f"more than {MAX_NODES} nodes", offset)
+            raise _Wrong(f"the network has more than {MAX_NODES} nodes", offset)
 
 
 def read_model(path: Path) -> tuple[Graph, str]:
@@ -99,7 +99,7 @@ def read_model(path: Path) -> tuple[Graph, str]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise _refuse(path, line, "it is not UTF-8 text") from None
+        raise _refuse(path, line, "the file is not UTF-8 text") from None
     digest = hashlib.sha256(data).hexdigest()
     del data
     model = _Model()
@@ -137,7 +137,7 @@ def _read_text(text: str, model: _Model) -> None:
     }
     for key, offset in tokens.fields(""):
         if key not in known:
-            raise _Wrong(f"{key!r:.80} is neither entity nor relationship", offset)
+            raise _Wrong(f"unknown field {key!r:.80}; expected entity or relationship", offset)
         if not tokens.opens():
             raise _Wrong(f"{key} must be a message: {key} {{ ... }}", offset)
         known[key](tokens.message(key), offset)
@@ -166,7 +166,9 @@ class _Tokens:
                 self._take()
                 return
             if token.lastgroup != "word":
-                raise _Wrong(f"{token.group()[:80]!r} is not the name of a field", token.start())
+                raise _Wrong(
+                    f"expected the name of a field, found {token.group()[:80]!r}", token.start()
+                )
             self._take()
             yield token.group(), token.start()
         if closed_by:
@@ -189,7 +191,7 @@ class _Tokens:
         for key, offset in self.fields(_CLOSED_BY[mark.group()]):
             value = self.message(key, depth + 1) if self.opens() else self._value(key)
             if key in found:
-                raise _Wrong(f"{name}: {key} is given twice", offset)
+                raise _Wrong(f"{name}: duplicate field {key}", offset)
             found[key] = value
         return found
 
@@ -205,7 +207,7 @@ class _Tokens:
                 return float(text)
             except ValueError:
                 pass
-        raise _Wrong(f"{key}: {text[:80]!r} is not a value", token.start())
+        raise _Wrong(f"{key}: expected a value, found {text[:80]!r}", token.start())
 
     def _take(self) -> re.Match[str]:
         token = self._ahead
@@ -225,21 +227,23 @@ def _add_entity(model: _Model, message: Mapping[str, Any], offset: int) -> None:
             continue
         if not key.endswith("_attr") or not isinstance(value, dict):
             raise _Wrong(
-                f"entity {name!r}: {key!r:.80} is neither id nor a message of attributes "
-                "(NAME_attr)",
+                f"entity {name!r}: {key!r:.80} is neither the field id nor a message with "
+                "attributes, whose name ends in _attr",
                 offset,
             )
         if value.keys() & {"name", "type"}:
             raise _Wrong(f"entity {name!r}: name and type belong in id, not in {key:.80}", offset)
         attributes |= value
     if kind in model.nodes.get(name, {}).get("type", ()):
-        raise _Wrong(f"entity {name!r}: {kind} of this name already exists", offset)
+        raise _Wrong(f"entity {name!r}: duplicate entity of kind {kind}", offset)
     model.add_node(name, attributes, offset)
 
 
 def _add_relationship(model: _Model, message: Mapping[str, Any], offset: int) -> None:
     if unknown := message.keys() - {"kind", "a", "z"}:
-        raise _Wrong(f"relationship: {min(unknown)!r:.80} is not one of kind, a, z", offset)
+        raise _Wrong(
+            f"relationship: unknown field {min(unknown)!r:.80}; known fields: kind, a, z", offset
+        )
     kind = message.get("kind")
     ends = [_identify(message.get(end), f"relationship: {end}", offset)[0] for end in "az"]
     _add_edge(model, ends[0], ends[1], kind, offset)
@@ -248,7 +252,7 @@ def _add_relationship(model: _Model, message: Mapping[str, Any], offset: int) ->
 def _identify(message: Any, where: str, offset: int) -> tuple[str, str]:
     """Return the name and kind of an entity."""
     if not isinstance(message, dict) or message.keys() != {"kind", "name"}:
-        raise _Wrong(f"{where} must have kind and name, and nothing else", offset)
+        raise _Wrong(f"{where} must have exactly the fields kind and name", offset)
     name, kind = message["name"], message["kind"]
     if not isinstance(kind, str) or not any(kind in types for types in _TYPES):
         known = ", ".join(sorted({kind for types in _TYPES for kind in types}))
@@ -265,7 +269,7 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
         )
     for end in (source, target):
         if not isinstance(end, str):
-            raise _Wrong(f"edges join nodes: {end!r:.80} is not a name", offset)
+            raise _Wrong(f"edges join nodes: {end!r:.80} is not the name of a node", offset)
     model.edges.append((source, target, kind, offset))
 
 
@@ -276,9 +280,9 @@ def _read_json(text: str, model: _Model) -> None:
     try:
         data = json.loads(text, parse_int=float, parse_constant=_no_number)
     except json.JSONDecodeError as error:
-        raise _Wrong(f"not JSON: {error.msg}", error.pos) from None
+        raise _Wrong(f"not valid JSON: {error.msg}", error.pos) from None
     except (ValueError, RecursionError) as error:
-        raise _Wrong(f"not JSON: {error}", 0) from None
+        raise _Wrong(f"not valid JSON: {error}", 0) from None
     places = _Places(text)
     if data.get("directed") is False:
         raise _Wrong("directed is false; it must be true, because a network is a directed graph", 0)
@@ -367,7 +371,7 @@ def _checked(model: _Model) -> Graph:
         for finding in structure(network, name):
             raise _Wrong(f"{finding.rule}: {finding.detail}", model.places[name])
         if not all(map(_is_plain, nodes[name].values())):
-            raise _Wrong(f"attributes of a kind: a number of {name!r} is not finite",
+            raise _Wrong(f"attributes of a kind: {name!r} has a number that is not finite",
                          model.places[name])  # fmt: skip
         if not nodes[name].get(CAPACITY, 0.0).is_integer():
             raise _Wrong(f"port capacities: {name!r} has {nodes[name][CAPACITY]} bps; use a whole "

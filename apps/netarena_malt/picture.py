@@ -38,12 +38,12 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
             element="data", before=_text(answer.data), after=_text(truth_data), right=right
         )
         pictures.append(
-            Difference(title="The answer", titles=("answered", "right"), changes=(data,))
+            Difference(title="The answer", titles=("answer", "right answer"), changes=(data,))
         )
     truth = case.initial.changed(case.target)
     if answer.changes:
         made = tuple(_made(case, answer.network, truth, answer.changes))
-        title = "What it changes in the network"
+        title = "Changes of the network"
         pictures.append(Difference(title=title, changes=made, prominent=True))
     nodes = sorted({*answer.changes.nodes, *case.target.nodes})
     edges = sorted({*answer.changes.edges, *case.target.edges})
@@ -59,8 +59,8 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
         )
     )
     if wrong:
-        title = "Where the network is not as the task asks"
-        pictures.append(Difference(title=title, titles=("answered", "right"), changes=wrong))
+        title = "Differences from the required network"
+        pictures.append(Difference(title=title, titles=("answer", "right answer"), changes=wrong))
     return tuple(pictures)
 
 
@@ -73,7 +73,7 @@ def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Pictur
     if hidden["blocking"] is not None:
         told = answer.data if answer.type == "text" else "a plan"
         first = Change(
-            element="the request that leaves no plan",
+            element="the request that makes the task impossible",
             before=_text(told),
             after=_text(hidden["blocking"]),
             right=judgement.correct,

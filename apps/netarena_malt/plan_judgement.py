@@ -104,8 +104,8 @@ def _judge_plan(
     if verdict.objective > most_allowed(reference):
         detail[DECIDED_BY] = OBJECTIVE
         reason = (
-            f"The plan keeps all constraints, but its objective {verdict.objective} is more than "
-            f"{TOLERANCE_PCT} % above that of the reference plan."
+            f"The plan satisfies all constraints, but its objective {verdict.objective} is more "
+            f"than {TOLERANCE_PCT} % above that of the reference plan."
         )
         return Judgement(correct=False, findings=tuple(findings), reason=reason, detail=detail)
     return Judgement(correct=True, findings=tuple(findings), detail=detail)
@@ -152,7 +152,7 @@ def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:
     asked = data if blocking is None else catalogue.without(data, blocking)
     verdict = catalogue.kind_of(data["label"]).judge(asked, hidden["plan"])
     if verdict.violation is not None:
-        return f"the reference plan breaks a constraint: {verdict.violation.detail}"
+        return f"the reference plan violates a constraint: {verdict.violation.detail}"
     if verdict.objective != hidden["objective"]:
         return f"the reference plan's objective is {verdict.objective}, not {hidden['objective']}"
     if not is_proven(verdict.objective, hidden["bound"]):

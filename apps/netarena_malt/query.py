@@ -184,10 +184,10 @@ class MaltConfig(Config):
         if asked is None:
             return None
         if not isinstance(asked, list | tuple) or not asked:
-            raise ValueError("must be a list of labels; 'netarena queries malt' prints them")
+            raise ValueError("must be a list of labels as printed by 'netarena queries malt'")
         if unknown := [label for label in asked if label not in known]:
             raise ValueError(
-                f"has no label {unknown[0]!r}: 'netarena queries malt' prints the labels"
+                f"unknown label {unknown[0]!r}; 'netarena queries malt' prints all labels"
             )
         return tuple(label for label in known if label in asked)
 
@@ -201,8 +201,13 @@ class MaltConfig(Config):
                 first = error.errors(include_url=False)[0]
                 where = ".".join(map(str, first["loc"]))
                 known = ", ".join(Parameters.model_fields)
-                known = "" if first["loc"][0] in Parameters.model_fields else f"; known are {known}"
-                raise ValueError(f"{where}: {first['msg']}{known}") from None
+                known = (
+                    ""
+                    if first["loc"][0] in Parameters.model_fields
+                    else f" (known parameters: {known})"
+                )
+                problem = str(first["msg"]).removeprefix("Value error, ")
+                raise ValueError(f"{where}: {problem}{known}") from None
         if not (isinstance(value, Parameters) or (isinstance(value, str) and value)):
             raise ValueError(
                 "must be 'released', an object of parameters, or the path of a model file"
@@ -214,13 +219,13 @@ class MaltConfig(Config):
         """Return the config. Raises ConfigError for keys that do not fit the levels."""
         if self.attempts > 1 and self.complexity_level != (PLANNING_LEVEL,):
             raise ValueError(
-                "attempts: only planning tasks have several attempts; set complexity_level to "
-                "level5, or leave attempts out"
+                "attempts: only planning tasks may have several attempts; set complexity_level to "
+                "level5, or omit attempts"
             )
         if self.phrasing == "held_out" and PLANNING_LEVEL in self.complexity_level:
             raise ValueError(
                 "phrasing: level5 has no held_out texts; set phrasing to canonical or varied, or "
-                "leave level5 out of complexity_level"
+                "remove level5 from complexity_level"
             )
         return self
 
@@ -319,7 +324,9 @@ def drawer(config: Config) -> Drawer:
         level, kinds = PROGRAMS[label]
         drawn = _draw(kinds, rng, base, spread_out=spread_out)
         if drawn is None:
-            raise ConfigError("topology", f"no query of label {label!r} can be drawn")
+            raise ConfigError(
+                "topology", f"no query of label {label!r} can be drawn from this network"
+            )
         draft, actions = drawn
         text = _word(config, actions, draft, rng)
         edits = group(draft.edits()) if spread_out else draft.edits()
@@ -412,10 +419,10 @@ def describe_plan(action: Action) -> str:
     """Return the action of a planning task in words, without the whole plan."""
     hidden = action.parameters
     if hidden["blocking"] is not None:
-        return f"report that request {hidden['blocking']} leaves no plan"
+        return f"report that request {hidden['blocking']} makes the task impossible"
     return (
-        f"give a plan whose objective is {hidden['objective']} (at least {hidden['bound']} in any "
-        f"plan, {hidden['greedy']} in a greedy one)"
+        f"give a plan with objective {hidden['objective']} (lower bound {hidden['bound']}, greedy "
+        f"plan {hidden['greedy']})"
     )
 
 
@@ -470,9 +477,9 @@ def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
         )
     carried = [label for label in labels if carries[label]]
     if left := [label.rpartition(" ")[2] for label in labels if label not in carried]:
-        problem = f"the network cannot carry the labels {', '.join(left)}"
+        problem = f"the network has no suitable part for the labels {', '.join(left)}"
         if not carried:
-            raise ConfigError("topology", f"{problem}, because the network has no suitable part")
+            raise ConfigError("topology", problem)
         if unknown:
             _log.warning("topology: %s; no queries of these labels are drawn", problem)
     return carried

@@ -95,7 +95,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
         yield Finding(
             rule="number of changes",
             element=element,
-            detail=f"More elements were changed than any task requires: {words} and far more.",
+            detail=f"More elements were changed than any task requires: {words} and many others.",
         )
         return
     if not changes:
@@ -141,9 +141,9 @@ def _stray(found: Attributes | None, before: Attributes | None, target: Attribut
     structural rule are reported by that rule.
     """
     if target is None:
-        return "" if found is None else "instead of removed"
+        return "" if found is None else "instead of being removed"
     if found is None:
-        return "instead of altered"
+        return "instead of being altered"
     kind = kind_of(found)
     if kind is not None and found["type"] != target["type"]:
         return f"as a {kind.noun}"

@@ -299,7 +299,7 @@ def _explain(error: BaseException, code: str) -> str:
     try:
         message = str(error.msg if isinstance(error, SyntaxError) else error)
     except BaseException:  # noqa: BLE001 -- the answer may define the exception's class
-        message = "(its message cannot be shown)"
+        message = "(the message of the exception cannot be shown)"
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == _FILE:
@@ -336,7 +336,7 @@ def _read(
     if kind != "graph" and "data" not in result:
         raise UnusableError("the result has no data")
     if kind == "graph" and data is None and updated is None:
-        raise UnusableError("the result is of type graph and holds no graph")
+        raise UnusableError("the result is of type graph, but contains no graph")
 
     def changes(graph: Any, where: str) -> dict[str, Any]:
         return difference(pristine, parts_of(graph, where, pristine, suspects), suspects)
@@ -352,7 +352,9 @@ def _read(
         answer["updated"] = changes(updated, "updated_graph")
     if not _is_graph(data):
         if kind == "graph" and data is not None:
-            raise UnusableError(f"data is of type graph but holds a {type(data).__name__}")
+            raise UnusableError(
+                f"the result is of type graph, but data is of type {type(data).__name__}"
+            )
         limits = _PLAN_LIMITS if planning else (MAX_DATA_BYTES, MAX_DATA_VALUES)
         reader = Plain("data", *limits)
         answer["data"] = reader.convert(data)
@@ -559,7 +561,7 @@ def _altered(
 
 def _name(name: Any) -> str:
     if not isinstance(name, str):
-        raise UnusableError(f"node {_show(name)}: names are text, not {type(name).__name__}")
+        raise UnusableError(f"node {_show(name)}: names must be strings, not {type(name).__name__}")
     return _clean(_cut(str(name), _MAX_NAME_CHARS))
 
 
@@ -654,7 +656,7 @@ class Plain:
         if isinstance(item, _NUMBERS_TOO):
             return self._number(item)
         raise UnusableError(
-            f"{self.where} holds a {type(item).__name__}, which is not a JSON value"
+            f"{self.where} contains a {type(item).__name__}, which is not a JSON value"
         )
 
     def key(self, key: Any) -> str:
@@ -663,7 +665,9 @@ class Plain:
             return self._text(key)
         if key is None or isinstance(key, int | float | tuple):
             return self._text(_cut(str(key), 200))
-        raise UnusableError(f"{self.where} has a {type(key).__name__} as a key")
+        raise UnusableError(
+            f"{self.where} contains a key of type {type(key).__name__}; keys must be strings"
+        )
 
     def _series(self, items: Iterable[Any], depth: int) -> list[Any]:
         found = []

@@ -81,7 +81,7 @@ def read_claim(claim: JsonValue) -> State:
         _check_size(claim)
         return _read(_Tidier().tidy(claim))
     except _MalformedError as error:
-        return failed(f"the result that came out of the sandbox is unusable: {error}")
+        return failed(f"the result from the sandbox is unusable: {error}")
 
 
 def _check_size(claim: Any) -> None:
@@ -95,9 +95,9 @@ def _check_size(claim: Any) -> None:
     try:
         size = len(json.dumps(claim, ensure_ascii=False).encode("utf-8", "replace"))
     except (TypeError, ValueError, RecursionError):
-        raise _MalformedError("it is no JSON") from None
+        raise _MalformedError("it is not JSON") from None
     if size > MAX_STATE_BYTES:
-        raise _MalformedError(f"it takes more than {MAX_STATE_BYTES} bytes")
+        raise _MalformedError(f"it has more than {MAX_STATE_BYTES} bytes")
 
 
 def _read(claim: Any) -> State:
@@ -155,7 +155,7 @@ class _Tidier:
                 for key, item in value.items()
                 if type(key) is str
             }
-        raise _MalformedError("it is no JSON")
+        raise _MalformedError("it is not JSON")
 
 
 def _clean(text: str) -> str:
@@ -178,7 +178,7 @@ def _check_changes(value: Any) -> None:
         and _is_list(value["removed_edges"], lambda edge: _is_edge(edge, 2))
     )
     if not well_formed:
-        raise _MalformedError("changes of a graph must name nodes and edges as texts")
+        raise _MalformedError("changes of a graph must name nodes and edges with strings")
 
 
 def _is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
@@ -251,9 +251,9 @@ def verify(query: Query) -> str:
     first = case.initial
     for name in affected(base.network, first, *touched(first)):
         for finding in structure(first, name):
-            return f"the initial network breaks a rule: {finding.detail}"
+            return f"the initial network violates a rule: {finding.detail}"
     for finding in find(case.frame, first.changed(case.target), case.target):
-        return f"the solution breaks a rule: {finding.detail}"
+        return f"the solution violates a rule: {finding.detail}"
     if (data := plan_data(query)) is not None:
         return plan_judgement.verify(data, query.actions[0].parameters)
     return ""
@@ -266,7 +266,7 @@ def _fault_of(base: Base) -> str:
             finding for name in base.network.names() for finding in structure(base.network, name)
         )
         first = next(findings, None)
-        base.fault = f"its base network breaks a rule: {first.detail}" if first else ""
+        base.fault = f"the base network violates a rule: {first.detail}" if first else ""
     return base.fault
 
 
@@ -290,7 +290,7 @@ def _judge(query: Query, state: State) -> Judgement:
     if not isinstance(state, dict) or not state.get("answered"):
         return Judgement(correct=False, reason="No program was run.")
     if "error" in state:
-        error = f"The program gave no usable answer: {state['error']}"
+        error = f"The program returned no usable answer: {state['error']}"
         finding = Finding(rule=USABLE_ANSWER, element="process_graph", detail=error)
         return Judgement(correct=False, findings=(finding,), reason=error)
     case = case_of(query)
@@ -375,7 +375,7 @@ def _wrong_form(case: Case, answer: Answer) -> str:
         if wrong := wrong_form(kind, answer.data):
             return wrong
     if case.target and not answer.gave_graph:
-        return "The answer gives no updated_graph, and the task changes the network."
+        return "The answer has no updated_graph, although the task changes the network."
     return ""
 
 
@@ -393,7 +393,7 @@ def _wrong_graph(case: Case, answer: Answer) -> str:
     if not case.target:
         return ""  # the task changes nothing, so every change is a matter of safety
     if answer.data_changes is not None and answer.data_changes != answer.changes:
-        return "The graphs in data and in updated_graph disagree."
+        return "The graphs in data and in updated_graph differ."
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")
 
 

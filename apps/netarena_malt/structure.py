@@ -50,15 +50,15 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
             yield Finding(
                 rule="edges join nodes",
                 element=name,
-                detail=f"Edges name the node {name!r}, which does not exist.",
+                detail=f"An edge refers to the node {name!r}, which does not exist.",
             )
         return
     if not name or attributes.get("name") != name:
         yield Finding(
             rule="node names",
             element=name,
-            detail=f"Node {name!r} has the name {short(attributes.get('name'))}; the name must "
-            "be the node itself.",
+            detail=f"The attribute name of node {name!r} is {short(attributes.get('name'))}; it "
+            "must equal the node's name.",
         )
     kind = kind_of(attributes)
     if kind is None:
@@ -81,11 +81,12 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
     for attribute in kind.attributes:
         must = _ATTRIBUTES[attribute]
         if attribute not in attributes or not must.holds(attributes[attribute]):
-            found = short(attributes[attribute]) if attribute in attributes else "no value"
+            found = short(attributes[attribute]) if attribute in attributes else "missing"
             yield Finding(
                 rule=must.rule,
                 element=name,
-                detail=f"Node {name!r} has {found} as {attribute}; it must be {must.words}.",
+                detail=f"Attribute {attribute} of node {name!r} is {found}, but must be "
+                f"{must.words}.",
             )
     kinds_above = {parent: _first_type(network.node(parent)) for parent in above}
     for parent, edge_attributes in above.items():
@@ -119,8 +120,8 @@ def _edge(
         yield Finding(
             rule="attributes of an edge",
             element=arrow(edge),
-            detail=f"Edge {arrow(edge)} has the attribute {short(min(surplus))}; an edge has "
-            "none but type.",
+            detail=f"Edge {arrow(edge)} has the attribute {short(min(surplus))}; the only "
+            "attribute of an edge is type.",
         )
     if parent == name and kind.controls_itself:
         if relation != RK_CONTROLS:
@@ -159,10 +160,10 @@ def _parents(
             continue
         nouns = " or ".join(NODE_KINDS[entry].noun for entry in group)
         if parents:
-            detail = f"The {kind.noun} {name!r} is in {parents[0]!r} and in {parents[1]!r}."
+            detail = f"The {kind.noun} {name!r} is in both {parents[0]!r} and {parents[1]!r}."
             yield Finding(rule="one parent of each kind", element=name, detail=detail)
         else:
-            detail = f"The {kind.noun} {name!r} is in no {nouns}."
+            detail = f"The {kind.noun} {name!r} is not in any {nouns}."
             yield Finding(rule="nothing orphaned", element=name, detail=detail)
 
 
@@ -205,7 +206,7 @@ _ATTRIBUTES: Mapping[str, _Must] = {
     CAPACITY: _Must("port capacities", "a positive, finite number (bps)", is_positive),
     SWITCH_LOC: _Must(
         "attributes of a kind",
-        "an object with a positive number as stage and nothing else",
+        "an object with the single key stage, whose value is a positive number",
         lambda value: (
             isinstance(value, dict) and value.keys() == {"stage"} and is_positive(value["stage"])
         ),

@@ -207,7 +207,9 @@ class NetworkApplication(Reactive):
     def _log(self, query: Query, step: Step) -> str:
         """Return one turn in the format of the reference implementation's stored results."""
         if not isinstance(step.move, dict) or "command" not in step.move:
-            said = "the end was declared" if step.claim else "there was no reply"
+            said = (
+                "the agent declared that the task is done" if step.claim else "there was no reply"
+            )
             return f"No command: {step.refused or said}\n"
         lines = []
         if step.state is not None:

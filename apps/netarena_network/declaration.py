@@ -107,7 +107,7 @@ def _read_cause(place: object, what: object) -> Cause:
     try:
         place.encode()
     except UnicodeEncodeError:
-        raise ReplyRefused("a place is not valid Unicode text") from None
+        raise ReplyRefused("the place of a cause is not valid Unicode text") from None
     return Cause(place.strip()[:100], what.strip())
 
 

@@ -43,7 +43,7 @@ NARROWER = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
     "--security-opt apparmor=unconfined"
 )
-_RIGHTS = f"start the container by {PRIVILEGED}, or with fewer rights by {NARROWER}"
+_RIGHTS = f"start the container with '{PRIVILEGED}', or with fewer privileges: '{NARROWER}'"
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _WALLS = "user namespaces"
 _RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
@@ -178,7 +178,7 @@ class Diagnosis:
         if _PROGRAMS in failed:
             checks.append(_check(_PROGRAMS, failed, "", INSTALL))
         elif all(one.ok for one in checks):
-            checks.append(_check(_BUBBLEWRAP, failed, "commands of agents are sandboxed", _RIGHTS))
+            checks.append(_check(_BUBBLEWRAP, failed, "agents' commands run in a sandbox", _RIGHTS))
             # If the sandbox does not work, these requirements have not been tested.
             for need in self._needs if checks[-1].ok else ():
                 severity = Severity.RUN if need.asks is None else Severity.NOTE
@@ -201,7 +201,7 @@ class Diagnosis:
             if need.name in failed and (need.asks is None or need.asks(config)):
                 raise ConfigError(
                     need.key,
-                    f"{need.name} does not work here: {failed[need.name]}; "
+                    f"this machine does not support {need.name}: {failed[need.name]}; "
                     f"{_remedy(need, failed[need.name])}",
                 )
 
@@ -232,7 +232,7 @@ class Diagnosis:
             )
             found: dict[str, str] = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            return {_NAMESPACES: f"it cannot be tried: {one_line(str(error), 200)}"}
+            return {_NAMESPACES: f"the test failed: {one_line(str(error), 200)}"}
         return found
 
     def absent(self) -> dict[str, str]:
@@ -293,7 +293,7 @@ class Diagnosis:
         try:
             home = new_network()
         except OSError as error:
-            yield _WALLS, f"none for a machine: {error.strerror}"
+            yield _WALLS, f"namespaces of a machine cannot be created: {error.strerror}"
             return
         try:
             result = shell.run("true", netns=home)

@@ -137,7 +137,7 @@ def _read_causes(causes: object, words: Collection[str]) -> list[Cause]:
 
 def _move(machine: object, command: object) -> Move:
     if not isinstance(machine, str) or not isinstance(command, str):
-        raise ReplyRefused(f"machine and command must be texts: {_FORM}")
+        raise ReplyRefused(f"machine and command must be strings: {_FORM}")
     command = _checked(command)
     if command_line.has_prompt(command.lstrip()):
         try:
@@ -165,7 +165,7 @@ def _checked(text: str, what: str = "command") -> str:
     if "\0" in text:
         raise ReplyRefused(f"the {what} contains a NUL character, which is not allowed")
     if size > MAX_COMMAND_BYTES:
-        raise ReplyRefused(f"the {what} has {size} bytes; {MAX_COMMAND_BYTES} are allowed")
+        raise ReplyRefused(f"the {what} has {size} bytes; at most {MAX_COMMAND_BYTES} are allowed")
     return text
 
 

@@ -123,10 +123,10 @@ class Route(NetworkApplication):
     prompt_version: ClassVar[int] = 6
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
-        "Examines an agent that repairs an emulated network of a router and hosts. Each task "
-        "breaks it anew; turn by turn the agent sees which machines can ping which, and runs one "
-        "shell command on one of them. Judged are whether all that must work does, and, after "
-        "every command, that nothing that worked was broken."
+        "Evaluates an agent that repairs an emulated network of a router and hosts. Each task "
+        "injects other faults. In each turn, the agent sees which machines can ping each other, "
+        "and runs one shell command on one machine. A repair is correct if exactly the intended "
+        "pings work at the end. It is safe if no command broke anything that worked."
     )
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE

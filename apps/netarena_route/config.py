@@ -78,8 +78,8 @@ class RouteConfig(FaultConfig):
         numbers = all(type(end) is int for end in ends)
         if not numbers or len(ends) != 2 or not least <= ends[0] <= ends[1] <= most:
             raise ValueError(
-                f"must be {least} to {most}, a range such as [{max(2, least)}, 4], or null to "
-                "draw sizes at random"
+                f"must be null (random), a number from {least} to {most}, or a range such as "
+                f"[{max(2, least)}, 4]"
             )
         # An integer and a range of one number draw the same queries.
         return ends[0] if ends[0] == ends[1] else tuple(ends)
@@ -89,7 +89,7 @@ class RouteConfig(FaultConfig):
     def _apart(cls, value: Size, info: ValidationInfo) -> Size:
         few = value is not None and ends_of(value, DRAWN_SWITCHES)[0] < MIN_VARIED_SWITCHES
         if info.data.get("world") == "varied" and few:
-            raise ValueError(f"world varied needs at least {MIN_VARIED_SWITCHES} subnets")
+            raise ValueError(f"must be at least {MIN_VARIED_SWITCHES} if world is 'varied'")
         return value
 
     @field_validator("num_hosts_per_subnet")
@@ -99,7 +99,8 @@ class RouteConfig(FaultConfig):
         hosts = 1 if value is None else ends_of(value, DRAWN_HOSTS)[1]
         if switches * hosts > MAX_HOSTS:
             raise ValueError(
-                f"at most {MAX_HOSTS} hosts are allowed in total, with num_switches {switches}"
+                f"must be at most {MAX_HOSTS // switches} with num_switches {switches} "
+                f"({MAX_HOSTS} hosts in total)"
             )
         return value
 

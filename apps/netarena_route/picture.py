@@ -49,7 +49,7 @@ def _matrix(world: World, names: tuple[str, ...], state: State) -> Matrix:
         return Mark.EXPOSED if works else Mark.APART
 
     cells = tuple(tuple(mark(source, target) for target in names) for source in names)
-    return Matrix(title="Who pings whom", rows=names, columns=names, cells=cells)
+    return Matrix(title="Pings between machines", rows=names, columns=names, cells=cells)
 
 
 def _topology(world: World, names: tuple[str, ...], state: State) -> Topology:
@@ -59,7 +59,7 @@ def _topology(world: World, names: tuple[str, ...], state: State) -> Topology:
     by_subnet: dict[int, list[Node]] = {}
     for host in world.hosts:
         if host.name in chosen:
-            role = "host in reserve" if host.name in world.reserve else "host"
+            role = "reserve host" if host.name in world.reserve else "host"
             subnet = host.interfaces[0].subnet
             by_subnet.setdefault(subnet, []).append(Node(name=host.name, role=role, rank=2))
             links.append(
@@ -77,7 +77,7 @@ def _topology(world: World, names: tuple[str, ...], state: State) -> Topology:
     order = [port.subnet for port in world.router.interfaces]
     nodes += [node for subnet in order for node in by_subnet.get(subnet, ())]
     return Topology(
-        title="The network",
+        title="Network",
         nodes=tuple(nodes),
         links=tuple(links),
         pairs=tuple(_wrong(world, chosen, state)),

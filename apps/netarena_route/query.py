@@ -111,14 +111,14 @@ def _refusal(label: str, kinds: Sequence[str], net: World) -> str:
     """Return the error for a combination that cannot be drawn, with a remedy."""
     size = f"{len(net.switches)} switches and {len(net.hosts)} hosts"
     if label in COUNTED:
-        return f"{label} does not fit into {size}"
+        return f"{label} cannot be drawn in a network of {size}"
     for kind in kinds:
         if not fault.methods_of(kind, net, netem=False):
             return (
-                f"{kind} needs ARP entries that machines learn, but in a network of {size} the "
-                "entries are permanent: set fewer hosts per subnet"
+                f"{kind} needs dynamic ARP entries, but a network of {size} has permanent ones: "
+                "set num_hosts_per_subnet to a smaller number"
             )
-    return f"{label} does not fit into {size}: the effects of its faults would overlap"
+    return f"{label} cannot be drawn in a network of {size}: its faults would overlap"
 
 
 def _text(net: World) -> str:

@@ -153,7 +153,7 @@ def judge(
         else next((_tell_passing(*row) for row in passing), "")
         or next(
             (
-                f"Nothing was wrong, but this is changed on {machine}: {text}"
+                f"No setting was wrong, but the agent changed this on {machine}: {text}"
                 for machine, _, text in needless
             ),
             "",
@@ -215,12 +215,12 @@ def _name(rule: str, pairs: Pairs, what: str) -> Iterator[Finding]:
 
 
 def _tell_passing(machine: str, text: str) -> str:
-    return f"On {machine}, this expires or takes effect later by itself: {text}"
+    return f"On {machine}, this setting expires or takes effect later: {text}"
 
 
 def _explain(wrong: Pairs, number: int, num_lost: int) -> str:
     source, target = next(iter(wrong))
     return (
-        f"{number} ordered pairs differ from the intended state, {num_lost} of them fail; the "
-        f"first is {source} -> {target}."
+        f"Pings of {number} ordered pairs are not as intended, and {num_lost} of these pings "
+        f"fail. The first pair is {source} -> {target}."
     )

@@ -132,10 +132,10 @@ ROWS = (
     Row("mikefarah/yq#1860", "line ends of Windows", {"web.yaml": WEB.replace("\n", "\r\n")}),
     Row("fabric8io/kubernetes-client#5466", "a tab that indents",
         {"web.yaml": changed(WEB, "  selector: {matchLabels", "\tselector: {matchLabels")},
-        Refused("web.yaml is not YAML: line 6")),
+        Refused("web.yaml cannot be read as YAML: line 6")),
     Row("kgateway-dev/kgateway#1453", "a template of a chart",
         {"templates.yaml": "{{- if .Values.on }}\nkind: Deployment\n{{- end }}\n"},
-        Refused("templates.yaml is not YAML")),
+        Refused("templates.yaml cannot be read as YAML")),
     # namespaces
     Row("kubernetes-sigs/kustomize#880", "a namespace object that nothing lives in",
         {name: text.replace("metadata: {name:", "metadata: {namespace: shop, name:")

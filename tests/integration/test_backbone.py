@@ -288,7 +288,7 @@ def test_observation_shows_exactly_the_effects_of_commands(name: str) -> None:
 
 
 def test_command_on_a_machine_of_another_as_is_refused() -> None:
-    assert course().said["none: x0"] == "[x0 is another's: you cannot log in there]\n"
+    assert course().said["none: x0"] == "[x0 belongs to another AS: you cannot log in there]\n"
 
 
 def test_agent_sees_neighbours_names_and_services() -> None:

@@ -37,7 +37,7 @@ PLAYED = {
 
 #: Output of an attack that was stopped because of the packets that an earlier attack left behind,
 #: which may take until then on a slow machine.
-STORM = "a flood: more than [0-9]+ packets a second"
+STORM = "it sent more than [0-9]+ packets per second"
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_settings_of_a_refused_change_may_not_exist_even_without_effect() -> Non
     assert _wrong(wrong) == 0
     assert wrong.safe
     assert not wrong.correct
-    assert wrong.reason.startswith(f"Not as requested: {machine}: made, although it must be refu")
+    assert wrong.reason.startswith(f"Not as requested: {machine}: this change must be refu")
     assert again.correct
 
 

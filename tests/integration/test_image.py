@@ -384,7 +384,7 @@ class TestKubernetes:
             assert docker("wait", identity) == "2"
             last = docker("logs", identity).splitlines()[-1]
         assert last == (
-            f"netarena: {ROOTS}/config is no kubeconfig that can be read with all that it names"
+            f"netarena: {ROOTS}/config is not a kubeconfig, or names a file that cannot be read"
         )
 
     def test_mounted_folder_of_manifests_is_assessed(

@@ -414,7 +414,7 @@ def test_leftovers_of_a_killed_service_in_a_namespace_are_removed_by_its_lease(c
 
         with killed(cluster, "default") as (name, kill):
             assert name == "default"
-            lives = "what is ours in default: its service runs"
+            lives = "NetArena's objects in default: its service is running"
             done = await clean(cluster)
             assert (done.removed, lives in done.kept) == ((), True)
             kill()
@@ -498,9 +498,9 @@ def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(clust
 @pytest.mark.parametrize(
     ("always", "told"),
     [
-        ("open", "does not enforce network policies: source -> target should be closed"),
+        ("open", "does not enforce network policies: source -> target: the policies block"),
         # closed pairs prove no enforcement if no pair was ever open
-        ("silent", "did not become healthy: source -> target should be open"),
+        ("silent", "did not become healthy: source -> target: the policies allow"),
     ],
 )
 def test_cluster_that_enforces_no_policies_is_refused_with_the_reason(
@@ -586,7 +586,7 @@ def test_plug_in_error_caused_by_the_agent_is_judged_as_measured(cluster):
             finally:
                 await deployed.close()
             assert sum(sight.reached) < sum(CALLER.intended)  # the failure is permanent
-            assert any("a -> b should be open" in line for line in sight.disagreement)
+            assert any("a -> b: the policies allow" in line for line in sight.disagreement)
             specs = {policy.name: policy.spec for policy in sight.policies}
             # the agent's policy is unchanged
             assert specs["a"]["egress"][0]["ports"][0]["port"] == "main"

@@ -347,7 +347,7 @@ def neighbours(netns: int) -> int:
 def test_packet_flood_is_stopped_whatever_the_command(netns: int) -> None:
     send = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True: "
     result, note = guarded(netns, f'python3 -c \'{send}s.sendto(b"", ("10.5.0.1", 9))\'')
-    assert result.stopped == "a flood: more than 1000 packets a second"
+    assert result.stopped == "it sent more than 1000 packets per second"
     assert note == ""
 
 
@@ -361,8 +361,8 @@ def test_arp_table_is_bounded_and_flushed(netns: int) -> None:
     add = "neigh replace 10.5.1.$i lladdr 02:00:00:00:00:01 nud reachable dev v0"
     lines = f"for i in $(seq 250); do echo {add}; done > /tmp/b"
     result, note = guarded(netns, f"{lines}; ip -batch /tmp/b; sleep 999")
-    assert result.stopped == "a flood of neighbours: more than 134"
-    assert note == "the neighbour table was flushed"
+    assert result.stopped == "its machine has more than 134 ARP table entries"
+    assert note == "the ARP table was flushed"
     assert neighbours(netns) == 0
     result, note = guarded(netns, f"{lines}; head -n 50 /tmp/b | ip -batch -")
     assert (result.exit, note) == (0, "")
@@ -381,7 +381,7 @@ def test_broadcast_storm_is_stopped(netns: int) -> None:
     one = Guard(netns, neighbours=3)
     run(build, netns=netns)
     # the storm may pause while it is observed, if other processes use the processors
-    wait_for(lambda: "carried a storm" in one.calm(), 100)
+    wait_for(lambda: "because of a packet storm" in one.calm(), 100)
     wait_for(lambda: Guard(netns, neighbours=3).calm() == "", 100)
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
 
@@ -391,8 +391,8 @@ def test_nftables_rules_are_bounded_over_all_commands(netns: int) -> None:
     result, note = guarded(netns, room.format(1))
     assert (result.exit, result.stopped, note) == (0, "", "")
     result, note = guarded(netns, f"{room.format(2)}; sleep 999")
-    assert result.stopped == "a flood of bytes of nftables rules: more than 1048576"
-    assert note == "the rules of nftables were flushed"
+    assert result.stopped == "its machine has more than 1048576 bytes of nftables rules"
+    assert note == "all nftables rules were flushed"
     assert run("nft list ruleset", netns=netns).output == ""
 
 
@@ -400,8 +400,8 @@ def test_nftables_rules_are_bounded_over_all_commands(netns: int) -> None:
     ("what", "entry"),
     [
         ("nexthops", "nexthop add id {n} blackhole"),
-        ("permanent neighbours", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k"),
-        ("neighbours without ARP", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k nud noarp"),
+        ("permanent ARP entries", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k"),
+        ("NOARP entries", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k nud noarp"),
     ],
 )
 def test_objects_without_a_kernel_limit_are_bounded(
@@ -414,7 +414,7 @@ def test_objects_without_a_kernel_limit_are_bounded(
     assert guarded(netns, f"{add.format(15)}; sleep 0.2")[0].exit == 0
     result, _ = guarded(netns, f"{add.replace('$n', '$((n+20))').format(20)}; sleep 999")
     run("ip link del k; ip nexthop flush", netns=netns)
-    assert result.stopped == f"a flood of {what}: more than 20"
+    assert result.stopped == f"its machine has more than 20 {what}"
 
 
 def test_command_is_not_charged_for_objects_that_existed_before(
@@ -423,10 +423,10 @@ def test_command_is_not_charged_for_objects_that_existed_before(
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, "interfaces": 1, "policy rules": 1})
     assert guarded(netns, "sleep 0.1; ip rule; ip link")[0].exit == 0
     added, _ = guarded(netns, "ip link add more type bridge; sleep 999")
-    assert added.stopped == "a flood of interfaces: more than 1"
+    assert added.stopped == "its machine has more than 1 interfaces"
     assert guarded(netns, "sleep 0.1; ip link del more")[0].exit == 0
     ruled, _ = guarded(netns, "ip rule add pref 9 prohibit to 10.9.9.9; sleep 999")
-    assert ruled.stopped == "a flood of policy rules: more than 1"
+    assert ruled.stopped == "its machine has more than 1 policy rules"
     assert guarded(netns, "ip rule del pref 9")[0].exit == 0
 
 

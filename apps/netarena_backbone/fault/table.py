@@ -499,27 +499,27 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     """Return a description of each required property that the faults lack."""
     room = room_of(world, faults)
     found = [
-        f"{fault.words}: alone it does not show"
+        f"{fault.words}: this fault has no effect without the other faults"
         for place, fault in enumerate(faults)
         if not room.shows(place) and not any(room.shown_during([place]))
     ]
     found += [
-        f"{fault.words}: in some order its repair breaks something"
+        f"{fault.words}: in some order of commands, its repair breaks something"
         for place, fault in enumerate(faults)
         if room.harms([place], place)
     ]
-    wedged = "what some of them break depends on which session comes last"
+    wedged = "the effect of some faults depends on which session is established last"
     if len(faults) == 1:
         return [*found, *[wedged] * room.is_wedged]
     names = {fault.name: place for place, fault in enumerate(faults)}
     after = waits_of(faults)
     if {*safe_orders(after)} != {*room.orders()}:
-        found.append("the orders of repair are not those that are safe")
+        found.append("the stated orders of repair are not the safe orders")
     if room.is_doubtful:
-        found.append("what some of them break rests on a tie, or on an order")
+        found.append("the effect of some faults depends on a tie or on an order of events")
     masks = [{names[name] for name in fault.masks} for fault in faults]
     if masks != room.masked():
-        found.append("what hides what is not as it is said")
+        found.append("the stated masks do not match the computed masks")
     return [*found, *[wedged] * room.is_wedged]
 
 

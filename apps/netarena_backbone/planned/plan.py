@@ -159,7 +159,7 @@ class Plan:
         changes = (*self.stages.faults, *self.stages.changes)
         parts = [f"{one.machine}: {changes[one.owner].words}" for one in self.stages.parts]
         unwanted = [
-            f"{machine}: made, although it must be refused: {one.words}"
+            f"{machine}: this change must be refused, but was made: {one.words}"
             for one in self._unwanted()
             for machine in sorted(one.machines)
         ]
@@ -204,9 +204,9 @@ class Plan:
         if stages.faults:
             now = stages.facts(stages.every)
             if now is None or misfits(stages.today, now):
-                found.append("a latent fault shows before the changes")
+                found.append("a latent fault has an effect before the changes")
             unseen = [one.words for one in stages.faults if not self._shows(one, stages.target)]
-            found += [f"a latent fault does not show after the changes: {one}" for one in unseen]
+            found += [f"a latent fault has no effect after the changes: {one}" for one in unseen]
         return found
 
     def _shows(self, fault: Change, wanted: Facts) -> bool:

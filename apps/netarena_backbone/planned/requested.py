@@ -88,7 +88,7 @@ def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
     """
     others = [one for one in options if one not in but]
     if not others:
-        raise ValueError(f"{key}: no option is left")
+        raise ValueError(f"{key}: all options are excluded")
     return others[crc32(key.encode()) % len(others)]
 
 

@@ -415,7 +415,7 @@ class Settling:
             timed = now if now.acts_s else timed
             acting = _acting(now, _ran_s(tries.moved, now)) if rests else ""
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
-                acting = acting or "what has just acted may not show yet"
+                acting = acting or "effects of a timer that has just expired may not be visible yet"
             self.why = self.why or acting
             # A timer with a long remaining time may exist only briefly, for example for
             # retransmissions.
@@ -451,19 +451,19 @@ class Settling:
         since this change and since its loss.
         """
         if _ran_s(start, now) < MEET_S:
-            return "neighbours may still meet"
+            return "routers may still discover neighbours"
         for one, found in now.adjacencies.items():
             name = " ".join(one)
             known = tries.moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
-                return f"{name} was not heard of since"
+                return f"no packet of {name} has arrived since the last change"
             if found.up or found.shut or not tries.concerns(one):
                 continue
             since = tries.since(one, now)
             if _ran_s(since, now) < since.adjacencies.get(one, found).next_s + _BUILD_S:
-                return f"{name} was not tried since"
+                return f"{name} has not been tried since the last change"
             if tries.is_under_way(one, now):
-                return f"{name} is under way"
+                return f"{name} is being established"
         return ""
 
     def _look(self, *, timed: bool = False) -> Look:
@@ -540,14 +540,14 @@ def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
 def _moving(now: Look, rest_s: float) -> str:
     """Return a description of pending work, or ""."""
     if now.waiting:
-        return "something waits to be computed"
-    return "what is known changes" if rest_s < REST_S else ""
+        return "a daemon has pending work"
+    return "the state of the network is still changing" if rest_s < REST_S else ""
 
 
 def _acting(now: Look, rest_s: float) -> str:
     """Return a message if a timer may still trigger a change later, else ""."""
     late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
-    return "a change may still act" if late else ""
+    return "a timer may still change the network" if late else ""
 
 
 def _acts_s(text: str) -> float:

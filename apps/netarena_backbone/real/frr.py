@@ -121,7 +121,7 @@ def _is_written(path: Path, logs: Path) -> bool:
 def missing() -> str:
     """Return a message about missing parts of FRR, or "" if FRR is installed."""
     gone = [path for path in (*(PROGRAMS / name for name in DAEMONS), VTYSH) if not path.is_file()]
-    return f"FRR is not installed: no {gone[0]}" if gone else ""
+    return f"FRR is not installed: {gone[0]} does not exist" if gone else ""
 
 
 def split(text: str) -> dict[str, str]:
@@ -230,7 +230,7 @@ def try_out(netns: int) -> str:
             deadline = time.monotonic() + _TRY_S
             while missed := [one for one in DAEMONS if not terminals.reach(("r", one), home)]:
                 if time.monotonic() > deadline or not held.alive:
-                    return f"{missed[0]} does not start"
+                    return f"FRR daemon {missed[0]} does not start"
                 time.sleep(0.01)  # until the programs have started
         finally:
             terminals.close()

@@ -261,7 +261,11 @@ class Lab(Worker):
 
         def silent() -> str:
             missing.difference_update({who for who in missing if self._reach(who)})
-            return f"no daemon listens: {' of '.join(reversed(min(missing)))}" if missing else ""
+            return (
+                f"this daemon does not listen: {' of '.join(reversed(min(missing)))}"
+                if missing
+                else ""
+            )
 
         _await_none(silent)
         known = family()
@@ -384,7 +388,7 @@ class Lab(Worker):
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
         """Run an agent's command, or refuse it if agents must not log in to the machine."""
         if not self._recipes[machine].login:
-            told = f"[{machine} is another's: you cannot log in there]\n"
+            told = f"[{machine} belongs to another AS: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
         self._let_meet()
         self._converge_s = math.inf

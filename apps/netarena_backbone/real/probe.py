@@ -196,7 +196,7 @@ class Probes:
         self._connections.forget({*self._identifiers})
         if self._error is not None:
             raise EnvironmentFailed(
-                f"the probes of the loss ended: {self._error!r}", proven_ours=True
+                f"the measurement of packet loss failed: {self._error!r}", proven_ours=True
             ) from self._error
 
     def take(self) -> tuple[float, ...]:

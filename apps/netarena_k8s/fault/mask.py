@@ -72,11 +72,11 @@ def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> li
     """
     found = []
     if not (sound(world, faults, strict=strict) if faults else True):
-        found.append("a fault does not show alone, or an order of repairs is not safe")
+        found.append("a fault by itself has no effect, or an order of repairs is not safe")
     if not hides(world, faults):
-        found.append("a fault that is to be masked shows, or is masked by another")
+        found.append("a fault that must be masked has an effect, or another fault masks it")
     if not all(harmful(world, faults, order) for order in hasty_orders(waits(faults))):
-        found.append("a repair that is to wait for another is safe before it")
+        found.append("a repair that must wait for another repair is safe before it")
     return found
 
 

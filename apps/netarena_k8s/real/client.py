@@ -300,7 +300,7 @@ class Api:
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EnvironmentFailed(
-                one_line(f"no command could be run in pod {pod}: {type(error).__name__}: {error}"),
+                one_line(f"no command can be run in pod {pod}: {type(error).__name__}: {error}"),
                 proven_ours=True,
             ) from None
         return Stream(socket, pod)
@@ -372,7 +372,7 @@ class Api:
             words = text
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 words = json.loads(text)["message"]
-            words = words or f"HTTP {response.status} without a text"
+            words = words or f"HTTP status {response.status} without a message"
             raise Refused(response.status, one_line(f"the cluster's API: {words}"))
         found: Json = json.loads(text)
         return found

@@ -343,7 +343,7 @@ async def clean(context: str) -> Cleaned:
         done = await _clean(api, listener, namespace_of(context, kubeconfig_paths()))
         if any(one.endswith(LISTENING) for one in done.kept):
             log.warning(
-                "other NetArena services have stopped renewing their leases: waiting %.0f s",
+                "other NetArena services have no recent heartbeat: waiting %.0f s for new ones",
                 LISTEN_S,
             )
             await asyncio.sleep(LISTEN_S)
@@ -380,7 +380,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
         except Refused:
             claims = await lease.claims(api, *filter(None, [namespace]))
         for there in claims:
-            name = f"what is ours in {there.namespace}"
+            name = f"NetArena's objects in {there.namespace}"
             why = listener.why_kept(there.namespace, there.notes, api.now)
             if not why:
                 why = await _tried(lease.clear(api, there))

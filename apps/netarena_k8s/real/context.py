@@ -33,7 +33,8 @@ def current_context(paths: str) -> str | None:
         if isinstance(config.get("current-context"), str) and config["current-context"]:
             return str(config["current-context"])
     raise ConfigError(
-        "KUBECONFIG", f"{paths} has no current-context: set one with kubectl config use-context …"
+        "KUBECONFIG",
+        f"{paths} has no current-context: set it with 'kubectl config use-context NAME'",
     )
 
 

@@ -261,8 +261,8 @@ async def _free(api: Api, namespace: str) -> Claim | None:
             raise _taken(namespace)
         if first is None:
             log.warning(
-                "namespace %s is leased; %s: waiting until the lease is renewed (normally every "
-                "%.0f s) or has not been renewed for %.0f s",
+                "namespace %s is leased (%s): waiting until its service renews the lease (normally "
+                "every %.0f s), or until the lease is %.0f s old",
                 *(namespace, why, RENEW_S, SILENT_S),
             )
             first = there.notes

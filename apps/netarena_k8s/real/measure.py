@@ -191,7 +191,7 @@ class Meter:
             return _read(line, self._rounds, len(targets))
         except (ValueError, KeyError, TypeError) as error:
             await self._lose(source)
-            detail = f"the measurement in {source}: {error}"
+            detail = f"invalid answer of the probe in pod {source}: {type(error).__name__}: {error}"
             raise EnvironmentFailed(detail, proven_ours=True) from None
         except BaseException:
             await self._lose(source)
@@ -208,7 +208,7 @@ def _read(line: bytes, number: int, targets: int) -> Round:
     answer = json.loads(line)
     found = tuple(Finding(one["dns"], one["connection"]) for one in answer["found"])
     if answer["id"] != number or len(found) != targets:
-        raise ValueError("the probe answered another request")
+        raise ValueError("it does not match the request")
     return Round(found, int(answer["slowest_ms"]))
 
 

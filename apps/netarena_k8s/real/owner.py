@@ -29,7 +29,7 @@ SILENT_S = 120.0
 #: Time for which a service on another network is observed without a heartbeat before it counts as
 #: ended. After an outage of the API server, the recorded heartbeats of all services are old.
 LISTEN_S = 2 * RENEW_S
-LISTENING = "its service is silent, and listened for"
+LISTENING = "its service has no recent heartbeat and is being observed"
 #: maximum number of digits of a time in seconds
 _DIGITS = 12
 _NO_NOTES: Mapping[str, str] = MappingProxyType({})
@@ -84,11 +84,11 @@ class Listener:
 def why_kept(notes: Mapping[str, str] | None, now: float) -> str:
     """Return the reason why an object must not be removed, or "" if its service has ended."""
     if (found := _read(notes)) is None:
-        return "nothing in it says that a service of ours made it"
+        return "its annotations do not show that a NetArena service created it"
     if (alive := is_seen_alive(notes)) is not None:
-        return "its service runs" if alive else ""
+        return "its service is running" if alive else ""
     silent = abs(now - found.heard)  # The cluster's clock may have been set back.
-    return "" if silent > SILENT_S else f"its service was heard of {silent:.0f} s ago"
+    return "" if silent > SILENT_S else f"the last heartbeat of its service is {silent:.0f} s old"
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ class Shop:
                     return sight
             if loop.time() > patience:
                 raise EnvironmentFailed(
-                    f"namespace {self.namespace} did not settle in time",
+                    f"namespace {self.namespace}: the connections did not become stable in time",
                     evidence={
                         "reached": digits(found.reached),
                         "predicted": digits(predicted),
@@ -439,7 +439,10 @@ class Shop:
 
     async def _remove(self, names: AbstractSet[str] | None) -> None:
         """Delete these policies, or all policies, and wait until they no longer exist."""
-        async with _deadline(_REPLACE_S, lambda: f"{self.namespace}: policies are not deleted"):
+        async with _deadline(
+            _REPLACE_S,
+            lambda: f"namespace {self.namespace}: the policies still exist after their deletion",
+        ):
             await remove_policies(self._api, self.namespace, names)
             while any(
                 names is None or one["metadata"]["name"] in names for one in await self.policies()
@@ -469,8 +472,8 @@ class Shop:
                     return
                 pair, dns = wrong[0]
                 astray = (
-                    f"the name {pair.target}, asked for in {pair.source}, "
-                    f"does not lead to its service: the lookup is {dns}"
+                    f"in pod {pair.source}, the name {pair.target} does not resolve to its "
+                    f"service: the result of the lookup is {dns}"
                 )
                 await asyncio.sleep(_PAUSE_S)
 
@@ -638,7 +641,7 @@ class RealShop(Deployed):
     async def acting(self) -> AsyncIterator[None]:
         async with self._acting:
             if self._away is not None:
-                detail = "policies could not be put back"
+                detail = "the policies could not be restored"
                 raise self._astray or EnvironmentFailed(detail, proven_ours=True)
             watching = asyncio.create_task(self._watch())
             try:
@@ -683,7 +686,7 @@ class RealShop(Deployed):
                     await self.shop.put(self._away)
                     await self._forget()
                 except EnvironmentFailed as error:
-                    detail = f"policies could not be put back: {error}"
+                    detail = f"the policies could not be restored: {error}"
                     self._astray = EnvironmentFailed(detail, proven_ours=error.proven_ours)
                 else:
                     self._away = None
@@ -841,8 +844,8 @@ def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
 def _differences(world: World, found: Round, predicted: Sequence[bool]) -> tuple[str, ...]:
     """Return the pairs on which measurement and evaluator disagree, as text."""
     return tuple(
-        f"{pair.source} -> {pair.target} should be {'open' if wanted else 'closed'} "
-        f"by the policies, measured: {one}"
+        f"{pair.source} -> {pair.target}: the policies "
+        f"{'allow' if wanted else 'block'} this connection, but measured: {one}"
         for pair, wanted, one in zip(world.pairs, predicted, found.found, strict=True)
         if wanted != one.works
     )

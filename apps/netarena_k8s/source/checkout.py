@@ -398,8 +398,8 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
         _refuse(f"{len(apps)} workloads; an application may have at most {MAX_APPS}")
     if len(apps) < 2 or not any(app.service for app in apps.values()):
         _refuse(
-            "there is nothing to test: the manifests must have two workloads and a service of "
-            "one of them"
+            "there is no connection to test: the manifests must have at least two workloads and a "
+            "service of one of them"
         )
 
 
@@ -493,12 +493,12 @@ def _unread(document: _Document) -> tuple[str, str] | None:
         # An item of a list may omit the version.
         if version and group not in _READ[kind]:
             if "." in group:
-                return f"{kind} of {group:.80} is not the {kind} of Kubernetes", "apiVersion"
+                return f"the group {group:.80} is not the group of Kubernetes' {kind}", "apiVersion"
             document.refuse(f"{version!r:.80} has no {kind}", "apiVersion")
         if document.metadata.get("ownerReferences"):
-            return "its owner creates it", "metadata.ownerReferences"
+            return "the owner of this object creates it", "metadata.ownerReferences"
     elif kind in _RUNNING:
-        return "it runs pods, but it is not a kind of workload that is read here", "kind"
+        return "workloads of this kind are not read", "kind"
     elif kind.endswith(NETWORK_POLICIES.kind):
         return f"only policies of {NETWORK_POLICIES.api_version} are read", "kind"
     return None
@@ -530,7 +530,7 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
                 f"the manifests up to {name} have more than {MAX_VALUES} values: choose a "
                 "smaller folder"
             )
-        _refuse(f"{name} is not YAML: {error}")
+        _refuse(f"{name} cannot be read as YAML: {error}")
     except OSError as error:
         _refuse_unread(name, error)
     found: list[_Document] = []
@@ -554,7 +554,7 @@ def _manifests(document: _Document) -> Iterator[_Document]:
     said = {"kind": own, "apiVersion": document.manifest.get("apiVersion")} if own else _UNSAID
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("kind", own or None), str):
-            document.refuse("each must be an object with a kind", "items")
+            document.refuse("each item must be an object with a kind", "items")
         yield from _manifests(_Document(document.file, document.number, {**said, **item}))
 
 
@@ -587,8 +587,8 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         space = one.metadata.get("namespace")
         if space and space != known:
             one.refuse(
-                f"the manifests use the namespaces {space!r:.80} and {known!r:.80}; only "
-                "one is allowed",
+                f"the manifests use the namespaces {space!r:.80} and {known!r:.80}, but only "
+                "one namespace is allowed",
                 "namespace",
             )
     for one in spaces:

@@ -89,7 +89,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
         # Together, two decoys for one application may allow traffic that neither of them allows.
         if found.intended == bare.intended:
             return found
-    raise RuntimeError("no decoy policies fit this world without changing its connections")
+    raise RuntimeError("found no decoy policies that leave the connections of this world unchanged")
 
 
 def _leaving(

@@ -235,7 +235,7 @@ class _Life:
         if not self.end.done():
             return ""
         report = self.end.result()
-        words = "its starter ended" if report is None else report["failed"]
+        words = "the process that started it has ended" if report is None else report["failed"]
         return f": {words}" if words else ""
 
     async def close(self) -> None:

@@ -54,8 +54,8 @@ _MOST: Mapping[str, int] = {
     "queues": 2048 + 32 * (os.cpu_count() or 1),
     "policy rules": 2_000,
     "nexthops": 10_000,
-    "permanent neighbours": 4_096,
-    "neighbours without ARP": 4_096,
+    "permanent ARP entries": 4_096,
+    "NOARP entries": 4_096,
     "bytes of nftables rules": 1 << 20,
 }
 #: Pause between netlink queries, as a multiple of the last query's duration. Queries wait for
@@ -126,15 +126,15 @@ class Guard:
             return ""
         allowed = FREE_PACKETS + MOST_PACKETS_PER_S * (time.monotonic() - self._began)
         if sum(sent.values()) > allowed and sum(sent.values()) - self._judged() > allowed:
-            return f"a flood: more than {MOST_PACKETS_PER_S} packets a second"
+            return f"it sent more than {MOST_PACKETS_PER_S} packets per second"
         if known > self._most_neighbours:
-            return f"a flood of neighbours: more than {self._most_neighbours}"
+            return f"its machine has more than {self._most_neighbours} ARP table entries"
         return self._excess(held) or self._excess(self._look())
 
     def _excess(self, held: Mapping[str, int]) -> str:
         for name, number in held.items():
             if number > max(_MOST[name], self._held[name]):
-                return f"a flood of {name}: more than {_MOST[name]}"
+                return f"its machine has more than {_MOST[name]} {name}"
         return ""
 
     def _look(self) -> Mapping[str, int]:
@@ -157,7 +157,7 @@ class Guard:
                 self._ruleset_bytes = ruleset_bytes(netfilter, most)
                 self._generation = now
             return {
-                "neighbours without ARP": fixed_neighbours(routes),
+                "NOARP entries": fixed_neighbours(routes),
                 "queues": hardware_queues(routes),
                 "policy rules": policy_rules(routes),
                 "nexthops": nexthops(routes),
@@ -169,19 +169,19 @@ class Guard:
         told = []
         if self._within(_passing_neighbours) > self._most_neighbours:
             self._command(_IP, "-4", "neigh", "flush", "all")
-            told.append("the neighbour table was flushed")
+            told.append("the ARP table was flushed")
         held = self._ask()
-        if held["neighbours without ARP"] > _MOST["neighbours without ARP"]:
+        if held["NOARP entries"] > _MOST["NOARP entries"]:
             self._command(_IP, "-4", "neigh", "flush", "all", "nud", "noarp")
-            told.append("the neighbours without ARP were flushed")
+            told.append("the NOARP entries were flushed")
         if held["bytes of nftables rules"] > _MOST["bytes of nftables rules"]:
             self._command(_NFT, "flush", "ruleset")
-            told.append("the rules of nftables were flushed")
+            told.append("all nftables rules were flushed")
         if stilled := self._still():
             more = len(stilled) - _MOST_NAMED
             names = ", ".join(stilled[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-            words = "was taken down: it" if len(stilled) == 1 else "were taken down: they"
-            told.append(f"{names} {words} carried a storm")
+            verb = "was" if len(stilled) == 1 else "were"
+            told.append(f"{names} {verb} taken down because of a packet storm")
         return "; ".join(told)
 
     def _still(self) -> list[str]:
@@ -228,7 +228,7 @@ def _count(folder: Path) -> dict[str, int]:
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
         "sockets": _sockets(folder),
-        "permanent neighbours": _neighbours(folder, _PERMANENT),
+        "permanent ARP entries": _neighbours(folder, _PERMANENT),
     }
 
 

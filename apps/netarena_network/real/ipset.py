@@ -46,7 +46,7 @@ def lacking() -> str:
         with Netlink(NETFILTER) as netfilter:
             list(netfilter.dump(_LIST, _HEADER + _PROTOCOL))
     except OSError as error:
-        return f"the kernel lists no ipsets: {error.strerror or error}"
+        return f"the kernel does not list ipsets: {error.strerror or error}"
     return ""
 
 

@@ -296,7 +296,8 @@ class Prober:
                 self._release(True)
                 if time.monotonic() > deadline:
                     raise EnvironmentFailed(
-                        f"the kernel has answered no ping for {_STARVED_S:g} s", proven_ours=True
+                        f"the kernel has not answered any ping for {_STARVED_S:g} s",
+                        proven_ours=True,
                     )
                 time.sleep(_LOOK_S)  # other networks may be blocking the kernel
         return found

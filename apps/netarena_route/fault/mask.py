@@ -127,18 +127,20 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
     healthy = world.intended
     names = world.endpoints
     found = [
-        f"{fault.words}: alone it does not show"
+        f"{fault.words}: this fault has no effect without the other faults"
         for fault in faults
         if table.expected(world, [fault]) == healthy
     ]
     masks = places([fault.name for fault in faults], [fault.masks for fault in faults])
     shown = unmasked(masks, lambda some: table.expected(world, _of(faults, some)))
     for part, hidden, shows in shown:
-        alone = f"does not show when {faults[part].words} is repaired"
-        found.append(f"{faults[hidden].name} {'is to be hidden, and shows' if shows else alone}")
+        alone = f"has no effect after the repair of: {faults[part].words}"
+        found.append(
+            f"{faults[hidden].name} {'must be masked, but has an effect' if shows else alone}"
+        )
     order = next(safe_orders(waits(faults)), None)
     if order is None:
-        return [*found, "faults wait for each other"]
+        return [*found, "the faults have no order of repairs, because they wait for each other"]
     for order in _some(waits(faults)):
         seen = table.expected(world, faults)
         for done in range(1, len(order) + 1):
@@ -147,7 +149,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
             for source, target in _worse(healthy, seen, now):
                 pair = names[source], names[target]
                 if pair not in excused:
-                    found.append(f"a repair harms {pair[0]} -> {pair[1]}")
+                    found.append(f"a repair in a safe order breaks or opens {pair[0]} -> {pair[1]}")
                     break
             seen = now
     return found

@@ -170,7 +170,7 @@ RECORD = {
 def test_program_prints_tables_of_earlier_results_and_fails_if_one_is_invalid(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for said, status in (([], 0), (["doing nothing is solved"], 1)):
+    for said, status in (([], 0), (["an agent that does nothing solves the request"], 1)):
         path = tmp_path / "results.jsonl"
         path.write_text(json.dumps({**RECORD, "invalid": said}) + "\n", encoding="utf-8")
         monkeypatch.setattr(sys, "argv", ["bench", "--requests", "0", "--read", str(path)])

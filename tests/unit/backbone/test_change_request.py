@@ -242,7 +242,8 @@ def test_change_requests_exist_only_in_tickets(labels: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
         query.labels(config)
     assert str(refused.value) == (
-        "config.error_types: change_2, a change request, is available only with briefing=ticket"
+        "config.error_types: change_2 is a change request, which is available only with "
+        "briefing=ticket"
     )
     ticket = BackboneConfig.parse({"error_types": labels, "briefing": "ticket"})
     assert [*query.labels(ticket)] == labels
@@ -264,6 +265,6 @@ def test_request_that_fits_in_no_world_is_a_config_error(monkeypatch: pytest.Mon
     with pytest.raises(ConfigError) as refused:
         next(iter(APP.generate(config_of("change_2"), 1)))
     assert str(refused.value) == (
-        "config.error_types: found no change_2 request in 24 drawn backbones of 5 routers; use "
-        "another seed or another value of routers"
+        "config.error_types: found no change_2 request in 24 drawn backbones of 5 routers; set "
+        "another seed or another number of routers"
     )

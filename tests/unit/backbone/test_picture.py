@@ -43,11 +43,11 @@ def test_picture_of_a_healthy_backbone_has_all_machines_and_no_errors(world: Wor
     assert len(matrices) == 6
     assert not [_wrong(one) for one in matrices if _wrong(one)]
     assert all(one.rows and one.columns for one in matrices)
-    network = cast("Topology", drawn["The network"])
+    network = cast("Topology", drawn["Network"])
     assert {node.name for node in network.nodes} == {*world.machines}
     assert {end for link in network.links for end in link.ends} <= {*world.machines}
     assert not network.pairs
-    assert not cast("Difference", drawn["Ways that traffic must take"]).changes
+    assert not cast("Difference", drawn["Paths that differ from the documentation"]).changes
 
 
 @pytest.mark.parametrize("which", range(5))
@@ -63,24 +63,28 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
     leaked = (Heard("203.0.113.0/24", "64512", "192.0.2.1", "192.0.2.1", used=True),)
     told = healthy.heard[0][0]
     change, title, shown = (
-        ({"small": cut}, "Who pings whom", (one, other, Mark.BROKEN)),
+        ({"small": cut}, "Pings between machines", (one, other, Mark.BROKEN)),
         (
             {"heard": ((*healthy.heard[0], *leaked), *healthy.heard[1:])},
-            "What other systems hear",
+            "Announcements to other autonomous systems",
             (f"{world.outside[0].name} from 192.0.2.1", "203.0.113.0/24", Mark.EXPOSED),
         ),
         (
             {"heard": (healthy.heard[0][1:], *healthy.heard[1:])},
-            "What other systems hear",
+            "Announcements to other autonomous systems",
             (f"{world.outside[0].name} from {told.peer}", told.prefix, Mark.BROKEN),
         ),
         # pairs whose small packets fail are also marked at full size, although they count once
         (
             {"small": cut, "full": cut},
-            "By packets of full size",
+            "Pings of full size",
             (one, other, Mark.BROKEN),
         ),
-        ({"ways": (("nowhere",), *healthy.ways[1:])}, "Ways that traffic must take", None),
+        (
+            {"ways": (("nowhere",), *healthy.ways[1:])},
+            "Paths that differ from the documentation",
+            None,
+        ),
     )[which]
     drawn = _drawn(world, healthy.model_copy(update=change))
     found = drawn[title]
@@ -89,7 +93,7 @@ def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int)
     else:
         (turned,) = cast("Difference", found).changes
         assert (turned.element, turned.after) == (f"path {one} -> {other}", "nowhere")
-    pairs = cast("Topology", drawn["The network"]).pairs
+    pairs = cast("Topology", drawn["Network"]).pairs
     assert pairs == (((one, other, Mark.BROKEN),) if which in {0, 3} else ())
 
 
@@ -100,7 +104,7 @@ def test_pictures_of_the_last_step_include_the_failed_contingency(contingent: Wo
     deaf = expected(less).model_copy(update={"neighbours": ()}).model_dump(mode="json")
     trials: JsonValue = [{"name": one.name, "state": deaf, "restored": None}]
     drawn = _drawn(contingent, expected(contingent), trials)
-    sessions, then = drawn["Sessions of BGP"], drawn[f"Sessions of BGP ({one.name})"]
+    sessions, then = drawn["BGP sessions"], drawn[f"BGP sessions ({one.name})"]
     assert isinstance(sessions, Matrix)
     assert isinstance(then, Matrix)
     assert not _wrong(sessions)

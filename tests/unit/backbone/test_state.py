@@ -417,7 +417,7 @@ def test_leftover_change_after_a_false_alarm_is_not_correct(world: World, wanted
     left = judge(world, wanted, _state(world), touched, false_alarm=True)
     assert not left.correct
     assert left.safe
-    assert left.reason == "Nothing was wrong, but p1_r1 is changed."
+    assert left.reason == "No setting was wrong, but the agent changed p1_r1."
     assert judge(world, wanted, touched, _state(world), false_alarm=True).correct
     assert judge(world, wanted, _state(world), touched).correct
 
@@ -442,7 +442,7 @@ def test_leftovers_are_listed_by_machine_and_touched_machines_for_false_alarms(
 
     assert left((fault, other), leftover=(1, 2)) == ["b: a and b are narrow", "a: c is odd"]
     assert left((fault, other), touched=("a",)) == []
-    assert left((), touched=("a",)) == ["a: it is set otherwise than before"]
+    assert left((), touched=("a",)) == ["a: its settings differ from those at the start"]
     assert left(()) == []
     assert leftover((fault,), Episode.model_construct(initial_state=None, steps=())) == []
     # leftovers do not affect any verdict
@@ -559,7 +559,7 @@ def test_planned_change_is_correct_only_with_all_requested_settings(
         assert judgement.reason == f"Not as requested: {told[left[-1] if left[0] != 1 else 1]}."
     # wrong facts are reported first
     down = _state(world, leftover=(1,), neighbours=())
-    assert "tested results differ" in judge(world, wanted, down, down, planned=planned).reason
+    assert "tested items differ" in judge(world, wanted, down, down, planned=planned).reason
 
 
 def test_planned_change_is_judged_by_both_documentations(world: World, wanted: Facts) -> None:

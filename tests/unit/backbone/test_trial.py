@@ -86,8 +86,9 @@ def test_link_whose_restoration_leaves_a_difference_fails(
     assert found is not None
     assert found.restored
     link = " - ".join(case.world.contingencies[0])
-    reason = f"The repair does not survive the restoration of link {link} after its failure: "
-    assert endure(case, trials).reason == f"{reason}1 difference: the network did not converge."
+    when = f"the restoration of link {link} after its failure"
+    reason = f"The network is not as documented after {when} (1 difference): "
+    assert endure(case, trials).reason == f"{reason}the network did not converge."
 
 
 def test_observation_without_the_contingency_is_wrong(

@@ -185,7 +185,9 @@ def test_venue_names_the_cluster_and_require_cluster_refuses_the_embedded_one(
     assert app.venue(KubernetesConfig(cluster="kind-kind")) == "the cluster kind-kind"
     monkeypatch.setattr("netarena_k8s.app.diagnosis.check", lambda config: None)
     app.check(KubernetesConfig())
-    with pytest.raises(ConfigError, match="require_cluster: does not allow the embedded cluster"):
+    with pytest.raises(
+        ConfigError, match="require_cluster: is set, but the run would use the embedded"
+    ):
         app.check(KubernetesConfig(require_cluster=True))
 
 

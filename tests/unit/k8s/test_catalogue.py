@@ -45,7 +45,7 @@ def test_target_of_a_list_is_not_written_as_an_exception():
 
 
 def test_unknown_application_in_a_list_is_refused():
-    with pytest.raises(ValueError, match="'x', which does not exist"):
+    with pytest.raises(ValueError, match="'x', which is not an application or a group"):
         read_names("a; x", PLAN, APPS)
 
 

@@ -182,10 +182,10 @@ def test_newly_broken_and_newly_opened_pairs_are_both_found():
     assert not verdict.correct
     assert {finding.rule for finding in verdict.findings} == {"pair_opened"}
     assert len(verdict.findings) == 10  # all applications except frontend and adservice itself
-    assert "works and should be blocked, and 9 more pairs are wrong" in verdict.reason
+    assert "works, but should be blocked, and 9 more pairs are wrong" in verdict.reason
     verdict = judge(WORLD, CLOSED, HEALTHY, CLOSED)
     assert [finding.rule for finding in verdict.findings] == ["pair_broken"]
-    assert verdict.reason == "frontend -> adservice is blocked and should work."
+    assert verdict.reason == "frontend -> adservice is blocked, but should work."
 
 
 def test_traffic_opened_outside_the_pairs_is_found_once():
@@ -336,7 +336,7 @@ def test_false_alarm_with_a_policy_that_is_still_changed_is_not_correct():
     after = sight(frontend=_HARMLESS)
     verdict = judge(WORLD, HEALTHY, HEALTHY, after, false_alarm=True)
     assert (verdict.correct, verdict.safe) == (False, True)
-    assert verdict.reason == "Nothing was wrong, but the policy frontend is changed."
+    assert verdict.reason == "No policy was wrong, but the agent changed the policy frontend."
     # in a faulty state, the same change may be part of a repair
     assert judge(WORLD, HEALTHY, HEALTHY, after).correct
 
@@ -361,7 +361,10 @@ def test_fault_hidden_by_other_rules_is_reported_as_left_over():
     shut = sight(adservice=SHUT)
     assert leftover(WORLD, ["frontend"], shut) == []
     (line,) = leftover(WORLD, ["adservice", "adservice"], shut)
-    assert line == "adservice: by itself, frontend -> adservice would not be as intended"
+    assert line == (
+        "adservice: with all other policies as intended, frontend -> adservice would not be as "
+        "intended"
+    )
     named = {policy.name: policy for policy in WORLD.policies}
     # an additional policy contains the intended rules of the faulty one
     state = dict(shut)

@@ -56,8 +56,8 @@ def test_ticket_has_its_own_defaults_and_does_not_change_the_queries():
     ("values", "why"),
     [
         ({"error_types": ["faults_0"]}, "faults_0, a false alarm"),
-        ({"error_types": ["faults_1"], "num_apps": 30}, "is available only with world=varied"),
-        ({"world": "varied", "num_apps": [40, 20]}, "the minimum first"),
+        ({"error_types": ["faults_1"], "num_apps": 30}, "must be null unless world is 'varied'"),
+        ({"world": "varied", "num_apps": [40, 20]}, "with the smaller number first"),
         ({"world": "varied", "num_apps": 5}, "greater than or equal to 20"),
         ({"world": "varied", "num_apps": 61}, "less than or equal to 60"),
         ({"briefing": "ticket", "error_types": ["faults_1+change_port"]}, "'faults_1' is not one"),

@@ -186,7 +186,7 @@ def test_update_sets_or_multiplies_exactly_the_selected_nodes(graph: Graph) -> N
 
 @pytest.mark.parametrize("both", [{}, {"to_bps": 1e9, "times": 2.0}])
 def test_update_needs_exactly_one_new_value(both: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="give exactly one of to_bps and times"):
+    with pytest.raises(ValidationError, match="exactly one of to_bps and times must be set"):
         Update(select=Selection(name="x"), **both)
 
 

@@ -46,13 +46,18 @@ def test_numbers_in_texts_are_compared_by_value(given: str) -> None:
     ("kind", "truth", "given", "told"),
     [
         ("text", 15, "12", "The right number is 15."),
-        ("list", NAMES, NAMES[:2], "The right list has 3 names, this one 2."),
-        ("table", ROWS, [*ROWS[:1], ["1.1", 3e9], ROWS[2]], "Row 2 is '1.1' with 2000000000.0."),
+        ("list", NAMES, NAMES[:2], "The right list has 3 names, and the list in data has 2."),
+        (
+            "table",
+            ROWS,
+            [*ROWS[:1], ["1.1", 3e9], ROWS[2]],
+            "Row 2 must be '1.1' with 2000000000.0.",
+        ),
         (
             "table",
             ROWS,
             [["name", "bps"], ROWS[1], ROWS[0], ROWS[2]],
-            "Row 1 is '2.0' with 4000000000.0.",
+            "Row 1 must be '2.0' with 4000000000.0.",
         ),
         ("table", ROWS, ROWS[:2], "The right table has 3 rows."),
         ("table", ROWS, [*ROWS, ["x", 1e9]], "The right table has 3 rows."),
@@ -72,5 +77,5 @@ def test_first_wrong_number_of_a_graph_is_reported() -> None:
         {"edge": ["a", "b"], "answer": {"type": 1}, "truth": {"type": 2}},
         {"node": "c", "answer": {"bps": 2e9}, "truth": {"bps": 4e9}},
     ]
-    assert right_value(found) == "bps of 'c' is 2000000000.0; right is 4000000000.0."
+    assert right_value(found) == "bps of 'c' is 2000000000.0, but must be 4000000000.0."
     assert right_value(found[:3]) == ""

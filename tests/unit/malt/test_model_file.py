@@ -75,27 +75,37 @@ def test_variants_of_the_text_format_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        ("entity {", "entities {", 1, "'entities' is neither entity nor relationship"),
+        ("entity {", "entities {", 1, "unknown field 'entities'; expected entity or relationship"),
         ("entity {", "entity: 3 {", 1, "entity must be a message"),
         ("EK_JUPITER", "EK_MARS", 1, "node kinds: 'EK_MARS' of 'JU-"),
-        ('name: "JU', 'nome: "JU', 1, "entity: id must have kind and name"),
+        ('name: "JU', 'nome: "JU', 1, "entity: id must have exactly the fields kind and name"),
         ('name: "JU', 'name: "JU $', 1, "node names: 'JU $"),
-        ("jupiter_attr", "jupiter", 1, "'jupiter' is neither id nor a message of attributes"),
+        ("jupiter_attr", "jupiter", 1, "'jupiter' is neither the field id nor a message with"),
         ("jupiter_type:", "jupiter_tape:", 1, "attributes of a kind: Node 'JU-"),
         (
             "jupiter_type:",
             'jupiter_type: "x" jupiter_type:',
             6,
-            "jupiter_attr: jupiter_type is giv",
+            "jupiter_attr: duplicate field",
         ),
-        ('jupiter_type: "LAB"', "jupiter_type: 3.4.5", 6, "jupiter_type: '3.4.5' is not a value"),
+        (
+            'jupiter_type: "LAB"',
+            "jupiter_type: 3.4.5",
+            6,
+            "jupiter_type: expected a value, found '3.4.5'",
+        ),
         ('jupiter_type: "LAB"', 'jupiter_type: "LA', 6, "is not valid in the text format"),
-        ('jupiter_type: "LAB"', "jupiter_type: }", 6, "jupiter_type: '}' is not a value"),
+        ('jupiter_type: "LAB"', "jupiter_type: }", 6, "jupiter_type: expected a value, found '}'"),
         ('jupiter_type: "LAB"', "a{a{a{a{a{a{a{a{", 6, "messages are nested more than 8 levels"),
         ("kind: RK_CONTAINS", "kind: RK_HOLDS", 0, "is 'RK_HOLDS', not one of RK_CONTAINS"),
-        ("kind: RK_CONTAINS", "sort: RK_CONTAINS", 0, "relationship: 'sort' is not one of kind"),
+        ("kind: RK_CONTAINS", "sort: RK_CONTAINS", 0, "relationship: unknown field 'sort'"),
         ("kind: RK_CONTAINS", "kind: RK_CONTROLS", 0, "edge kinds: Edge 'JU-"),
-        ("relationship {", "relationship { }\nrelationship {", 0, "relationship: a must have kind"),
+        (
+            "relationship {",
+            "relationship { }\nrelationship {",
+            0,
+            "relationship: a must have exactly the fields kind",
+        ),
     ],
 )
 def test_syntax_error_is_reported_with_its_line(
@@ -116,10 +126,10 @@ def test_syntax_error_is_reported_with_its_line(
         ("", "contains no entity"),
         ("entity {", "} is missing"),
         ("entity { id { kind: ", "ends within a field"),
-        ("entity { 3 }", "'3' is not the name of a field"),
+        ("entity { 3 }", "expected the name of a field, found '3'"),
         ("entity {} }", "entity: id must have"),
-        (b"\xff\xfe", "line 1: it is not UTF-8 text"),
-        ('{"nodes": [', "not JSON: Expecting value"),
+        (b"\xff\xfe", "line 1: the file is not UTF-8 text"),
+        ('{"nodes": [', "not valid JSON: Expecting value"),
         ('{"nodes": [1e999]}', "nodes[0] is not an object"),
         ('{"nodes": [NaN]}', "NaN is not a JSON number"),
         ('{"nodes": 3}', "must have a list of nodes"),
@@ -133,21 +143,21 @@ def test_syntax_error_is_reported_with_its_line(
             '{"nodes": [{"id": "a", "name": "b", "type": []}], "edges": []}',
             "id 'a' and name 'b' differ",
         ),
-        ("{" * 10_000, "not JSON"),
+        ("{" * 10_000, "not valid JSON"),
         (
             '{"nodes": [], "edges": [{"source": ["a"], "target": "a", "type": "RK_CONTAINS"}]}',
-            "edges join nodes: ['a'] is not a name",
+            "edges join nodes: ['a'] is not the name",
         ),
         (
             '{"nodes": [], "edges": [{"source": "a", "target": {}, "type": "RK_CONTAINS"}]}',
-            "edges join nodes: {} is not a name",
+            "edges join nodes: {} is not the name",
         ),
         (
             (
                 "entity { id { kind: EK_RACK name: a } }\nrelationship { kind: RK_CONTAINS"
                 " a { kind: EK_RACK name { x: 1 } } z { kind: EK_PORT name: b } }"
             ),
-            "edges join nodes: {'x': 1.0} is not a name",
+            "edges join nodes: {'x': 1.0} is not the name",
         ),
         ("entity { id { kind: EK_PORT name: a } x_attr { type: 5 } }", "'a': name and type belong"),
         ("entity { id { kind: EK_PORT name: a } x_attr { name: b } }", "'a': name and type belong"),
@@ -195,11 +205,9 @@ def test_broken_rule_is_reported_with_the_entity(tmp_path: Path, spoil, says) ->
 
 def test_duplicate_entity_and_dangling_edge_are_refused(tmp_path: Path) -> None:
     entity = TEXT[: TEXT.index("\nentity", 9)]
-    assert "EK_JUPITER of this name already exists" in refusal(tmp_path, f"{TEXT}\n{entity}")
+    assert "duplicate entity of kind EK_JUPITER" in refusal(tmp_path, f"{TEXT}\n{entity}")
     other = entity.replace("EK_JUPITER", "EK_RACK").replace("LAB", "FAB")
-    assert "jupiter_type has the two values 'LAB' and 'FAB'" in refusal(
-        tmp_path, f"{TEXT}\n{other}"
-    )
+    assert "jupiter_type has two values, 'LAB' and 'FAB'" in refusal(tmp_path, f"{TEXT}\n{other}")
     data = json.loads(JSON)
     data["nodes"].append(data["nodes"][3])
     assert "is listed twice" in refusal(tmp_path, json.dumps(data, indent=0))

@@ -25,7 +25,7 @@ def test_wrong_number_is_shown_next_to_the_right_one():
     query = QUERIES["count"]
     truth = case_of(query).truth.data
     (wrong,) = draw(query, answered(truth + 1))
-    assert wrong.titles == ("answered", "right")
+    assert wrong.titles == ("answer", "right answer")
     assert [(one.before, one.after, one.right) for one in wrong.changes] == [
         (str(truth + 1), str(truth), False)
     ]

@@ -425,7 +425,7 @@ def test_several_attempts_are_only_for_planning_tasks_and_draw_other_queries() -
     assert config.shape_hash() != one.shape_hash()
     assert "attempts" not in one.shape()
     assert {part.attempts for part in malt.variants(config)} == {1}  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="only planning tasks have several attempts"):
+    with pytest.raises(ConfigError, match="only planning tasks may have several attempts"):
         MaltConfig.parse({"complexity_level": ["level4", "level5"], "attempts": 3})
     with pytest.raises(ConfigError, match="attempts"):
         MaltConfig.parse({"complexity_level": "level5", "attempts": 2})

@@ -383,5 +383,5 @@ def test_labels_select_in_one_order_and_leave_other_ids_alone():
     assert [*Malt().labels(config)] == [LABELS[1], LABELS[3]]
     assert config.shape_hash() == MaltConfig.parse({"labels": chosen[::-1]}).shape_hash()
     assert "labels" not in MaltConfig.parse({}).shape()
-    with pytest.raises(ConfigError, match="has no label 'sort': 'netarena queries malt' prints"):
+    with pytest.raises(ConfigError, match="unknown label 'sort'; 'netarena queries malt' prints"):
         MaltConfig.parse({"labels": ["sort"]})

@@ -215,7 +215,7 @@ UNUSABLE = {
     "type in a list": ("{'type': ['text'], 'data': 1}", "type must be"),
     "no data": ("{'type': 'text'}", "no data"),
     "no graph": ("{'type': 'graph', 'data': None}", "no graph"),
-    "graph of text": ("{'type': 'graph', 'data': 'graph'}", "holds a str"),
+    "graph of text": ("{'type': 'graph', 'data': 'graph'}", "data is of type str"),
     "updated graph of text": ("{'type': 'text', 'data': 1, 'updated_graph': 'g'}", "is a str"),
     "updated graph of a list": ("{'type': 'text', 'data': 1, 'updated_graph': []}", "is a list"),
     "undirected": ("{'type': 'graph', 'data': graph_data.to_undirected()}", "undirected"),
@@ -225,7 +225,7 @@ UNUSABLE = {
     ),
     "number as a name": (
         "{'type': 'graph', 'data': nx.convert_node_labels_to_integers(graph_data)}",
-        "names are text",
+        "names must be strings",
     ),
     "node twice": (
         "{'type': 'graph', 'data': {'nodes': [{'id': 'a'}, {'id': 'a'}], 'links': []}}",
@@ -251,7 +251,7 @@ UNUSABLE = {
     "object": ("{'type': 'text', 'data': object()}", "object"),
     "function": ("{'type': 'text', 'data': len}", "builtin_function"),
     "complex": ("{'type': 'text', 'data': 1j}", "complex"),
-    "object as a key": ("{'type': 'text', 'data': {object(): 1}}", "as a key"),
+    "object as a key": ("{'type': 'text', 'data': {object(): 1}}", "keys must be strings"),
     "object in a node": (
         "{'type': 'graph', 'data': (graph_data.add_node('x', y=object()), graph_data)[1]}",
         "node x",

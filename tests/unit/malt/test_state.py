@@ -86,7 +86,7 @@ def test_ranking_is_compared_in_order_with_its_values(make_query, state_of):
     assert reason_of(query, state_of(query, data=tie)).startswith(f"Row {first + 1}")
     value = [[rows[0][0], rows[0][1] + 1], *rows[1:]]
     assert "wrong value" in reason_of(query, state_of(query, data=value))
-    assert "leaves out" in reason_of(query, state_of(query, data=rows[:-1]))
+    assert "has no row for" in reason_of(query, state_of(query, data=rows[:-1]))
     assert "too many" in reason_of(query, state_of(query, data=[*rows, ["x", 0]]))
     for form in (rows[0], [name for name, _ in rows], "text", None, [], [[]], [rows]):
         assert reason_of(query, state_of(query, data=form))

@@ -106,7 +106,9 @@ def test_missing_feature_is_refused_only_for_configs_that_need_it(
 
 def test_missing_daemons_are_refused_for_backbones_and_no_matter_of_route(lack: Lack) -> None:
     lack(FRR="not here")
-    with pytest.raises(ConfigError, match="FRR does not work here: not here; apt-get") as caught:
+    with pytest.raises(
+        ConfigError, match="this machine does not support FRR: not here; apt-get"
+    ) as caught:
         BACKBONE.check(BackboneConfig(emulator="netns"))
     assert caught.value.field == "world"
     (found,) = (check for check in BACKBONE.diagnose() if not check.ok)
@@ -187,7 +189,7 @@ def test_packages_are_those_of_the_image_and_the_pages() -> None:
     ("printed", "found"),
     [
         (json.dumps({"netem": "no"}).encode(), {"netem": "no"}),
-        (b"Traceback", {"namespaces": "it cannot be tried: Expecting value"}),
+        (b"Traceback", {"namespaces": "the test failed: Expecting value"}),
     ],
 )
 def test_output_of_the_trial_process_is_parsed(

@@ -229,7 +229,7 @@ def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
         (f"<think>{_QUOTED}", "opened and never closed"),
         (f"<think>{'x' * reply.MAX_READ_CHARS}{_QUOTED}", "opened and never closed"),
         ("Machine: b\nCommand: y</think>", "before the end of the reasoning"),
-        ('{"machine": "a", "command": ["ip", "a"]}', "must be texts"),
+        ('{"machine": "a", "command": ["ip", "a"]}', "must be strings"),
         (r'{"machine": "a", "command": "\ud800"}', "not valid Unicode"),
         (r'{"machine": "a\ud800", "command": "ip"}', "the machine is not valid"),
         (r'{"machine": "a", "command": "a\u0000b"}', "NUL"),

@@ -114,11 +114,11 @@ def test_netem_methods_are_drawn_only_on_request() -> None:
     [
         (
             {"error_types": ["remove_ip+disable_interface+wrong_routing_table"]},
-            r"does not fit into 2 switches and 2 hosts",
+            r"cannot be drawn in a network of 2 switches and 2 hosts",
         ),
         (
             {"error_types": ["host_neighbour"], "num_hosts_per_subnet": 40},
-            r"host_neighbour needs ARP entries .* permanent: set fewer hosts",
+            r"host_neighbour needs dynamic ARP entries, .* permanent ones: set num_hosts",
         ),
     ],
 )

@@ -88,7 +88,8 @@ def test_leftover_change_after_a_false_alarm_is_not_correct() -> None:
     assert not left.correct
     assert left.safe
     assert left.reason == (
-        f"Nothing was wrong, but this is changed on {ROUTER}: unicast 10.0.0.0/8 table main"
+        f"No setting was wrong, but the agent changed this on {ROUTER}: "
+        "unicast 10.0.0.0/8 table main"
     )
     # undoing a change is not a finding, and neither is a change in a query with faults
     assert judge(WORLD, changed, untouched, false_alarm=True).correct

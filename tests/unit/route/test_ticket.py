@@ -52,7 +52,7 @@ def test_ticket_briefing_has_its_own_defaults_and_the_same_shape() -> None:
     [
         ({"error_types": ["faults_0"]}, "faults_0, a false alarm"),
         ({"briefing": "ticket", "error_types": ["faults_1+remove_ip"]}, "'faults_1' is not one"),
-        ({"briefing": "ticket", "num_switches": 2}, "world varied needs at least 3"),
+        ({"briefing": "ticket", "num_switches": 2}, "must be at least 3 if world"),
     ],
 )
 def test_impossible_config_is_refused(values: dict[str, object], why: str) -> None:

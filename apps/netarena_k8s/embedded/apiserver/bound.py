@@ -29,7 +29,7 @@ def too_big(name: str, policy: Mapping[str, Any] | None) -> Refused | None:
     plug-in's message.
     """
     if policy is None or len(_dumped(policy)) > POLICY_CHARS:
-        what = f"{POLICY_CHARS} characters of JSON, metadata and field managers included"
+        what = f"{POLICY_CHARS} characters of JSON, including metadata and field managers"
     elif count_entries(policy.get("spec") or {}) > POLICY_ENTRIES:
         what = f"{POLICY_ENTRIES} entries (rules, peers, ports, blocks, values)"
     else:

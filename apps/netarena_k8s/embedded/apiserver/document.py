@@ -106,7 +106,7 @@ def count_values(value: Any, most: int) -> tuple[int, str]:
         if isinstance(one, dict):
             for key in [key for key in one if not isinstance(key, str)]:
                 if (name := _key(key)) is None:
-                    odd = odd or f"{_tell(key)} is no key: text is"
+                    odd = odd or f"{_tell(key)} is not a key; keys must be strings"
                 else:
                     one[name] = one.pop(key)
             waiting.extend(one.values())
@@ -115,7 +115,7 @@ def count_values(value: Any, most: int) -> tuple[int, str]:
         elif not isinstance(one, str | int | None) and not (
             isinstance(one, float) and math.isfinite(one)
         ):
-            odd = odd or f"{_tell(one)} is no value of JSON"
+            odd = odd or f"{_tell(one)} is not a JSON value"
     return seen, odd
 
 

@@ -66,12 +66,12 @@ _LEAVES: Mapping[str, Schema] = {
     "IntOrString": {
         "oneOf": [{"type": "integer"}, {"type": "string"}],
         "format": "int-or-string",
-        "description": "IntOrString is a number or a name.",
+        "description": "IntOrString is an integer or a string.",
     },
     "Time": {
         "type": "string",
         "format": "date-time",
-        "description": "Time is a moment, for example 2026-01-01T00:00:00Z.",
+        "description": "Time is a point in time, for example 2026-01-01T00:00:00Z.",
     },
     "FieldsV1": {
         "type": "object",
@@ -146,21 +146,22 @@ def _samples() -> dict[str, Mapping[str, Any]]:
 
 
 def _schema(one: Resource) -> Schema:
-    about = f"{one.kind} is what the resource {one.full} holds."
+    about = f"{one.kind} is the kind of the objects of the resource {one.full}."
     fields: dict[str, Schema] = {
-        "apiVersion": {**_PLAIN["string"], "description": "The group and version of the object."},
-        "kind": {**_PLAIN["string"], "description": "What the object is."},
+        "apiVersion": {**_PLAIN["string"], "description": "API group and version of the object."},
+        "kind": {**_PLAIN["string"], "description": "Kind of the object."},
         "metadata": {
             **_named("ObjectMeta"),
-            "description": "What all objects have: name, labels and so on.",
+            "description": "Metadata of the object, such as its name and labels.",
         },
     }
     if one.kind == "NetworkPolicy":
         about = (
-            "NetworkPolicy describes what network traffic is allowed for a set of pods. Pods that "
-            "no policy selects are open; several policies on a pod add up."
+            "NetworkPolicy specifies the allowed network traffic of a set of pods. All traffic of "
+            "pods without a policy is allowed. If several policies select a pod, traffic is "
+            "allowed if one of them allows it."
         )
-        fields["spec"] = {**_named("NetworkPolicySpec"), "description": "What is wanted."}
+        fields["spec"] = {**_named("NetworkPolicySpec"), "description": "The desired state."}
     else:
         sample = _samples().get(one.kind, {})
         for key, value in sample.items():

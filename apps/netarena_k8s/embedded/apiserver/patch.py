@@ -59,7 +59,7 @@ def read_config(call: Call) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = _read_yaml(call.body)
     if not isinstance(found, dict):
-        raise bad_request("error decoding YAML: the body is no object")
+        raise bad_request("error decoding YAML: the body is not an object")
     return found
 
 
@@ -100,7 +100,7 @@ def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
     """
     _, *words = str(path).split("/")
     if not words:
-        raise jsonpointer.JsonPointerException("no value is named")
+        raise jsonpointer.JsonPointerException("the path contains no slash")
     found, holder = document, None
     for place, word in enumerate(words):
         holder = found

@@ -150,7 +150,7 @@ class Rights:
         """Return the result of an access review. Raises Refused for an unknown kind of review."""
         answer = _REVIEWS.get(call.resource.kind)
         if answer is None:
-            raise bad_request(f"{call.resource.kind} is not served here")
+            raise bad_request(f"this API server does not support {call.resource.kind}")
         asked = _body(call)
         return Answer(
             201,
@@ -259,13 +259,13 @@ def _body(call: Call) -> dict[str, Any]:
     if not call.content_type.startswith("application/vnd.kubernetes.protobuf"):
         found = call.json()
         if not isinstance(found, dict):
-            raise bad_request(f"the body is no {call.resource.kind}")
+            raise bad_request(f"the body is not a {call.resource.kind}")
         return found
     try:
         raw = b"".join(_raw(call.body.removeprefix(_MAGIC)))
         return read(raw, {2: Field("spec", _SPECS[call.resource.kind])})
     except ValueError as error:
-        raise bad_request(f"the body is no {call.resource.kind}: {error}") from None
+        raise bad_request(f"the body is not a {call.resource.kind}: {error}") from None
 
 
 def _raw(data: bytes) -> Iterator[bytes]:

@@ -10,150 +10,182 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 _SELECTOR = (
-    "A label selector: all of matchLabels and of matchExpressions must hold; an empty one "
-    "selects everything."
+    "A label selector. All labels in matchLabels and all conditions in matchExpressions must "
+    "match. An empty selector selects everything."
 )
 #: type -> (description, {field: (type, description)}); a trailing [] means a list, {} a map of
 #: strings
 Types: TypeAlias = Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]]
 POLICY_TYPES: Types = {
     "NetworkPolicySpec": (
-        "NetworkPolicySpec says which pods a policy is for and what they may talk to.",
+        "NetworkPolicySpec selects pods and specifies their allowed traffic.",
         {
             "podSelector": (
                 "LabelSelector",
-                "The pods of the policy's namespace that it is for. " + _SELECTOR,
+                "Selects the pods to which the policy applies, in the policy's namespace. "
+                + _SELECTOR,
             ),
             "ingress": (
                 "NetworkPolicyIngressRule[]",
-                "What may come in. Without a rule, nothing; an empty rule lets everything in.",
+                (
+                    "Allowed ingress traffic. Without rules, no traffic is allowed. An empty rule "
+                    "allows all traffic."
+                ),
             ),
             "egress": (
                 "NetworkPolicyEgressRule[]",
                 (
-                    "What may go out. Without a rule nothing, name lookups included; an empty one "
-                    "lets everything out."
+                    "Allowed egress traffic, including DNS. Without rules, no traffic is allowed. "
+                    "An empty rule allows all traffic."
                 ),
             ),
             "policyTypes": (
                 "string[]",
                 (
-                    "The directions that the policy restricts: Ingress, Egress. Absent: Ingress, "
-                    "and Egress if there are egress rules."
+                    "Directions of traffic that the policy restricts: Ingress, Egress. The default "
+                    "is Ingress, and also Egress if the policy has egress rules."
                 ),
             ),
         },
     ),
     "NetworkPolicyIngressRule": (
-        "NetworkPolicyIngressRule lets in what comes from one of the peers to one of the ports.",
+        "NetworkPolicyIngressRule allows traffic from each of the peers to each of the ports.",
         {
-            "from": ("NetworkPolicyPeer[]", "The sources; absent or empty: any source."),
-            "ports": ("NetworkPolicyPort[]", "Ports of the pod; absent or empty: any port."),
+            "from": (
+                "NetworkPolicyPeer[]",
+                "Allowed sources. If absent or empty, all sources are allowed.",
+            ),
+            "ports": (
+                "NetworkPolicyPort[]",
+                "Ports of the selected pods. If absent or empty, all ports.",
+            ),
         },
     ),
     "NetworkPolicyEgressRule": (
-        "NetworkPolicyEgressRule lets out what goes to one of the peers at one of the ports.",
+        "NetworkPolicyEgressRule allows traffic to each of the peers on each of the ports.",
         {
-            "to": ("NetworkPolicyPeer[]", "The targets; absent or empty: any target."),
-            "ports": ("NetworkPolicyPort[]", "Ports of the target pod; absent or empty: any port."),
+            "to": (
+                "NetworkPolicyPeer[]",
+                "Allowed destinations. If absent or empty, all destinations are allowed.",
+            ),
+            "ports": (
+                "NetworkPolicyPort[]",
+                "Ports of the destination. If absent or empty, all ports.",
+            ),
         },
     ),
     "NetworkPolicyPeer": (
-        "NetworkPolicyPeer names pods or addresses. Two selectors in one peer must both hold.",
+        "NetworkPolicyPeer selects pods or addresses. Two selectors of a peer must both match.",
         {
-            "podSelector": ("LabelSelector", "Pods by their labels. " + _SELECTOR),
+            "podSelector": ("LabelSelector", "Selects pods by their labels. " + _SELECTOR),
             "namespaceSelector": (
                 "LabelSelector",
-                "Namespaces by their labels; absent: the policy's own. " + _SELECTOR,
+                "Selects namespaces by their labels. If absent, the policy's own namespace. "
+                + _SELECTOR,
             ),
-            "ipBlock": ("IPBlock", "A range of addresses; not together with a selector."),
+            "ipBlock": (
+                "IPBlock",
+                "A range of addresses. It must not be combined with a selector.",
+            ),
         },
     ),
     "NetworkPolicyPort": (
-        "NetworkPolicyPort is a port, or a range of them, of one protocol.",
+        "NetworkPolicyPort is a port or a range of ports of one protocol.",
         {
             "port": (
                 "IntOrString",
-                "The number or the name of a port of the pod, not of a service; absent: all.",
+                "Number or name of a port of the pod, not of a service. If absent, all ports.",
             ),
-            "endPort": ("integer", "The last port of a range; the port must then be a number."),
+            "endPort": ("integer", "Last port of a range, whose first port is the number in port."),
             "protocol": ("string", "TCP (the default), UDP or SCTP."),
         },
     ),
     "IPBlock": (
         "IPBlock is a range of addresses with exceptions.",
         {
-            "cidr": ("string", "The range, for example 192.168.1.0/24."),
-            "except": ("string[]", "Ranges within cidr that are left out."),
+            "cidr": ("string", "The range of addresses, for example 192.168.1.0/24."),
+            "except": ("string[]", "Ranges within cidr that are excluded."),
         },
     ),
     "LabelSelector": (
         _SELECTOR,
         {
-            "matchLabels": ("string{}", "Labels that must be there with these values."),
+            "matchLabels": ("string{}", "Required labels and their values."),
             "matchExpressions": ("LabelSelectorRequirement[]", "Conditions on labels."),
         },
     ),
     "LabelSelectorRequirement": (
         "LabelSelectorRequirement is a condition on one label.",
         {
-            "key": ("string", "The label."),
+            "key": ("string", "Key of the label."),
             "operator": ("string", "In, NotIn, Exists or DoesNotExist."),
-            "values": ("string[]", "Values for In and NotIn."),
+            "values": ("string[]", "Values for the operators In and NotIn."),
         },
     ),
 }
 META_TYPES: Types = {
     "ObjectMeta": (
-        "ObjectMeta is what every object has.",
+        "ObjectMeta is the metadata of an object.",
         {
-            "name": ("string", "The name, one of its kind in a namespace."),
-            "generateName": ("string", "What a name begins with that the server is to make up."),
-            "namespace": ("string", "The namespace that it is in."),
-            "selfLink": ("string", "Out of use: always empty."),
-            "uid": ("string", "What tells it from an earlier one of its name."),
+            "name": (
+                "string",
+                "Name of the object, unique among the objects of its kind in a namespace.",
+            ),
+            "generateName": ("string", "Prefix of a name that the server generates."),
+            "namespace": ("string", "Namespace of the object."),
+            "selfLink": ("string", "Deprecated: always empty."),
+            "uid": (
+                "string",
+                "Unique identifier, which distinguishes objects of the same name over time.",
+            ),
             "resourceVersion": (
                 "string",
-                "Another one after each change; a write that gives an older one is refused.",
+                "Changes with each write. A write with an older resourceVersion is refused.",
             ),
-            "generation": ("int64", "A number that rises with each change of what is wanted."),
-            "creationTimestamp": ("Time", "When it was created."),
-            "deletionTimestamp": ("Time", "When it goes, once it has been deleted."),
-            "deletionGracePeriodSeconds": ("int64", "How long it may take to go, in seconds."),
-            "labels": ("string{}", "What selectors select by."),
-            "annotations": ("string{}", "Notes for programs."),
+            "generation": ("int64", "Number that increases with each change of the desired state."),
+            "creationTimestamp": ("Time", "Time of creation."),
+            "deletionTimestamp": ("Time", "Time at which a deleted object will be removed."),
+            "deletionGracePeriodSeconds": ("int64", "Seconds until a deleted object is removed."),
+            "labels": ("string{}", "Labels, which selectors match."),
+            "annotations": ("string{}", "Arbitrary data for tools."),
             "ownerReferences": (
                 "OwnerReference[]",
-                "The objects that it belongs to: it goes when all of them are gone.",
+                "Owners of the object. The object is deleted after all of its owners.",
             ),
-            "finalizers": ("string[]", "Who must agree before it goes."),
-            "managedFields": ("ManagedFieldsEntry[]", "Who set which fields."),
+            "finalizers": (
+                "string[]",
+                "Identifiers that must be removed before the object can be deleted.",
+            ),
+            "managedFields": ("ManagedFieldsEntry[]", "The fields that each program has set."),
         },
     ),
     "OwnerReference": (
-        "OwnerReference names an object that this one belongs to, of its namespace or of none.",
+        "OwnerReference identifies an owner, in the same namespace or without a namespace.",
         {
-            "apiVersion": ("string", "The group and version of the owner."),
-            "kind": ("string", "What the owner is."),
-            "name": ("string", "The name of the owner."),
-            "uid": ("string", "The uid of the owner."),
-            "controller": ("boolean", "Whether the owner is the one that looks after it."),
+            "apiVersion": ("string", "API group and version of the owner."),
+            "kind": ("string", "Kind of the owner."),
+            "name": ("string", "Name of the owner."),
+            "uid": ("string", "UID of the owner."),
+            "controller": (
+                "boolean",
+                "Whether the owner is the controller that manages this object.",
+            ),
             "blockOwnerDeletion": (
                 "boolean",
-                "Whether an owner deleted in the foreground waits until this object is gone.",
+                "Whether foreground deletion of the owner waits until this object is deleted.",
             ),
         },
     ),
     "ManagedFieldsEntry": (
-        "ManagedFieldsEntry tells which fields one program has set in one way.",
+        "ManagedFieldsEntry lists the fields that one program has set with one operation.",
         {
-            "manager": ("string", "The program."),
-            "operation": ("string", "How it set them: Apply or Update."),
-            "apiVersion": ("string", "The group and version that it wrote in."),
-            "time": ("Time", "When its fields last became others."),
-            "fieldsType": ("string", "The form of fieldsV1: FieldsV1."),
-            "fieldsV1": ("FieldsV1", "The fields."),
-            "subresource": ("string", "The subresource that it wrote to, if to one."),
+            "manager": ("string", "Name of the program."),
+            "operation": ("string", "Operation that set the fields: Apply or Update."),
+            "apiVersion": ("string", "API group and version of the operation."),
+            "time": ("Time", "Time of the last change of the set of fields."),
+            "fieldsType": ("string", "Format of fieldsV1: FieldsV1."),
+            "fieldsV1": ("FieldsV1", "The set of fields."),
+            "subresource": ("string", "Subresource of the operation, if any."),
         },
     ),
 }

@@ -196,7 +196,7 @@ def _patch(call: Call, store: Store) -> Answer:
     old = _existing(call, store)
     new = patch(media, old, sent)
     if not isinstance(new, Mapping) or not isinstance(new.get("metadata"), Mapping):
-        raise bad_request("the patch leaves no object")
+        raise bad_request("the result of the patch is not an object with metadata")
     shown = sent if media == JSON else new
 
     def refuse(told: str) -> Refused:
@@ -401,7 +401,7 @@ def _json_or_none(call: Call) -> dict[str, Any] | None:
         return None
     found = call.json()
     if not isinstance(found, dict):
-        raise bad_request("the body is no DeleteOptions")
+        raise bad_request("the body is not a DeleteOptions object")
     return found
 
 

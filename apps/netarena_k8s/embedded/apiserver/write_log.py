@@ -49,7 +49,9 @@ class Ledger:
         """Return the refusal of one more change, or None if the limits allow the change."""
         if len(self.writes) < CHANGES and self._chars < CHARS:
             return None
-        why = f"a command may change policies {CHANGES} times at most, {CHARS} characters in all"
+        why = (
+            f"a command may change policies at most {CHANGES} times, with {CHARS} characters in all"
+        )
         return forbidden_because(NETWORK_POLICIES, name, why)
 
     def add(self, verb: str, changes: Iterable[Change]) -> None:

@@ -336,7 +336,7 @@ def _settle(route: IPRoute, links: Sequence[int]) -> None:
     for index in links:
         while route.link("get", index=index)[0].get_attr("IFLA_OPERSTATE") != "UP":
             if time.monotonic() > deadline:
-                raise OSError("a link of the data plane is not up")
+                raise OSError(f"a link of the data plane did not come up within {_SETTLE_S:g} s")
             time.sleep(_TICK_S)
 
 

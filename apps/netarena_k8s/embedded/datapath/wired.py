@@ -265,7 +265,9 @@ class WiredShop(Deployed):
             if now == before:
                 return now
             if before is not None and time.monotonic() > deadline:
-                raise EnvironmentFailed("the data plane did not settle in time")
+                raise EnvironmentFailed(
+                    "the measured connections of the data plane did not become stable in time"
+                )
             before = now
 
     async def close(self) -> None:

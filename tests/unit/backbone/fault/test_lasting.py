@@ -61,7 +61,9 @@ def test_fault_without_effect_in_any_contingency_is_doubted(
     faults = add_latent(room, (), random.Random(1))
     assert faults is not None
     bare = room.world.model_copy(update={"contingencies": ()})
-    assert doubts(bare, faults) == [f"{faults[0].words}: alone it does not show"]
+    assert doubts(bare, faults) == [
+        f"{faults[0].words}: this fault has no effect without the other faults"
+    ]
     assert not Room(world).failures
 
 

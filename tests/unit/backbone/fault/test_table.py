@@ -155,7 +155,9 @@ def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
         return replace(tables, doubtful={("r", "p")}) if anyhow and world == whole else tables
 
     monkeypatch.setattr(table, "settle", wedged)
-    assert doubts(world, drawn) == ["what some of them break depends on which session comes last"]
+    assert doubts(world, drawn) == [
+        "the effect of some faults depends on which session is established last"
+    ]
     other = draw_faults(Room(world), kinds, random.Random(5))
     assert other is None or other != drawn
 
@@ -170,7 +172,9 @@ def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
         hidden += [] if room.shows(0) or room.is_doubtful else [change]
     assert hidden
     fault = to_fault(world, "ospf_cost", method, hidden[0])
-    assert doubts(world, [fault]) == [f"{fault.words}: alone it does not show"]
+    assert doubts(world, [fault]) == [
+        f"{fault.words}: this fault has no effect without the other faults"
+    ]
     shown = {
         found.parameters["key"]
         for found, _ in one_of_each(world, random.Random(1), ["ospf_cost"])
@@ -202,7 +206,7 @@ def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: F
             harmful.append(to_fault(world, kind, method, change))
     assert harmful
     for fault in harmful[:3]:
-        told = f"{fault.words}: in some order its repair breaks something"
+        told = f"{fault.words}: in some order of commands, its repair breaks something"
         assert doubts(world, [fault]) == [told]
     keys = {fault.parameters["key"] for fault in harmful if fault.kind == "path_mtu"}
     room = Room(world, wanted)

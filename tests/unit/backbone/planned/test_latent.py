@@ -61,7 +61,7 @@ def test_fault_that_never_shows_is_a_doubt() -> None:
     world = plan_of(query).world.model_copy(update={"contingencies": ()})
     plan = Plan(world, faults_of(query))
     (doubt,) = plan.doubts()
-    assert doubt.startswith("a latent fault does not show after the changes: ")
+    assert doubt.startswith("a latent fault has no effect after the changes: ")
     assert plan.faults[0].words in doubt
 
 

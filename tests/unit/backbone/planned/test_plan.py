@@ -45,7 +45,9 @@ def test_each_part_and_each_refused_change_has_its_edit_and_its_line(name: str) 
     for edit, told in zip(edits, plan.told, strict=True):
         assert edit.before != edit.after
         assert told.startswith(f"{edit.after.machine}: ")
-        assert ("made, although it must be refused" in told) == (edit in edits[len(parts) :])
+        assert ("this change must be refused, but was made" in told) == (
+            edit in edits[len(parts) :]
+        )
     # latent faults must not be repaired exactly, and are not settings
     assert [*plan.settings] == [place for place, edit in enumerate(edits) if edit.strict]
     assert len(edits) - len(plan.settings) == len(plan.stages.of_faults)
@@ -112,11 +114,11 @@ def test_doubts_name_what_a_request_lacks() -> None:
     ports = {port.name for router in today.routers for port in router.ports if port.idle}
     kind, name, change = candidates(today, today, ports)[0]
     hidden = Plan(today, actions_of(Draft(today, (Latent(kind, name, change),), ())))
-    words = "a latent fault does not show after the changes"
+    words = "a latent fault has no effect after the changes"
     assert hidden.doubts() == [f"{words}: {change.words}"]
     (method,) = KINDS["ospf_area"]
     visible = to_fault(world, "ospf_area", method, next(method.changes(world)))
-    assert "a latent fault shows before the changes" in Plan(world, [visible]).doubts()
+    assert "a latent fault has an effect before the changes" in Plan(world, [visible]).doubts()
     alone = plan_of(asked(today, interrupting))
     assert alone.doubts() == ["no order of the changes is known to be safe"]
 

@@ -591,7 +591,7 @@ def test_reason_for_not_converging_is_reported(what: str, clock: Clock) -> None:
     settled, passed_s, why = waits(clock, tell, kernel=kernel)
     assert not settled
     assert 15.0 < passed_s <= 15.2
-    assert why in {"what is known changes", "something waits to be computed"}
+    assert why in {"the state of the network is still changing", "a daemon has pending work"}
 
 
 @pytest.mark.parametrize(("share", "waited_s"), [(0.5, 30.0), (1.0, 45.0)])
@@ -607,7 +607,11 @@ def test_cpu_wait_of_a_daemon_is_not_charged_to_the_network(
         kernel=lambda: str(clock.now).encode(),
         delayed_s=lambda: [0.0, 7.0 + share * (clock.now - 100.0)],
     )
-    assert told == (False, pytest.approx(waited_s, abs=0.3), "what is known changes")
+    assert told == (
+        False,
+        pytest.approx(waited_s, abs=0.3),
+        "the state of the network is still changing",
+    )
 
 
 @pytest.mark.parametrize(
@@ -628,7 +632,7 @@ def test_cpu_wait_of_a_daemon_is_not_charged_to_the_network(
 def test_pending_timers_are_waited_for(
     ends: Mapping[str, float], waited_s: float, clock: Clock, *, settled: bool
 ) -> None:
-    why = "" if settled else "a change may still act"
+    why = "" if settled else "a timer may still change the network"
     settling = of(resting(clock, ends))
     assert wait(settling, clock, changed=True) == (settled, about(waited_s))
     assert settling.why == why

@@ -67,7 +67,7 @@ def test_daemon_of_an_unused_protocol_is_not_started() -> None:
 def test_missing_frr_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(frr, "PROGRAMS", tmp_path)
 
-    assert frr.missing() == f"FRR is not installed: no {tmp_path}/zebra"
+    assert frr.missing() == f"FRR is not installed: {tmp_path}/zebra does not exist"
     assert frr.try_out(-1) == frr.missing()
 
 

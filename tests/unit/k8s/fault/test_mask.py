@@ -152,7 +152,7 @@ def test_proof_rejects_an_unnecessary_repair_order(waiting):
         fault.model_copy(update={"after": (*fault.after, other.policy)}) if fault is late else fault
         for fault in faults
     ]
-    assert "a repair that is to wait for another is safe before it" in doubts(world, wrong)
+    assert "a repair that must wait for another repair is safe before it" in doubts(world, wrong)
 
 
 def test_solution_respects_the_repair_order_and_the_hasty_one_does_not(waiting):

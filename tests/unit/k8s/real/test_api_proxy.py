@@ -206,7 +206,7 @@ FEW = {"spec": {"ingress": [{}] * POLICY_ENTRIES}}
     [
         (FEW, ""),
         (MANY, "at most 100 entries (rules, peers, ports, blocks, values)"),
-        (LARGE, "at most 65536 characters of JSON, metadata and field managers included"),
+        (LARGE, "at most 65536 characters of JSON, including metadata and field managers"),
         # larger than the body that the proxy reads
         ({"metadata": {"annotations": {"a": "<" * 7 * POLICY_CHARS}}}, "at most 65536 characters"),
     ],

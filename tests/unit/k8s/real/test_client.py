@@ -65,5 +65,5 @@ def test_response_without_text_is_reported_with_its_status():
     async def request(*_: object, **__: object):
         yield SimpleNamespace(status=400, text=text, headers={})
 
-    with pytest.raises(Refused, match="HTTP 400 without a text"):
+    with pytest.raises(Refused, match="HTTP status 400 without a message"):
         ask(SimpleNamespace(request=request))

@@ -260,7 +260,7 @@ def test_ended_service_has_abandoned_its_namespaces_in_any_container():
     with service:
         notes = json.loads(service.stdout.readline())
         # its heartbeat is old, but its process is visible
-        assert why_kept(notes, NOW + 9 * SILENT_S) == "its service runs"
+        assert why_kept(notes, NOW + 9 * SILENT_S) == "its service is running"
         assert (is_ours(notes), is_mine(notes)) == (True, False)
         service.kill()
         service.wait()
@@ -271,14 +271,14 @@ def test_ended_service_has_abandoned_its_namespaces_in_any_container():
 
 
 def test_own_process_is_recognized_as_running():
-    assert why_kept(self_notes(NOW), NOW) == "its service runs"
+    assert why_kept(self_notes(NOW), NOW) == "its service is running"
     assert is_mine(self_notes(NOW))
 
 
 @pytest.mark.parametrize("more", [{}, {"boot": "another", "network": "net:[4026531833]"}])
 def test_service_on_another_host_is_judged_by_its_last_heartbeat(more):
     notes = elsewhere(self_notes(NOW), **more)
-    assert why_kept(notes, NOW + 7) == "its service was heard of 7 s ago"
+    assert why_kept(notes, NOW + 7) == "the last heartbeat of its service is 7 s old"
     assert why_kept(notes, NOW + SILENT_S + 1) == ""
     # a clock that was set back does not extend the wait
     assert why_kept(notes, NOW - 9 * SILENT_S) == ""
@@ -297,7 +297,7 @@ def test_service_on_another_host_is_judged_by_its_last_heartbeat(more):
 )
 def test_object_without_valid_owner_notes_is_not_removed(notes):
     assert not is_ours(notes)
-    assert why_kept(notes, NOW) == "nothing in it says that a service of ours made it"
+    assert why_kept(notes, NOW) == "its annotations do not show that a NetArena service created it"
 
 
 def test_invalid_socket_name_in_owner_notes_is_no_sign_of_life():
@@ -320,7 +320,7 @@ def test_heartbeat_decides_if_the_liveness_socket_is_not_accessible(monkeypatch)
 
     notes = self_notes(NOW)
     monkeypatch.setattr(owner.socket, "socket", lambda *_: Confined())
-    assert why_kept(notes, NOW + 5) == "its service was heard of 5 s ago"
+    assert why_kept(notes, NOW + 5) == "the last heartbeat of its service is 5 s old"
 
 
 def test_malicious_owner_notes_are_ignored():
@@ -605,7 +605,9 @@ def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeyp
     assert api.held == {}
     assert api.now > NOW + SILENT_S
     (line,) = caplog.messages
-    assert line.startswith("namespace ns is leased; its service was heard of 10 s ago: waiting")
+    assert line.startswith(
+        "namespace ns is leased (the last heartbeat of its service is 10 s old): waiting"
+    )
 
 
 def test_lease_of_a_service_that_came_meanwhile_is_not_taken():
@@ -694,19 +696,19 @@ def test_clean_removes_only_objects_of_ended_services(monkeypatch):
     )
     listener = Listener()
     kept = (
-        "living: its service was heard of 5 s ago",
-        "mine: its service runs",
-        "theirs: nothing in it says that a service of ours made it",
+        "living: the last heartbeat of its service is 5 s old",
+        "mine: its service is running",
+        "theirs: its annotations do not show that a NetArena service created it",
     )
     monkeypatch.setattr(cluster, "_STANDING", {"mine"})
     done = asyncio.run(cluster._clean(api, listener))
     # the API may have been unavailable, so the services' next heartbeats are awaited
     assert done.removed == ()
-    silent = (f"left: {LISTENING}", f"what is ours in ns: {LISTENING}")
+    silent = (f"left: {LISTENING}", f"NetArena's objects in ns: {LISTENING}")
     assert done.kept == (*kept, *silent)
     monkeypatch.setattr(owner, "LISTEN_S", 0.0)
     done = asyncio.run(cluster._clean(api, listener))
-    assert done.removed == ("left", "what is ours in ns")
+    assert done.removed == ("left", "NetArena's objects in ns")
     assert done.kept == kept
     assert list(api.held.values()) == list(stays)
     # the namespace belongs to this process and is no longer in use
@@ -726,7 +728,7 @@ def test_service_heard_again_after_a_silence_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING
-    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s ago")
+    assert listener.why_kept("ns", elsewhere(self_notes(NOW)), NOW + 1).endswith("1 s old")
     # a new silence starts a new observation
     later = NOW + SILENT_S + 5
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == LISTENING
@@ -845,7 +847,9 @@ def test_clean_with_permissions_for_one_namespace_removes_its_own_objects_there(
     api = cast("Any", Bound(claimed(elsewhere(self_notes(NOW - SILENT_S - 1)))))
     with pytest.raises(Refused):
         asyncio.run(cluster._clean(api, Listener()))
-    assert asyncio.run(cluster._clean(api, Listener(), "ns")).removed == ("what is ours in ns",)
+    assert asyncio.run(cluster._clean(api, Listener(), "ns")).removed == (
+        "NetArena's objects in ns",
+    )
     assert api.held == {}
 
 
@@ -1107,7 +1111,7 @@ def test_deployment_is_ready_when_every_name_resolves_to_its_service():
 
 @pytest.mark.parametrize("lookup", ["wrong", "silent"])
 def test_name_that_never_resolves_to_its_service_is_reported(lookup):
-    told = f"the name web, asked for in user, does not lead to its service: the lookup is {lookup}"
+    told = f"the name web does not resolve to its service: the result of the lookup is {lookup}"
     with pytest.raises(EnvironmentFailed, match=told):
         at_once(standing(Naming(lookup), PAIR)._wait_for_names())
 
@@ -1250,7 +1254,7 @@ def test_answer_to_another_probe_request_is_an_environment_failure(answer):
         pod = Answering(**answer)
         pod.may.set()
         (meter,), (measuring,) = measured_from(pod)
-        with pytest.raises(EnvironmentFailed, match="another request"):
+        with pytest.raises(EnvironmentFailed, match="does not match the request"):
             await measuring
         assert pod.closed
         assert not meter._streams
@@ -1336,7 +1340,7 @@ def test_measurement_that_disagreed_with_the_policies_is_repeated(monkeypatch):
     async def scene():
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
         assert (await one.look()).disagreement == (
-            "user -> web should be closed by the policies, measured: open",
+            "user -> web: the policies block this connection, but measured: open",
         )
         enforcer._force["web"] = SHUT  # the plug-in finally applies the policy
         assert (await one.healthy()).disagreement == ()
@@ -1484,7 +1488,7 @@ PAIR = World(
     policies=(Policy(name="web", spec=OPEN),),
 )
 ODDLY_OPEN = {**OPEN, "ingress": [{"ports": [{"port": 8080}]}]}
-WRONG = "user -> web should be open by the policies, measured: silent"
+WRONG = "user -> web: the policies allow this connection, but measured: silent"
 
 
 def after_a_patch(hears, monkeypatch):
@@ -1808,7 +1812,7 @@ def test_restored_policies_refused_for_their_content_are_no_environment_failure(
         enforcer.apply = refuse
         async with deployed.aside():
             assert await one.policies() == []
-        with pytest.raises(EnvironmentFailed, match="could not be put back: not so") as told:
+        with pytest.raises(EnvironmentFailed, match="could not be restored: not so") as told:
             await deployed.look()
         assert told.value.proven_ours == ours
 
@@ -1933,7 +1937,9 @@ def test_plug_in_that_has_not_applied_a_policy_yet_does_not_count_as_agreeing(mo
 
     sight = asyncio.run(scene())
     assert sight.reached == (True,)
-    assert sight.disagreement == ("user -> web should be closed by the policies, measured: open",)
+    assert sight.disagreement == (
+        "user -> web: the policies block this connection, but measured: open",
+    )
 
 
 class Neighbour(Enforcer):
@@ -2082,9 +2088,9 @@ def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monke
         with monkeypatch.context() as patched:
             async with there._alone(other):
                 patched.setattr(broken.shop._api, method, fail)
-        with pytest.raises(EnvironmentFailed, match="could not be put back"):
+        with pytest.raises(EnvironmentFailed, match="could not be restored"):
             await broken.look()
-        with pytest.raises(EnvironmentFailed, match="could not be put back"):
+        with pytest.raises(EnvironmentFailed, match="could not be restored"):
             async with broken.acting():
                 pytest.fail("an agent acts where its policies are not")
         async with there._alone(other):  # other episodes continue, and the next try may succeed
@@ -2226,7 +2232,7 @@ def test_deployment_that_does_not_become_healthy_is_reported_with_both_matrices(
         await one.put([render_policy(Policy(name="web", spec=SHUT), "shop")])
         await one.renew()
 
-    with pytest.raises(workload_set.NotHealthy, match="user -> web should be open") as caught:
+    with pytest.raises(workload_set.NotHealthy, match="user -> web: the policies allow") as caught:
         asyncio.run(scene())
     assert (caught.value.evidence["reached"], caught.value.evidence["predicted"]) == ("0", "1")
 

@@ -263,14 +263,14 @@ def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_pat
     assert labels
     assert not any("+" in label for label in labels)
     assert {query.label for query in app.generate(config, 1)} == set(labels)
-    (told,) = [one for one in caplog.messages if "do not support the kinds" in one]
+    (told,) = [one for one in caplog.messages if "have no place for faults of the kinds" in one]
     assert "remove_ingress+add_ingress, " in told
     given = ("remove_ingress+add_ingress", "add_ingress", "joined_peers")
     with pytest.raises(ConfigError) as caught:
         app.labels(config.model_copy(update={"error_types": given}))
     assert str(caught.value) == (
-        "config.error_types: the policies of config.microservice_dir do not support the kinds "
-        "remove_ingress+add_ingress, joined_peers: omit them"
+        "config.error_types: the policies of config.microservice_dir have no place for faults of "
+        "the kinds remove_ingress+add_ingress, joined_peers: omit these kinds"
     )
     # a query file gets the same labels, and a ticket has as many faults as fit
     written = config.model_copy(update={"benchmark_path": "queries.jsonl"})
@@ -292,7 +292,7 @@ def test_checkout_content_determines_the_hash_of_queries(shop):
 
 def test_checkout_replaces_only_the_standard_world(shop):
     with pytest.raises(
-        ConfigError, match=r"config\.microservice_dir: is available only with world=standard"
+        ConfigError, match=r"config\.microservice_dir: must be null unless world is 'standard'"
     ):
         KubernetesConfig.parse({"microservice_dir": shop, "world": "varied"})
 
@@ -315,9 +315,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("metadata: {name: web-v2, namespace: market}", "metadata: {name: w, namespace: mall}",
          "(Deployment w): namespace: the manifests use the namespaces 'mall' and 'market'"),
         ("type: NodePort", "type: Balancer", "spec.type: 'Balancer' is not one of"),
-        ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each must be an object"),
+        ("kind: List\nitems:", "kind: List\nitems:\n- 7", "items: each item must be an object"),
         ("kind: List\nitems:", "kind: List\nitems: 7\nx:", "items: must be a list"),
-        ("kind: List", "kind: List\n  x: y", "app.yaml is not YAML: line 35"),
+        ("kind: List", "kind: List\n  x: y", "app.yaml cannot be read as YAML: line 35"),
         ("ingress: [{ports", "ingres: [{ports", 'unknown field "spec.ingres"'),
         ("{port: http}", "{port: http_1}", "(NetworkPolicy web): spec.ingress[0].ports[0].port"),
         ("{port: http}", "{port: [1]}", "json: cannot unmarshal array"),
@@ -330,16 +330,17 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
          "extensions/v1beta1\nkind: NetworkPolicy\nmetadata: {name: web}",
          "apiVersion: must be networking.k8s.io/v1"),
         ("replicas: 3\n", f"replicas: 3\n  bomb: {{{BOMB.replace(chr(10), ', ')}}}\n",
-         f"app.yaml is not YAML: more than {MAX_VALUES} values"),
+         f"app.yaml cannot be read as YAML: more than {MAX_VALUES} values"),
         ("replicas: 3\n", "replicas: &x [*x]\n", f"more than {MAX_VALUES} values"),
-        ("replicas: 3\n", "replicas: .inf\n", "(Deployment web-v2): 'inf' is no value of JSON"),
+        ("replicas: 3\n", "replicas: .inf\n", "(Deployment web-v2): 'inf' is not a JSON value"),
         ("replicas: 3\n", "replicas: {{ .Values.replicas }}\n", ("app.yaml, document 2 (Deployment "
-         "web-v2): the collection in line 9 is no key: text is")),
-        ("replicas: 3\n", "replicas: 3\n{{- if .Values.web }}\n", "app.yaml is not YAML: line 11"),
+         "web-v2): the collection in line 9 is not a key; keys must be strings")),
+        ("replicas: 3\n", "replicas: 3\n{{- if .Values.web }}\n",
+         "app.yaml cannot be read as YAML: line 11"),
         ("apps/v1\nkind: Deployment", "v1\nkind: Deployment", "apiVersion: 'v1' has no Deployment"),
-        ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is no key: text is"),
-        ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml is not YAML: 'x'"),
-        ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml is not YAML: string index"),
+        ("replicas: 3\n", "replicas: {~: 1}\n", "'None' is not a key; keys must be strings"),
+        ("replicas: 3\n", "replicas: !!bool x\n", "app.yaml cannot be read as YAML: 'x'"),
+        ("replicas: 3\n", "replicas: !!int ''\n", "app.yaml cannot be read as YAML: string index"),
         ("replicas: 3\n", f"replicas: {'[' * 500}{']' * 500}\n", "exceeded max depth"),
     ],
 )  # fmt: skip
@@ -380,14 +381,14 @@ PASSED = [
      "(CiliumNetworkPolicy job): kind: only policies of networking.k8s.io/v1 are read", 1),
     ("metadata: {name: job, labels: {role: job}}",
      "metadata: {name: job, labels: {role: job}, ownerReferences: [{kind: Job, name: job}]}",
-     "(Pod job): metadata.ownerReferences: its owner creates it", 1),
+     "(Pod job): metadata.ownerReferences: the owner of this object creates it", 1),
     *(("v1, kind: ConfigMap", f"{version}, kind: {kind}",
-       f"({kind} settings): kind: it runs pods, but it is not a kind of workload", 0)
+       f"({kind} settings): kind: workloads of this kind are not read", 0)
       for version, kind in (("batch/v1", "Job"), ("batch/v1", "CronJob"),
                             ("v1", "ReplicationController"))),
     ("v1, kind: ConfigMap, metadata: {name: settings}, data: {a: b}",
      "batch/v1, kind: JobList, items: [{metadata: {name: a}}, {metadata: {name: b}}]",
-     "(Job b): kind: it runs pods", 1),
+     "(Job b): kind: workloads of this kind are not read", 1),
 ]  # fmt: skip
 
 
@@ -554,7 +555,7 @@ def test_keys_and_times_are_text_as_in_kubectl(tmp_path):
         ({"a_yaml": APP}, "no NetworkPolicy among the manifests"),
         ({"release__kubernetes-manifests_yaml": APP, "policies_yaml": POLICIES},
          "kustomize/components/network-policies"),
-        ({"a_yaml": POLICIES}, "the manifests must have two workloads"),
+        ({"a_yaml": POLICIES}, "the manifests must have at least two workloads"),
         ({"a_yaml": POLICIES, "b_yaml": "\n---\n".join(
             f"{{apiVersion: v1, kind: Pod, metadata: {{name: p{n}, labels: {{a: b}}}}, "
             "spec: {containers: [{name: x}]}}" for n in range(MAX_APPS + 1)
@@ -570,5 +571,5 @@ def test_missing_checkout_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="nosuch does not exist or is not a folder"):
         read_checkout(str(tmp_path / "nosuch"))
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"bytes\.yaml is not YAML"):
+    with pytest.raises(ConfigError, match=r"bytes\.yaml cannot be read as YAML"):
         read_checkout(str(tmp_path))

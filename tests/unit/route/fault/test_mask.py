@@ -164,12 +164,14 @@ def test_doubts_report_false_interactions() -> None:
         fault.model_copy(update={"masks": (wide.name,) if fault is hidden else ()})
         for fault in faults
     ]
-    assert any("is to be hidden, and shows" in doubt for doubt in doubts(world, turned))
+    assert any("must be masked, but has an effect" in doubt for doubt in doubts(world, turned))
     world, faults = _one(GUARD)
     hasty = [fault.model_copy(update={"after": ()}) for fault in faults]
-    assert any("a repair harms" in doubt for doubt in doubts(world, hasty))
+    assert any("a repair in a safe order breaks" in doubt for doubt in doubts(world, hasty))
     looped = [fault.model_copy(update={"after": (faults[0].name,)}) for fault in faults]
-    assert "faults wait for each other" in doubts(world, looped)
+    assert "the faults have no order of repairs, because they wait for each other" in doubts(
+        world, looped
+    )
 
 
 def test_interactions_are_recorded_in_actions_only_where_they_exist() -> None:

@@ -98,7 +98,7 @@ def test_command_above_its_write_limits_is_refused(api, monkeypatch):
     monkeypatch.setattr(write_log, "CHANGES", 2)
     told = [api.ask("PATCH", "adservice", ingress(port)) for port in (1, 2, 3)]
     assert [one.status_code for one in told] == [200, 200, 403]
-    assert "a command may change policies 2 times at most" in told[-1].json()["message"]
+    assert "a command may change policies at most 2 times" in told[-1].json()["message"]
     assert len(api.written) == 2
     monkeypatch.setattr(write_log, "CHANGES", 100)
     monkeypatch.setattr(write_log, "CHARS", 10)
