@@ -129,7 +129,10 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
-        assert "Traffic that works only through a policy that opens traffic may be lost" in text
+        assert (
+            "If a policy allows too much, some intended traffic may work only because of that"
+            in text
+        )
         assert "Settings that do not affect any traffic may be chosen freely" in text
 
 

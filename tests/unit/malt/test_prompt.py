@@ -47,7 +47,7 @@ def test_prompt_states_the_given_limits() -> None:
         "at most 4444 characters",
         "11 s of processor time",
         "2222 MiB of memory",
-        "77 s in all",
+        "77 s of elapsed time",
         "more than 33 MiB as JSON",
         "more than 55 KiB as JSON",
         "6666 values",

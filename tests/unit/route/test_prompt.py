@@ -128,7 +128,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings() -> None:
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
-        assert "Traffic that works only through a filter or policy rule that opens traffic" in text
+        assert "If a filter or policy rule allows too much, some intended traffic may work" in text
         assert "Values that do not affect any ping may be chosen freely" in text
 
 
