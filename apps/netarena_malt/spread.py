@@ -48,7 +48,7 @@ def spread(draft: Draft, rng: random.Random) -> None:
         return round(share * rng.uniform(*bounds))
 
     for switch in rng.sample(switches, number(_REMOVED_SWITCHES)):
-        # Only the switch's block must keep switches; racks and control domains may be empty.
+        # Only blocks must keep a minimum number of switches; racks and domains may become empty.
         if len(draft.contents(draft.parents(switch)[0])) > _LEAST_SWITCHES:
             draft.remove_switch(switch)
     left = draft.present_switches()

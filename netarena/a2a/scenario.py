@@ -224,7 +224,9 @@ def _name_apart(files: list[Path]) -> list[str]:
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):
             return names
-    raise ConfigError("scenarios", "must name files whose names differ without their extensions")
+    raise ConfigError(
+        "scenarios", "two files have the same path apart from the extension: rename one"
+    )
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -47,8 +47,8 @@ from netarena.analysis.strata import ALL, Cell, Feature, Space, Stratum
 DEPTH = 3
 #: Weight of a prior, in draws.
 WEIGHT = 2.0
-#: Shares of uniform and of mutated draws and of tests of pairs, after the first pass over all
-#: features.
+#: Shares of the draws after the first pass over all features: uniform draws, mutations of failed
+#: queries, and tests of feature pairs.
 EVEN, MUTATED, PAIRED = 0.12, 0.12, 0.25
 #: Minimum failure rate, over all queries with both features, of a pair that is drawn again.
 SUSPECT = 0.5

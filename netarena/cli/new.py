@@ -35,7 +35,8 @@ Examples:
     type=click.Choice(["reactive", "constructive"]),
     default="reactive",
     show_default=True,
-    help="reactive: the agent repairs faults with shell commands, turn by turn, also as tickets. "
+    help="reactive: the agent repairs faults with shell commands, turn by turn; queries can also "
+    "be asked as tickets. "
     "constructive: the agent sends one reply, which is judged as a whole.",
 )
 @click.option(
@@ -65,8 +66,8 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
     if find_spec(f"netarena_{name}") is not None:
         raise ConfigError(
             "NAME",
-            f"{name!r} needs a module 'netarena_{name}', which is already installed: choose "
-            "another name",
+            f"{name!r} would create the module 'netarena_{name}', but a module with this name is "
+            "already installed: choose another name",
         )
     folder = out or Path(f"netarena-{name}")
     texts = {file.format(name): _fill(template or kind, name) for file, template in _FILES.items()}

@@ -199,7 +199,9 @@ def read_shards(folders: Sequence[Path]) -> Shards:
     for folder, shard in shards.items():
         if shard.of != shards[lowest].of:
             raise ConfigError(
-                "SHARD", f"{folder} is shard {shard}, but {lowest} is shard {shards[lowest]}"
+                "SHARD",
+                f"{folder} is shard {shard}, but {lowest} is shard {shards[lowest]}: all shards "
+                "must come from a run split into the same number of parts",
             )
         if shard in seen:
             raise ConfigError("SHARD", f"shard {shard} is given twice: {seen[shard]} and {folder}")

@@ -1,7 +1,8 @@
-"""Attacks on the Python sandbox: what an attack observes, and that the next answer is right.
+"""Attacks on the Python sandbox: what an attack can observe, and the result of the next program.
 
-The next answer is a child of the same warm process. Each attack is one answer, run by a guest like
-that of an application, with networkx and with a graph in the context. The code of an attack defines
+Each attack is one program, which runs in a child of a warm process. The next program runs in
+another child of the same process, and must give the correct result. The sandboxed code is set up as
+for an application, with networkx and with a graph in the context. The code of an attack defines
 ``main()``. The return value, or the status with which the answer ended, is compared with the
 expected value. ``attempt(f, ...)`` returns "denied" if the system refused, otherwise the name of
 the exception or ``["possible", ...]``.

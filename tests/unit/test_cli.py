@@ -162,7 +162,7 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["new", "true"], "NAME: 'true' needs a class 'True', but netarena.sdk or Python"),
         (
             ["new", "network"],
-            "NAME: 'network' needs a module 'netarena_network', which is already installed",
+            "NAME: 'network' would create the module 'netarena_network', but a module with",
         ),
         (["new", "lamp"], "NAME: 'lamp' is an installed application: choose another name"),
         (["run", "bare"], 'bare needs no_such_module, which is not installed: pip install "netare'),

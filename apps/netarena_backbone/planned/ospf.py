@@ -149,7 +149,7 @@ def _start_link(world: World) -> Iterator[Change]:
 
 
 def _started(name: str, port: str) -> Edit:
-    """Return an edit that runs OSPF on a port with the settings that the port has by then."""
+    """Return an edit that enables OSPF on a port, with the port's inactive OSPF settings."""
 
     def edit(router: Router) -> Router:
         ports = tuple(

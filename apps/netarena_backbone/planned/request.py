@@ -474,9 +474,10 @@ class _Room:
         return {setting for change in changes for setting in change.holds}
 
     def add_contingencies(self, rng: random.Random) -> bool:
-        """Draw the contingencies of the target; return whether it is suitable for documentation.
+        """Draw the target's contingencies; return whether the target can be documented.
 
-        Only a request to lower an MTU may end pings of full size whose small pings still work.
+        Only a request that lowers an MTU may break full-size pings between a pair whose small
+        pings still work.
         """
         target, today = self.stages(self.made).at(()), self.today
         wanted = documentable(target)

@@ -32,7 +32,8 @@ _TTL = 8  # of an IPv4 header
 _PACE_US = 618_029
 _MOST_S = 5.0
 #: A mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
-#: network share one second of the last 24 hours, so that its taps receive only these pings.
+#: network have the same seconds, taken from the last 24 hours. The network's taps filter on this
+#: value and therefore receive only its own pings.
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 

@@ -43,8 +43,9 @@ from netarena_route.world.path import Packet, Plan
 GUARD, BYPASS = "guard", "bypass"
 #: Interactions of several faults, with their weights.
 _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
-#: Share of networks with a passage, which is either a bypass or intended. A bypass is drawn only
-#: together with another fault.
+#: Share of networks whose router has a passage: a setting that lets packets past its filters. A
+#: passage is either intended or a fault (a bypass). A bypass is drawn only together with another
+#: fault.
 _PASSAGE_SHARE = 0.4
 _BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
 #: Methods that affect all machines, so that no intended setting resembles them. Networks with a
