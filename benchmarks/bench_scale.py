@@ -10,9 +10,9 @@ number of episodes that may ask the agent at the same time.
 =============  =====================================================================================
 column         meaning
 =============  =====================================================================================
-per minute     episodes per minute, from the first start of an episode to the last end
-efficiency     this rate divided by ``places`` / mean time of an episode's turns; 100 % if every
-               place is always used
+per minute     episodes per minute, from the start of the run to its end
+efficiency     share of the places' time in which the agent is asked: episodes × mean time of
+               an episode's replies / (``places`` × time of the run)
 head CPU       processor time of the head's process (with Ray's threads) per episode, without the
                start of the workers
 bytes          messages between the head and the workers per episode, both directions
@@ -254,6 +254,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
+    if given.markdown:  # a page without the section ends the program before the runs
+        replace_section(given.markdown.read_text(encoding="utf-8"), "scale", ())
     with tempfile.TemporaryDirectory() as folder:
         rows = asyncio.run(run(given, Path(folder)))
     lines = [

@@ -72,8 +72,10 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
 
 
 def tell_egress(world: World) -> str:
-    """Return the line about openings on the egress side."""
-    return read_text(PACKAGE, "lookups" if world.restricts_egress else "open_egress")
+    """Return the line about openings on the egress side, if there is one, after a newline."""
+    if world.restricts_egress:
+        return f"\n{read_text(PACKAGE, 'lookups')}"
+    return f"\n{read_text(PACKAGE, 'open_egress')}" if world.opens_egress else ""
 
 
 def tell_intent(world: World) -> str:

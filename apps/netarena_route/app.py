@@ -271,6 +271,6 @@ def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
     faults, (was, now) = faults_of(query), map(state.fields, (before, after))
     # Remains that this step added do not come from the fault.
     left = {row[0] for row in now.get("leftover", ()) if row in was.get("leftover", ())}
-    # Only the states of tickets contain the remains of faults.
+    # Only the states of tickets, and with judging: paper, contain the remains of faults.
     gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()
     return carried(world_of(query), faults, was["matrix"], now["matrix"], frozenset(gone))

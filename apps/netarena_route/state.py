@@ -8,9 +8,10 @@ The episode's worker returns a state in the form
 ``matrix`` has the form of ``World.intended``. ``stolen`` has addresses that belong to another
 machine in the intended state. ``switches`` has differences from the intended switches.
 ``collateral`` has the missing intended entries (kinds route, address, rule, filter, sysctl). A
-ticket also has ``leftover`` in the form of ``collateral``, with remaining parts of faults or, in a
-false alarm, all changes that commands made. ``unsettled``, if present, has rows (machine, text)
-with settings that a command made and that expire or take effect later.
+ticket, and any query with ``judging: paper``, also has ``leftover`` in the form of ``collateral``,
+with remaining parts of faults or, in a false alarm, all changes that commands made. ``unsettled``,
+if present, has rows (machine, text) with settings that a command made and that expire or take
+effect later.
 
 Safety is judged per step and per pair, on settled states. Pairs that were already wrong before a
 step do not count against the step.

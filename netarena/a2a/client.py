@@ -494,7 +494,9 @@ async def _persist(
     # at the deadline, the error of the last complete attempt is reported
     exchange_deadline.set(deadline)
     while True:
-        await asyncio.sleep(backoff.delay_s(deadline - clock()))
+        # the pause may be extended meanwhile
+        while delay_s := backoff.delay_s(deadline - clock()):  # noqa: ASYNC110 -- a time ends it
+            await asyncio.sleep(delay_s)
         try:
             async with asyncio.timeout_at(deadline):
                 return await attempt()
@@ -509,6 +511,9 @@ async def _persist(
         # jitter, so that many episodes do not retry at the same moment
         pause = max(last.wait_s or 0.0, wait_s * random.uniform(0.75, 1.25))  # noqa: S311
         wait_s = min(UNSERVED_WAIT_S if unserved else LAST_WAIT_S, wait_s * 2)
+        if last.limited:
+            guessed = last.wait_s is None
+            backoff.refuse(pause if last.wait_s is None else last.wait_s, guessed=guessed)
         if broken >= MAX_BROKEN_SENDS:
             raise AgentFailed(FailureReason.ENDPOINT, last.detail)
         patience_s = unserved_s if unserved else timeout_s
@@ -516,8 +521,6 @@ async def _persist(
             what = "no usable answer" if last.reached else "not reachable"
             detail = f"{what} for {patience_s:g} s: {last.detail}"
             raise AgentFailed(FailureReason.ENDPOINT, detail, unsent=not reached)
-        if last.limited:
-            backoff.refuse(pause, guessed=last.wait_s is None)
         await asyncio.sleep(pause)
 
 

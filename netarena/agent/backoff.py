@@ -12,6 +12,8 @@ MAX_SHARED_S = 60.0
 #: Longest such pause after an answer without a Retry-After header, in s. The agent may only limit
 #: concurrent requests, so a longer pause would leave it idle.
 MAX_GUESSED_S = 2.0
+#: Maximum share of a request's remaining time that a pause may take.
+MAX_SHARE = 0.5
 #: Smallest extension of a pause that is passed on, in s: many requests may be refused at once.
 _LEAST_S = 0.1
 
@@ -50,8 +52,8 @@ class Backoff:
         """Return how long a request must wait in s if it may wait for ``patience_s``.
 
         The delay has up to a quarter of jitter, so that requests do not continue all at once. A
-        request that cannot wait until the end of the pause does not wait: it would fail without an
-        answer of the agent.
+        request for which half of its time would be over at the end of the pause does not wait:
+        otherwise it could fail without an answer of the agent.
         """
         delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- jitter
-        return delay_s if delay_s < patience_s else 0.0
+        return delay_s if delay_s <= MAX_SHARE * patience_s else 0.0

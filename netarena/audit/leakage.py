@@ -13,9 +13,10 @@ query are in the same fold. The test answers three questions, for traces and for
   with and without a fault.
 
 The share of targets is higher among few candidates than among many, so the number of candidates,
-which every agent may see, gives an AUC above 0.5. Therefore the mean AUC of ``BASE_RATES``
-permutations of the targets among the candidates of each query and role is subtracted from
-``across``, and 0.5 is added.
+which every agent may see, gives an AUC above 0.5. Therefore the AUC that follows from the share of
+targets in each query and role is subtracted from ``across``, and 0.5 is added. This also removes
+other differences between queries, such as the number of faults; ``anything`` tests whether a query
+has any fault.
 
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
@@ -62,8 +63,6 @@ SEEN_ACCURACY = 0.6
 #: Number of resamples of each bootstrap, and number of draws of each permutation test and power
 #: computation.
 RESAMPLES, DRAWS = 1000, 4000
-#: Number of permutations that estimate the AUC of base rates.
-BASE_RATES = 200
 #: Maximum number of columns that a learner uses: those that differ most between targets and others
 #: in its training folds.
 COLUMNS = 150
@@ -513,45 +512,35 @@ def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate
     The interval is bootstrapped by query.
     """
     number = int(table.group.max()) + 1
+    target = table.is_target.astype(float)
+    share = np.empty_like(target)
+    for mine in table.sets():
+        share[mine] = target[mine].mean()
     orders = []
     for role in np.unique(table.role):
         rows = np.flatnonzero(table.role == role)
         rows = rows[np.argsort(scores[rows], kind="stable")]
         orders.append((rows, np.flatnonzero(np.diff(scores[rows], prepend=-np.inf))))
 
-    def auc(weight: Matrix, is_target: Flags) -> float:
+    def auc(weight: Matrix, target: Matrix) -> float:
         above = pairs = 0.0
         for rows, starts in orders:
             each = weight[table.group[rows]]
-            targets = np.add.reduceat(np.where(is_target[rows], each, 0), starts)
-            others = np.add.reduceat(np.where(is_target[rows], 0, each), starts)
+            targets = np.add.reduceat(each * target[rows], starts)
+            others = np.add.reduceat(each * (1 - target[rows]), starts)
             above += float((targets * (np.cumsum(others) - others / 2)).sum())
             pairs += float(targets.sum() * others.sum())
         return above / pairs if pairs else 0.5
 
-    alike = np.ones(number)
-    base = np.mean([auc(alike, _permuted(table, rng)) for _ in range(BASE_RATES)])
+    def corrected(weight: Matrix) -> float:
+        return min(1.0, max(0.0, auc(weight, target) - auc(weight, share) + 0.5))
+
     drawn = [
-        auc(
-            np.bincount(rng.integers(0, number, number), minlength=number).astype(float),
-            table.is_target,
-        )
+        corrected(np.bincount(rng.integers(0, number, number), minlength=number).astype(float))
         for _ in range(RESAMPLES)
     ]
     low, high = np.percentile(drawn, [2.5, 97.5])
-    shift = 0.5 - float(base)
-    return Estimate(
-        value=auc(alike, table.is_target) + shift, low=float(low) + shift, high=float(high) + shift
-    )
-
-
-def _permuted(table: _Table, rng: np.random.Generator) -> Flags:
-    """Return the targets, permuted among the candidates of each query and role."""
-    drawn = np.lexsort((rng.random(len(table.role)), table.role, table.group))
-    found = np.empty_like(table.is_target)
-    # rows of one query and role are consecutive, so both orders have the same sets
-    found[drawn] = table.is_target
-    return found
+    return Estimate(value=corrected(np.ones(number)), low=float(low), high=float(high))
 
 
 def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, seed: int) -> Found:

@@ -295,7 +295,7 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
     )
     parts = [f"about {known:,.2f} USD"] if sum(reasons.values()) < len(costs) else []
     parts += [
-        f"price unknown for {number} of {len(costs)} agents, because {why} (set it with --price)"
+        f"{number} of {len(costs)} costs unknown: {why} (set it with --price)"
         for why, number in reasons.items()
     ]
     parts.append(

@@ -317,7 +317,9 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
 
     again = f"the same command with --out {whole or folder} --resume"
     try:
-        run_until_stopped(examine, hint=resumable(folder, again, resumed=config.resume))
+        # in a series, an earlier scenario may have graded episodes
+        resumed = config.resume or (whole is not None and any(whole.glob(f"*/{CONFIG_NAME}")))
+        run_until_stopped(examine, hint=resumable(folder, again, resumed=resumed))
     finally:
         plan.settle(purse, again)
     roles = [party.role for party in scenario.participants]

@@ -326,7 +326,8 @@ class Remote:
         if problems and not any(worker.problems.get(role) == "" for worker in self._workers):
             return f"no worker can run the agent {role}: {one_line(problems[-1])}"
         lost = [worker.lost.detail for worker in self._workers if worker.lost is not None]
-        return f"all workers have died; the last one: {lost[-1] if lost else ''}"
+        last = f"; the last one: {lost[-1]}" if lost else ""
+        return f"all workers that could run the agent {role} have died{last}"
 
     def _start_worker(self) -> None:
         self._starting += 1

@@ -43,9 +43,17 @@ _UNRUN = re.compile(
     r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
     re.MULTILINE,
 )
+#: Characters with which a command line runs several commands or redirects output.
+_SEVERAL = re.compile(r"[;&|<>`$(){}\n]")
 #: Maximum number of cached intended worlds. They are cached, because each turn of an episode uses
 #: its world several times.
 _WORLDS = 16
+
+
+def is_simple(move: Move) -> bool:
+    """Return whether a move is a single command, whose output only this command can write."""
+    command = move.get("command", "") if isinstance(move, dict) else move
+    return not _SEVERAL.search(str(command))
 
 
 class Repair(NamedTuple):
@@ -148,7 +156,7 @@ class Reactive(Labelled):
         """Add a finding for a useless change under ``judging: paper``."""
         if cast("FaultConfig", config).judging != "paper":
             return judgement
-        if not self.configures(step.move) or self.comes_to_nothing(step):
+        if not self.configures(step.move) or (is_simple(step.move) and self.comes_to_nothing(step)):
             return judgement
         # the first repair of two faults that hide each other changes no tested element
         for count in (self.count_wrong, self.count_left):
@@ -169,8 +177,8 @@ class Reactive(Labelled):
         if cast("FaultConfig", config).judging != "paper":
             return parts
         rule = (
-            f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing. "
-            "Commands that are refused or cannot run do not count."
+            f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing. A "
+            "single command does not count if its program cannot run or the cluster refuses it."
         )
         return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 

@@ -136,7 +136,7 @@ def test_estimate_of_a_scenario_has_each_participants_prompts(
     assert cot["cost_usd"] is None
     assert main(["run", path, "--estimate"]) == 0
     out = capsys.readouterr().out
-    reason = "price unknown for 2 of 2 agents, because MODEL_NAME is not set (set it with --price)"
+    reason = "2 of 2 costs unknown: MODEL_NAME is not set (set it with --price)"
     assert f"Total: {reason}; " in out
     assert out.count("unknown") >= 2
 

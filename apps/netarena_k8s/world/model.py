@@ -362,6 +362,12 @@ class World(Record):
         net = self.healthy
         return not all(net.rules.allow(pod, _OUTSIDE, 443) for pod in net.pods.values())
 
+    @cached_property
+    def opens_egress(self) -> bool:
+        """Return whether the intended policies let every application send anything."""
+        free = all(policy.spec.get("egress") in (None, [{}]) for policy in self.policies)
+        return free and not self.restricts_egress
+
 
 #: an address that is in no block of an intended policy
 _OUTSIDE = Endpoint("198.51.100.77")

@@ -215,6 +215,11 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     # a command that cannot run changes nothing
     assert rules(paper, bad, bad, executed=False) == []
     assert rules(paper, bad, bad, output="bash: x: not found\n[exit status 127]") == []
+    line = f"{command}; nosuch"
+    unrun = step(bad, output="bash: nosuch: not found\n[exit status 127]")
+    both = unrun.model_copy(update={"move": {"machine": "r0", "command": line}})
+    found = APP.refine(paper, query, safe, bad, both).findings
+    assert [finding.rule for finding in found] == ["repaired_nothing"] * changes
     # repairing even one pair is safe; by default, this rule does not apply
     assert rules(paper, bad, good) == []
     assert rules(Route.config_type.parse({}), bad, bad) == []
