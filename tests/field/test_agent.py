@@ -229,7 +229,7 @@ ROWS = (
         "```\nip a\n```"),
     Row("prebid/salesagent#2195", "a failed task whose reason is data", QUIET,
         {"send": {**task03("failed"), "artifacts": [{"artifactId": "a", "parts": [
-            {"kind": "data", "data": {"code": "X"}}]}]}}, Lost(FAILED, "ended failed")),
+            {"kind": "data", "data": {"code": "X"}}]}]}}, Lost(FAILED, "state failed")),
     Row("GoogleCloudPlatform/agent-starter-pack#564", "a question is an answer", QUIET,
         {"send": task03("input-required", status="42")}, "42"),
     # tasks

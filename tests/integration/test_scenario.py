@@ -146,7 +146,7 @@ def test_rejected_request_reports_the_reason(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     assert main(["run", str(file.path), "--set", "nonsense=1"]) == 1
     err = capsys.readouterr().err
-    assert "the assessment ended rejected: config.nonsense: unknown key" in err
+    assert "the assessment ended with state rejected: config.nonsense: unknown key" in err
     assert file.left() == []
 
 

@@ -211,7 +211,10 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["queries", "lamp", "--set", "num_queries=none"], "config.num_queries"),
         (["queries", "lamp", "--set", "complexity_level=level3"], "no query matches this config"),
         (["audit", "lamp", "--set", "complexity_level=level3"], "does not select any query"),
-        (["audit", "lamp", "--set", "num_queries=2", "--json"], "use --num-queries, the audit"),
+        (
+            ["audit", "lamp", "--set", "num_queries=2", "--json"],
+            "use --num-queries, the total number",
+        ),
         (["doctor", "nix"], "application: 'nix' is not one of"),
         (["report", "nowhere"], "DIR|FILE: nowhere is neither a folder of a run nor a result file"),
         (["regrade", "."], "has no journal.jsonl"),

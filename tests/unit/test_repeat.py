@@ -116,11 +116,11 @@ def test_resume_asks_the_missing_episodes_of_each_repetition(
         ({"repeats": 2.0}, r"config\.repeats: .*integer"),
         (
             {"num_queries": 20_000, "repeats": 3},
-            r"config\.repeats: 3 times 60,000 queries are more than 100,000 .*at most 1",
+            r"config\.repeats: 3 repetitions of 60,000 queries are more than 100,000 .*at most 1",
         ),
         (
             {"num_queries": 20_000, "repeats": 51, "end_index": 2000},
-            r"config\.repeats: 51 times 2,000 queries .*at most 50",
+            r"config\.repeats: 51 repetitions of 2,000 queries .*at most 50",
         ),
     ],
 )

@@ -111,7 +111,7 @@ async def test_records_received_before_the_connection_was_lost_are_kept(
         await stack.aclose()
         with pytest.raises(AssessmentFailed) as caught:
             await asking
-    told = f"the 27 records received so far are in {out} (results.partial.json)"
+    told = f"the 27 records received so far are in results.partial.json in {out}"
     assert str(caught.value).endswith(told)
     document = json.loads((out / "results.partial.json").read_text())
     assert document["participants"] == {ROLE: "x"}

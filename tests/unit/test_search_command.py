@@ -19,7 +19,7 @@ def test_search_writes_a_report_and_a_scenario(tmp_path, capsys):
     assert run("--agent", "noop", "--budget", "32", "--fresh", "8", out=tmp_path) == 0
     told = capsys.readouterr()
     assert f"{tmp_path}/scenario.toml" in told.out
-    assert "32 queries to search and 16 fresh queries" in told.err
+    assert "32 queries to search and 16 to confirm the result" in told.err
     assert "search toy: " in told.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert {one["failure_rate"] for one in report["strata"]} == {1.0}

@@ -187,9 +187,9 @@ def test_roles_of_any_name_use_the_application_of_the_green_agent(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("scenarios = []", "scenarios: must be a list of 1 to 16 paths"),
-        ("scenarios = [1]", "scenarios: must be a list of 1 to 16 paths"),
-        ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 paths"),
+        ("scenarios = []", "scenarios: must be a list of 1 to 16 file paths"),
+        ("scenarios = [1]", "scenarios: must be a list of 1 to 16 file paths"),
+        ('scenarios = "a.toml"', "scenarios: must be a list of 1 to 16 file paths"),
         (
             'scenarios = ["a.toml"]\n' + GREEN,
             "scenarios: must be the only key: move green_agent into",

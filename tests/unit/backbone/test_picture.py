@@ -109,7 +109,7 @@ def test_pictures_of_the_last_step_include_the_failed_contingency(contingent: Wo
     assert isinstance(then, Matrix)
     assert not _wrong(sessions)
     assert _wrong(then)
-    network = drawn[f"The network ({one.name})"]
+    network = drawn[f"Network ({one.name})"]
     assert isinstance(network, Topology)
     assert one.cable is not None
     assert {*one.cable} not in [{*link.ends} for link in network.links]

@@ -180,7 +180,7 @@ def test_varied_phrasings_have_their_own_version():
         _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
     # without these keys, either version is possible
-    with pytest.raises(ConfigError, match=r"with other keys.*version 8 is that of phrasing varied"):
+    with pytest.raises(ConfigError, match=r"with other keys.*version 8 is for phrasing varied"):
         choose_query(malt, malt.config_type(), "malt-8-00000000-5-0")
     with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 8 for "):
         choose_query(malt, malt.config_type(), "malt-1-00000000-5-0")
@@ -199,7 +199,7 @@ def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) ->
     queries = tmp_path / "queries.jsonl"
     queries.write_text(old.model_dump_json() + "\n")
     asked = config.model_copy(update={"seed": 5, "benchmark_path": str(queries)})
-    with pytest.raises(ConfigError, match=f"benchmark_path: queries.jsonl was drawn {gone}; ask"):
+    with pytest.raises(ConfigError, match=f"benchmark_path: queries.jsonl was drawn {gone}; use the"):
         list(choose_queries(malt, asked)[0])
 
 
@@ -208,7 +208,7 @@ def test_prompt_states_the_enforced_limits(query):
     for told in (
         f"{MAX_CODE_CHARS} characters",
         f"{LIMITS.cpu_s:g} s of",
-        f"{LIMITS.wall_s:g} s in all",
+        f"{LIMITS.wall_s:g} s of elapsed time",
         f"{LIMITS.memory_bytes >> 20} MiB of memory",
         f"{LIMITS.result_bytes >> 20} MiB as JSON",
         f"{MAX_DATA_BYTES >> 10} KiB as JSON",

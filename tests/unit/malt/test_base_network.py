@@ -343,4 +343,4 @@ def test_limits_grow_with_the_network_and_are_in_the_prompt(times: int) -> None:
     assert limits.result_bytes == LIMITS.result_bytes
     told = Malt().prompt(query, {}, []).reply_format
     assert f"{10 * times} s of processor time, {1024 * times} MiB of memory" in told
-    assert f"{60 * times} s in all" in told
+    assert f"{60 * times} s of elapsed time" in told

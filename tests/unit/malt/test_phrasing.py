@@ -192,7 +192,7 @@ def test_pack_appears_in_held_out_text_and_changes_the_shape_hash(
     assert MaltConfig(phrasing="held_out").shape_hash() != plain
     assert MaltConfig(phrasing="varied").shape() | {"phrasing": "canonical"} == MaltConfig().shape()
     pack.write_text("{", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^NETARENA_PHRASING_PACK: pack.json:1: not JSON"):
+    with pytest.raises(ConfigError, match=r"^NETARENA_PHRASING_PACK: pack.json:1: not valid JSON"):
         MaltConfig.parse({"phrasing": "held_out"})
     assert MaltConfig.parse({"phrasing": "varied"}).phrasing == "varied"
     with pytest.raises(ConfigError, match="'rhymed' is not one of canonical, varied, held_out"):

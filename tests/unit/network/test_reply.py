@@ -184,7 +184,10 @@ def test_replies_of_real_models_are_parsed(reply_: str, command: str) -> None:
         ('{"machine": "a", "command": "ip addr flush', "no object"),
         ('{"machine": "a", "command": "sh -c "ip a""}', "no object"),
         ('{"machine": "a", "command": "ip a" and then', "no object"),
-        ('{"machine": "a", "command": "ip a"} is what {"machine": "a", "command": 1}', "texts"),
+        (
+            '{"machine": "a", "command": "ip a"} is what {"machine": "a", "command": 1}',
+            "must be strings",
+        ),
         ('{"machine": "a" "command": "ip a"}', "no object"),
         ("{machine: a, command: ip a}", "no object"),
         ("Machine: a", "no object"),

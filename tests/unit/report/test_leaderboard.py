@@ -404,7 +404,7 @@ def test_noop_agent_with_any_name_is_marked_as_the_floor(tmp_path, own, capsys):
     assert main(["leaderboard", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "my baseline (floor)" in shown
-    assert re.search(r"no results of the baselines .*random among", shown)
+    assert re.search(r"no results of the baselines .*random; create", shown)
 
 
 def test_limits_of_an_episode_are_a_column_and_not_a_group(tmp_path, capsys):

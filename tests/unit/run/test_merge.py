@@ -197,7 +197,7 @@ def test_limit_of_queries_holds_for_each_shard(monkeypatch: pytest.MonkeyPatch) 
         choose_queries(Toy(), config, shard=Shard(0, 2))
     queries, _ = choose_queries(Toy(), config, shard=Shard(0, 3))
     assert len(list(queries)) == 10
-    with pytest.raises(ConfigError, match=r"config.repeats: 2 times 10 queries"):
+    with pytest.raises(ConfigError, match=r"config.repeats: 2 repetitions of 10 queries"):
         choose_queries(Toy(), config.model_copy(update={"repeats": 2}), shard=Shard(0, 3))
 
 

@@ -770,7 +770,7 @@ def test_absent_agent_ends_the_run(tmp_path: Path) -> None:
 def test_worker_with_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
     with pytest.raises(
-        ConfigError, match=r"no worker can play.* not 0000.*install the same release"
+        ConfigError, match=r"no worker can run episodes.* not 0000.*install the same release"
     ):
         examine(tmp_path, Way(), Processes(1))
 

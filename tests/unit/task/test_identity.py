@@ -148,4 +148,4 @@ def test_error_about_queries_of_another_config_reveals_no_seed(tmp_path: Path) -
             Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path),
             complexity_level="level1",
         )  # fmt: skip
-    assert re.search(r"expected toy-1-[0-9a-f]{8} and the like", str(caught.value))
+    assert re.search(r"does not begin with toy-1-[0-9a-f]{8}\)", str(caught.value))

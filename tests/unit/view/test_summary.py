@@ -54,7 +54,7 @@ def test_run_has_a_summary_page(tmp_path: Path) -> None:
     pair = re.search(r'pair=first%2Csecond">(\d)</a></td>\s*<td><a [^>]*>(\d)</a>', page)
     assert pair
     assert pair.groups() == ("3", "1")
-    assert "max_iterations default here, 3 there" in page
+    assert "max_iterations is default in this run and 3 in the other" in page
     first, second, _, fourth = library.runs
     tables = {one.run: one.table for one in oppose(first, library.runs)}
     assert tables[fourth]["p_value"] < tables[fourth]["p_holm"] == 2 * tables[fourth]["p_value"]

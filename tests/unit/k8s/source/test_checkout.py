@@ -371,11 +371,12 @@ PASSED = [
      "(NetworkPolicy job): it is not a manifest, because it has no apiVersion", 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "crd.projectcalico.org/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
-     ("(NetworkPolicy job): apiVersion: NetworkPolicy of crd.projectcalico.org is not the "
-     "NetworkPolicy of Kubernetes"), 1),
+     ("(NetworkPolicy job): apiVersion: the group crd.projectcalico.org is not the group of "
+     "Kubernetes' NetworkPolicy"), 1),
     ("v1\nkind: Service\nmetadata: {name: web}",
      "serving.knative.dev/v1\nkind: Service\nmetadata: {name: web}",
-     "(Service web): apiVersion: Service of serving.knative.dev is not the Service", 1),
+     ("(Service web): apiVersion: the group serving.knative.dev is not the group of Kubernetes' "
+     "Service"), 1),
     ("networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: job}",
      "cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: job}",
      "(CiliumNetworkPolicy job): kind: only policies of networking.k8s.io/v1 are read", 1),
