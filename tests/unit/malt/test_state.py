@@ -439,7 +439,7 @@ def test_too_many_changes_are_wrong_and_unsafe(make_query, state_of):
         claim = {"type": "graph", "data_graph": "same", "updated": right | changes | {"more": True}}
         judgement = judge(query, read_claim(claim))
         assert not judgement.correct
-        assert "many other" in judgement.reason
+        assert "many more elements" in judgement.reason
         (finding,) = [f for f in judgement.findings if f.rule == "number of changes"]
         return judgement.reason, finding
 
