@@ -199,7 +199,9 @@ def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) ->
     queries = tmp_path / "queries.jsonl"
     queries.write_text(old.model_dump_json() + "\n")
     asked = config.model_copy(update={"seed": 5, "benchmark_path": str(queries)})
-    with pytest.raises(ConfigError, match=f"benchmark_path: queries.jsonl was drawn {gone}; use the"):
+    with pytest.raises(
+        ConfigError, match=f"benchmark_path: queries.jsonl was drawn {gone}; use the"
+    ):
         list(choose_queries(malt, asked)[0])
 
 
