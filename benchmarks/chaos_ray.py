@@ -73,7 +73,7 @@ def wait_for(holds: Callable[[], object], what: str, limit_s: float = WAIT_S) ->
     while not (found := holds()):
         if time.monotonic() > end:
             raise SystemExit(f"not within {limit_s:g} s: {what}")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # between two checks of a condition that no event reports
     return found
 
 
@@ -319,7 +319,7 @@ def disturbed(
                 os.kill(wait_for(lambda: workers_of(cluster), "a worker")[0], signal.SIGKILL)
             elif part == "node":
                 cluster.cut("two", "down")
-                time.sleep(CUT_S)
+                time.sleep(CUT_S)  # the duration of the failure is what is tested
                 cluster.cut("two", "up")
             else:
                 # the leader of the session is "ip netns exec", which became the run itself

@@ -494,8 +494,8 @@ async def _persist(
     # at the deadline, the error of the last complete attempt is reported
     exchange_deadline.set(deadline)
     while True:
-        # the pause may be extended meanwhile
-        while delay_s := backoff.delay_s(deadline - clock()):  # noqa: ASYNC110 -- a time ends it
+        # a pause ends at a time, not with an event, and may be extended meanwhile
+        while delay_s := backoff.delay_s(deadline - clock()):  # noqa: ASYNC110 -- no event
             await asyncio.sleep(delay_s)
         try:
             async with asyncio.timeout_at(deadline):

@@ -71,7 +71,7 @@ class Choice:
                     "is allowed only with a named agent: an agent at a URL always uses A2A",
                 )
         elif self.agent not in agent_names():
-            known = ", ".join(agent_names()) or "the installed agents (there are none)"
+            known = ", ".join(agent_names()) or "the installed agents (none is installed)"
             near = suggest(self.agent or "", agent_names())
             if _ADDRESS.fullmatch(self.agent or ""):
                 near = f"; did you mean 'http://{self.agent}'?"

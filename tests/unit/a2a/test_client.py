@@ -1205,11 +1205,11 @@ async def test_request_that_cannot_wait_for_the_end_of_a_pause_is_sent_at_once()
     times: list[tuple[str, float]] = []
     async with raw_server(limiting(times, {})) as server:
         backoff = Backoff()
-        backoff.hold(PATIENCE_S + 100)
+        backoff.hold(PATIENCE_S)
         agent = A2AAgent(server.url, backoff=backoff)
         await agent.open(timeout_s=PATIENCE_S)
-        with pytest.raises(AgentFailed, match="HTTP 429"):
-            await agent.ask("x", context_id="a", timeout_s=0.2)
-        assert (await agent.ask("x", context_id="b", timeout_s=PATIENCE_S)).text == "42"
+        # without an answer until half of the time is over, the request would end as unanswered
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await agent.ask("x", context_id="a", timeout_s=PATIENCE_S)).text == "42"
         await agent.aclose()
-    assert [context for context, _ in times] == ["a", "b"]
+    assert [context for context, _ in times] == ["a", "a"]

@@ -566,13 +566,13 @@ def test_assessments_of_a_service_use_workers_one_after_the_other(
     assert len(prompts) == 2 * sum(one.iterations for one in episodes)
 
 
-#: Time in s that the agent of the next test names, and time in s by which all workers know it.
-LIMITED_S, KNOWN_S = 6, 2.0
+#: Time in s that the agent of the next test names in its Retry-After header.
+LIMITED_S = 6
 
 
 @pytest.mark.timeout(300)
 def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peer import Call, message03, raw_server, replying, respond
 
@@ -581,7 +581,26 @@ def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
 
     times: list[tuple[str, float]] = []
     refused: list[tuple[str, float]] = []
-    limited = asyncio.Event()
+    #: Set when the other worker has answered a ping that followed the pause.
+    known = asyncio.Event()
+    passed: list[bool] = []
+    pass_on, receive = Remote._pass_on, TestLink.receive
+
+    def pass_on_and_ask(head: Remote, worker: Any, pause: dict[str, Any]) -> None:
+        pass_on(head, worker, pause)
+        passed.append(True)
+        for other in head._ready():
+            if other is not worker:
+                other.link.send(encode("ping"))
+
+    async def notice(link: TestLink) -> bytes:
+        data = await receive(link)
+        if passed and b'"pong"' in data:
+            known.set()
+        return data
+
+    monkeypatch.setattr(Remote, "_pass_on", pass_on_and_ask)
+    monkeypatch.setattr(TestLink, "receive", notice)
 
     async def script(call: Call, writer: asyncio.StreamWriter) -> None:
         if call.method != "POST":
@@ -592,12 +611,10 @@ def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
         others = {one for one, _ in times} - {context}
         if others and not refused:
             refused.append((context, clock()))
-            limited.set()
             respond(writer, status="429 Slow down", headers={"retry-after": str(LIMITED_S)})
             return
-        # the other worker's first request is answered when the pause must have arrived there
-        await limited.wait()
-        await asyncio.sleep(refused[0][1] + KNOWN_S - clock())
+        # the other worker's first request is answered when the pause has arrived there
+        await known.wait()
         await replying(message03("open v1"))(call, writer)
 
     async def run() -> None:
