@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise, permutations
 from types import MappingProxyType
 from typing import TypeAlias
 
 from netarena.sdk import safe_orders
+from netarena_backbone.fault.balance import weights
 from netarena_backbone.fault.bgp import BGP
 from netarena_backbone.fault.change import Change, Method
 from netarena_backbone.fault.derive import orders
@@ -28,8 +30,9 @@ KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LIN
 #: Groups of kinds whose faults break similar sets of tested elements: routes within our AS, routes
 #: from and to other autonomous systems, and single hosts or paths.
 ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
-#: Maximum number of draws of all faults, and of one fault, until a world counts as having no room.
-_TRIES, _TRIES_OF_ONE = 6, 16
+#: Maximum number of draws of all faults, and of one fault, until a world counts as having no room;
+#: and maximum number of changes of one method that are tried on one machine.
+_TRIES, _TRIES_OF_ONE, _TRIES_OF_MACHINE = 6, 16, 4
 #: Maximum number of draws to find two faults, one of which waits for the other.
 _TRIES_OF_PAIR = 60
 #: Maximum number of draws to find a fault that shows only in a contingency.
@@ -100,6 +103,32 @@ class Room:
         if method not in self._options:
             self._options[method] = tuple(method.changes(self.world))
         return self._options[method]
+
+    def sample(self, method: Method, rng: random.Random) -> Sequence[Change]:
+        """Return a few changes of a method on one machine, in random order.
+
+        The changes affect no setting that a change in the room affects. The machine is drawn with
+        the weights of ``balance``.
+        """
+        held = {one for change in self.changes for one in change.holds}
+        options: dict[str, list[Change]] = {}
+        for change in self.options(method):
+            if not held & change.holds:
+                options.setdefault(change.machine, []).append(change)
+        if not options:
+            return ()
+        (machine,) = rng.choices([*options], [self._weights[name] for name in options])
+        return rng.sample(options[machine], min(len(options[machine]), _TRIES_OF_MACHINE))
+
+    @cached_property
+    def _weights(self) -> Mapping[str, float]:
+        places = [
+            (1 / len(methods), frozenset(change.machine for change in changes))
+            for methods in KINDS.values()
+            for method in methods
+            if (changes := self.options(method))
+        ]
+        return weights(self.world, places)
 
     def find(self, fault: Fault) -> Change:
         """Return the change of a fault among the options of its method; raises StopIteration."""
@@ -367,19 +396,17 @@ def add_latent(room: Room, faults: Sequence[Fault], rng: random.Random) -> tuple
     drawn = [(fault.kind, _method(fault)) for fault in faults]
     kinds = [kind for kind in LASTING if kind not in dict(drawn)]
     room.changes = [room.find(fault) for fault in faults]
-    held = {one for change in room.changes for one in change.holds}
     last = len(faults)
     for _ in range(_TRIES_OF_LATENT):
         kind = rng.choice(kinds)
         method = rng.choice(LASTING[kind])
-        options = [one for one in room.options(method) if not held & one.holds]
-        if not options:
-            continue
-        room.changes = [*room.changes[:last], rng.choice(options)]
-        if room.is_latent(last) and not room.harms([last], last):
-            found = _order(room, [*drawn, (kind, method)])
-            if found is not None:
-                return found
+        for change in room.sample(method, rng):
+            room.changes.append(change)
+            if room.is_latent(last) and not room.harms([last], last):
+                found = _order(room, [*drawn, (kind, method)])
+                if found is not None:
+                    return found
+            room.changes.pop()
     return None
 
 
@@ -411,13 +438,11 @@ def _draw_each(
 
 def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
     """Add a visible change of a kind to the room; return its method, or None if none fits."""
-    held = {one for change in room.changes for one in change.holds}
+    last = len(room.changes)
     for _ in range(_TRIES_OF_ONE):
         method = rng.choice(KINDS[kind])
-        options = [one for one in room.options(method) if not held & one.holds]
-        if options:
-            room.changes.append(rng.choice(options))
-            last = len(room.changes) - 1
+        for change in room.sample(method, rng):
+            room.changes.append(change)
             if room.shows(last) and not room.harms([last], last):
                 return method
             room.changes.pop()

@@ -1,0 +1,79 @@
+"""The weights with which the machine of a fault is drawn."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from netarena_backbone.draw import draw
+from netarena_backbone.fault.balance import weights
+from netarena_backbone.fault.table import KINDS, Room
+from netarena_backbone.world.model import World
+
+
+def _borders(world: World) -> frozenset[str]:
+    return frozenset(
+        router.name
+        for router in world.routers
+        if any(peer.asn != world.asn for peer in router.bgp.peers)
+    )
+
+
+def _probabilities(
+    places: list[tuple[float, frozenset[str]]], found: Mapping[str, float]
+) -> Counter[str]:
+    """Return the probability of each machine over all methods."""
+    total: Counter[str] = Counter()
+    for probability, names in places:
+        for name in names:
+            total[name] += probability * found[name] / sum(found[one] for one in names)
+    return total
+
+
+def test_routers_of_one_function_are_equally_likely_despite_methods_of_few_routers(
+    world: World,
+) -> None:
+    every = frozenset(router.name for router in world.routers)
+    borders = _borders(world)
+    some = frozenset(sorted(borders)[:1])
+    places = [(3.0, every), (1.0, borders), (0.2, some)]
+    likely = _probabilities(places, weights(world, places))
+    plain = every - {world.firewall}
+    for group in (plain & borders, plain - borders):
+        values = [likely[name] for name in group]
+        assert max(values) == pytest.approx(min(values), rel=0.02)
+    inner = max(likely[name] for name in plain - borders)
+    assert all(likely[name] == pytest.approx(0.8 * inner, rel=0.02) for name in plain & borders)
+
+
+def test_hosts_keep_the_probability_of_their_methods(world: World) -> None:
+    hosts = frozenset(host.name for host in world.hosts)
+    routers = frozenset(router.name for router in world.routers)
+    places = [(1.0, hosts), (1.0, hosts | routers)]
+    likely = _probabilities(places, weights(world, places))
+    assert sum(likely[name] for name in hosts) == pytest.approx(
+        1 + len(hosts) / len(hosts | routers), rel=0.02
+    )
+
+
+def test_changes_are_drawn_about_equally_often_on_all_routers() -> None:
+    world, rng = draw(random.Random(2), 8), random.Random(3)
+    room = Room(world)
+    drawn: Counter[str] = Counter()
+    uniform: Counter[str] = Counter()
+    for methods in KINDS.values():
+        for _ in range(200):
+            method = rng.choice(methods)
+            if options := room.options(method):
+                uniform[rng.choice(options).machine] += 1
+                drawn[room.sample(method, rng)[0].machine] += 1
+    ours = [router.name for router in world.routers]
+    spread = [
+        max(found[name] for name in ours) / min(found[name] for name in ours)
+        for found in (drawn, uniform)
+    ]
+    assert spread[0] < 1.5
+    assert spread[1] > 2
