@@ -6,6 +6,7 @@ from netarena.sdk import JOINT
 from netarena_network.diagnosis import COMMON, KERNEL, PAIR, Diagnosis, Need
 from netarena_route.config import MAX_HOSTS, RouteConfig
 from netarena_route.fault.table import PAPER_KINDS
+from netarena_route.world.model import NUM_RESERVE
 
 _NFT = "nft add table {0} t && nft add chain {0} t c '{{ type filter {1} priority 0; }}'"
 
@@ -60,4 +61,4 @@ NEEDS = (
         lambda config: config.netem,
     ),
 )
-DIAGNOSIS = Diagnosis(__name__, NEEDS, most_machines=MAX_HOSTS + 1, unused=("vtysh",))
+DIAGNOSIS = Diagnosis(__name__, NEEDS, most_machines=MAX_HOSTS + NUM_RESERVE + 1, unused=("vtysh",))

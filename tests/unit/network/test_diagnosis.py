@@ -134,19 +134,19 @@ def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> N
 def test_too_few_user_namespaces_are_reported_with_the_sysctl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1025)
+    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1031)
     assert DIAGNOSIS.few() == {
-        "user namespaces": "user.max_user_namespaces is 1025; the largest network needs 1026"
+        "user namespaces": "user.max_user_namespaces is 1031; the largest network needs 1032"
     }
-    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1026)
+    monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1032)
     assert not DIAGNOSIS.few()
 
 
 def test_machine_with_too_few_user_namespaces_is_refused_in_one_line(lack: Lack) -> None:
-    lack(user_namespaces="user.max_user_namespaces is 0; the largest network needs 1026")
+    lack(user_namespaces="user.max_user_namespaces is 0; the largest network needs 1032")
     first, _ = DIAGNOSIS.diagnose()
     assert first.remedy == "sysctl -w user.max_user_namespaces=65536 on the host"
-    with pytest.raises(ConfigError, match="is 0; the largest network needs 1026; sysctl"):
+    with pytest.raises(ConfigError, match="is 0; the largest network needs 1032; sysctl"):
         DIAGNOSIS.check(RouteConfig())
 
 
