@@ -452,13 +452,17 @@ def forget_neighbours(netlink: Netlink) -> None:
     _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
 
 
-def learnt_neighbours(netlink: Netlink) -> list[Message]:
-    """Return messages that create the learnt and failed neighbours again.
+def learnt_neighbours(netlink: Netlink) -> tuple[list[Message], set[tuple[int, bytes]]]:
+    """Return messages that create the learnt and failed neighbours again, and link and address of
+    each neighbour entry in state NOARP.
 
     Unresolved neighbours are left out, because their entries hold packets and expire within
-    seconds.
+    seconds. The kernel creates NOARP entries itself. For example, if a ping's target cannot be
+    resolved, the host sends an ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on
+    ``lo`` remains.
     """
     found = []
+    without_arp = set()
     for index, state, flags, told in _neighbours(netlink):
         if state & _KNOWN:
             kept = _STALE if state & _CHECKED else state
@@ -467,18 +471,9 @@ def learnt_neighbours(netlink: Netlink) -> list[Message]:
             if _NDA_LLADDR in told and not state & _FAILED:
                 body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
             found.append(Message(NEWNEIGH, body, CREATE))
-    return found
-
-
-def neighbours_without_arp(netlink: Netlink) -> set[tuple[int, bytes]]:
-    """Return link and address of each neighbour entry in state NOARP.
-
-    The kernel creates such entries itself. For example, if a ping's target cannot be resolved, the
-    host sends an ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
-    """
-    return {
-        (index, told[_NDA_DST]) for index, state, _, told in _neighbours(netlink) if state & _NOARP
-    }
+        elif state & _NOARP:
+            without_arp.add((index, told[_NDA_DST]))
+    return found, without_arp
 
 
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
