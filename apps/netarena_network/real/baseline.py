@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from pathlib import Path
 
-_NET = Path("/proc/sys/net")
+_NET = "/proc/sys/net"
 #: Environment of this program's own commands.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
@@ -37,17 +36,24 @@ def set_baseline() -> None:
     """Reset the settings that the calling thread's new namespace might have inherited."""
     for name, value in BASELINE.items():
         with contextlib.suppress(FileNotFoundError):
-            (_NET / name).write_text(value, encoding="ascii")
+            file = os.open(f"{_NET}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, value.encode("ascii"))
+            finally:
+                os.close(file)
 
 
-def number_settings() -> None:
+def number_settings(folder: str = _NET) -> None:
     """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
 
-    The kernel assigns the inode of a setting when its path is first looked up. Without this call,
-    the inodes would show which settings this program writes or reads later.
+    The kernel assigns the inode of a setting when its folder is first listed or its path is first
+    looked up. Without this call, the inodes would show which settings this program writes or reads
+    later.
     """
-    for _ in os.walk(_NET):
-        pass
+    with os.scandir(folder) as entries:
+        folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+    for one in folders:
+        number_settings(one)
 
 
 def run_shell(text: str) -> subprocess.CompletedProcess[str]:

@@ -69,9 +69,11 @@ class Turns:
         while True:
             for place in places:
                 if len(taken) - before < number and place not in taken:
-                    with suppress(OSError):
+                    try:  # ``suppress`` would triple the CPU time of a wait
                         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-                        taken.append(place)
+                    except OSError:
+                        continue
+                    taken.append(place)
             if len(taken) - before == number:
                 return True
             if time.monotonic() > deadline:

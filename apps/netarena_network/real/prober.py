@@ -32,6 +32,7 @@ import socket
 import struct
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -169,11 +170,12 @@ class Echo:
         self._number += 1
         sent = self._number.to_bytes(8)
         self._socket.send(sent)
-        with contextlib.suppress(TimeoutError):
+        try:
             while self._socket.recv(8) != sent:
                 pass
-            return True
-        return False
+        except TimeoutError:
+            return False
+        return True
 
 
 class Pulse:
@@ -424,9 +426,11 @@ class Prober:
 
     def _drain(self, index: int, sight: _Sight) -> None:
         receive, take = self._sockets[index].recv, sight.take
-        with contextlib.suppress(OSError):  # no more packets, or an earlier error
+        try:
             while True:
                 take(index, receive(2048))
+        except OSError:  # no more packets, or an earlier error
+            pass
 
 
 class _Sight:
@@ -463,6 +467,9 @@ class _Sight:
         self._pairs = size * size
         pings = len(PINGS) * self._pairs
         self._asked = bytearray(pings)
+        #: Sequence number and time in µs of each request.
+        self._sequences = array("H", bytes(2 * pings))
+        self._times = array("Q", bytes(8 * pings))
         self._arrived = bytearray(pings)
         self._replied = bytearray(pings)
         self._astray = bytearray(pings)
@@ -487,7 +494,11 @@ class _Sight:
     def begin(self, ping: int) -> None:
         """Start to send the given ping of ``PINGS``."""
         self._ping = ping
-        self._again = PINGS[ping][1]
+        conversation, self._again = PINGS[ping]
+        self._begins = ping * self._pairs
+        # Each conversation has its own identifier, which connection trackers treat as a new
+        # connection.
+        self._conversation = self._number * CONVERSATIONS + conversation
         #: Numbers for the current ping: arrived requests, received replies, and pairs with both.
         self.arrived = self.replied = self.working = 0
 
@@ -499,29 +510,15 @@ class _Sight:
         return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:
-        """Return the echo request of a pair as an ICMP message (RFC 792)."""
-        place = self._ping * self._pairs + source * self.size + target
-        self._asked[place] = 1
-        identifier, sequence, seconds, microseconds = self._fields(place)
-        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
-        total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
-        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
-        _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
-        return self._packet
-
-    def _fields(self, place: int) -> tuple[int, int, int, int]:
-        """Return the fields of a request: identifier, sequence number, seconds and microseconds.
+        """Return the echo request of a pair as an ICMP message (RFC 792).
 
         As in any ping, the first request has sequence number 1. The second request has a slightly
         or a much larger number. One of the two requests has the current time, and the other has a
         time that is seconds to days earlier or later.
         """
-        ping, pair = divmod(place, self._pairs)
-        conversation, again = PINGS[ping]
-        # Each conversation has its own identifier, which connection trackers treat as a new
-        # connection.
-        turn = self._number * CONVERSATIONS + conversation
+        pair = source * self.size + target
         noise = self._noise[pair]
+        turn, again = self._conversation, self._again
         large = self._fresh or noise >> 16 & 1
         identifier = noise + turn * _STEP & 0xFFFF if large else _SMALL[turn % len(_SMALL)]
         if not again:
@@ -530,12 +527,18 @@ class _Sight:
             sequence = 2 + (noise >> 18 & 3)
         else:
             sequence = max(2, (noise >> 32 & 0xFFFF) >> (noise >> 20 & 0xF))
-        now_us = self._turn_began_us + (self._first + place) * _PACE_US % self._turn_us
-        seconds, microseconds = divmod(now_us, _SECOND_US)
+        place = self._begins + pair
+        sent_us = self._turn_began_us + (self._first + place) * _PACE_US % self._turn_us
         if (noise >> 24 & 1) ^ again:
-            away = (1 + (noise >> 48 >> (noise >> 28 & 0xF))) * self._turn_s
-            seconds += away if noise >> 25 & 1 else -away
-        return identifier, sequence, seconds, microseconds
+            away_us = (1 + (noise >> 48 >> (noise >> 28 & 0xF))) * self._turn_us
+            sent_us += away_us if noise >> 25 & 1 else -away_us
+        self._asked[place], self._sequences[place], self._times[place] = 1, sequence, sent_us
+        seconds, microseconds = divmod(sent_us, _SECOND_US)
+        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
+        total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
+        _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
+        _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
+        return self._packet
 
     def take(self, index: int, packet: bytes) -> None:
         """Record an IPv4 packet that machine ``index`` received; other packets are ignored."""
@@ -544,14 +547,19 @@ class _Sight:
         if len(packet) != payload + _STAMP.size + len(self._filling):
             return
         seconds, microseconds = _STAMP.unpack_from(packet, payload)
-        sent_us = (seconds * _SECOND_US + microseconds) % self._turn_us
-        place = sent_us * self._unpaced % self._turn_us - self._first
-        if not 0 <= place < len(self._asked) or not self._asked[place]:
+        sent_us = seconds * _SECOND_US + microseconds
+        place = (sent_us * self._unpaced - self._first) % self._turn_us
+        if place >= len(self._asked) or not self._asked[place]:
             return
         kind, code, _, _, sequence = _HEADER.unpack_from(packet, start)
         # All fields are compared except type, checksum and identifier, which NAT may change.
-        asked = self._fields(place)[1:] == (sequence, seconds, microseconds)
-        if code or not asked or packet[payload + _STAMP.size :] != self._filling:
+        if (
+            code
+            or sequence != self._sequences[place]
+            or sent_us != self._times[place]
+            or microseconds >= _SECOND_US
+            or packet[payload + _STAMP.size :] != self._filling
+        ):
             return
         source, target = divmod(place % self._pairs, self.size)
         if kind == _ECHO_REQUEST:

@@ -20,7 +20,6 @@ from netarena_network.real.netlink import (
     Netlink,
     forget_neighbours,
     learnt_neighbours,
-    neighbours_without_arp,
     renew_neighbours,
 )
 from netarena_network.real.shadow import Shadow
@@ -55,9 +54,7 @@ class Records:
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Run a measurement in this context, and restore the machines' state afterwards."""
-        neighbours = [
-            (learnt_neighbours(one), neighbours_without_arp(one)) for one in self._netlinks
-        ]
+        neighbours = [learnt_neighbours(one) for one in self._netlinks]
         with contextlib.ExitStack() as stack:
             for shadow in self._shadows:
                 stack.callback(shadow.lift)

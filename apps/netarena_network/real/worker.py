@@ -224,18 +224,30 @@ class Worker:
                 return "its packets kept the kernel from answering pings"
         return ""
 
-    def _make_ready(self) -> None:
-        """Make the kernel process link changes at once, and delete learnt ARP entries and paths.
+    def _await_links(self) -> None:
+        """Make the kernel process link changes at once.
 
-        Links and bridges need up to a second to detect their other end, and the kernel repeats an
-        unanswered ARP request only after a second. Without this call, a round would measure these
-        delays.
+        Links and bridges need up to a second to detect their other end. Without this call, a round
+        would measure this delay. Pings do not change links.
         """
         deadline = time.monotonic() + READY_S
-        while not self._settle_links() and time.monotonic() < deadline:
+        while True:
+            found = {name: [*links(netlink)] for name, netlink in self._netlinks.items()}
+            waiting = {name: [*filter(unsettled, some)] for name, some in found.items()}
+            for name, some in waiting.items():
+                self._netlinks[name].send([settle_link(link.ifindex) for link in some])
+            if not any(waiting.values()) or time.monotonic() >= deadline:
+                break
             time.sleep(0.01)  # some kernels process the changes only after a delay
-        switches = self._netlinks[""]
-        switches.send([forward(link.ifindex) for link in links(switches) if blocked(link)])
+        ports = [link.ifindex for link in found[""] if blocked(link)]
+        self._netlinks[""].send([forward(index) for index in ports])
+
+    def _make_ready(self) -> None:
+        """Delete learnt ARP entries and paths.
+
+        The kernel repeats an unanswered ARP request only after a second. Without this call, a
+        conversation would measure this delay.
+        """
         for name in self._names:
             forget_neighbours(self._netlinks[name])
         self._forget_paths()
@@ -244,15 +256,6 @@ class Worker:
         """Flush the redirects and path MTUs that the machines have learnt."""
         for descriptor in self._flushers:
             os.write(descriptor, b"1")
-
-    def _settle_links(self) -> bool:
-        """Return whether all links have settled, and request the remaining links to settle."""
-        settled = True
-        for netlink in self._netlinks.values():
-            if waiting := [link.ifindex for link in links(netlink) if unsettled(link)]:
-                settled = False
-                netlink.send([settle_link(index) for index in waiting])
-        return settled
 
     def _queues(self) -> Callable[[], list[Queue]]:
         """Return a function that lists the queues of all machines that have queues at the time of
@@ -276,6 +279,7 @@ class Worker:
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
         while True:
             with self._turns.take(self._places):
+                self._await_links()
                 table, crowded = neighbours_refused(), self._crowd()
                 found = self._prober.measure(self._queues(), self._make_ready, conversations)
                 for netlink in self._netlinks.values():

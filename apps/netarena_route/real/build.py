@@ -11,10 +11,9 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-from pyroute2 import IPRoute
-
 from netarena.sdk import new_network
 from netarena_network.real import mn
+from netarena_network.real.netlink import Netlink, bridge, cable
 from netarena_route.real.links import cables
 from netarena_route.world.model import World
 
@@ -23,22 +22,18 @@ def build_netns(world: World) -> Mapping[str, int]:
     """Create machines, switches and links; return a descriptor of each machine's namespace.
 
     Links are down and have no addresses. The calling thread must be in the switches' namespace.
-    Raises OSError, or pyroute2's NetlinkError.
+    Raises OSError.
     """
     spaces = {machine.name: new_network() for machine in world.machines}
-    with IPRoute() as route:
-        bridges = []
-        for switch in world.switches:
-            route.link("add", ifname=switch, kind="bridge")
-            bridges.append(socket.if_nametoindex(switch))
-        for name, interface, port in cables(world):
-            route.link(
-                "add",
-                ifname=port,
-                kind="veth",
-                master=bridges[interface.subnet],
-                peer={"ifname": interface.name, "net_ns_fd": spaces[name]},
-            )
+    with Netlink() as netlink:
+        netlink.apply([bridge(switch) for switch in world.switches])
+        bridges = [socket.if_nametoindex(switch) for switch in world.switches]
+        netlink.apply(
+            [
+                cable(port, interface.name, spaces[name], bridges[interface.subnet])
+                for name, interface, port in cables(world)
+            ]
+        )
     return spaces
 
 

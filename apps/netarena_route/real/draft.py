@@ -56,8 +56,8 @@ def draft(
 ) -> tuple[dict[str, Form], dict[str, Draft[T]]]:
     """Return the form of each machine, and the drafts of the machines that had to be built.
 
-    ``faults`` are the commands that break machines, by machine. Raises OSError, pyroute2's
-    NetlinkError, or subprocess.CalledProcessError for a command that fails.
+    ``faults`` are the commands that break machines, by machine. Raises OSError, or
+    subprocess.CalledProcessError for a command that fails.
     """
     forms: dict[str, Form] = {}
     drafts: dict[str, Draft[T]] = {}

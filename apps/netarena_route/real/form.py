@@ -406,7 +406,7 @@ def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
     """
     indexes = {port.name: socket.if_nametoindex(port.name) for port in form.ports}
     names = {index: name for name, index in indexes.items()}
-    _send(netlink, [_link(port, indexes[port.name], hardware) for port in form.ports])
+    netlink.apply([_link(port, indexes[port.name], hardware) for port in form.ports])
     for kind, sort in _SORTS.items():
         wanted = getattr(form, kind)
         if wanted or (form.whole and sort.delete):
@@ -450,13 +450,13 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
     extra = [item for item in present if item not in kept]
     # Entries that exist, but in the wrong position among the entries of the same destination.
     moved = [item for item in extra if item in missing]
-    _send(netlink, [Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
+    netlink.apply([Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
     # Connected routes come first, because gateways are resolved through them.
     missing.sort(key=lambda item: sort is _ROUTES and _RTA_GATEWAY in dict(item.values))
-    _send(netlink, [Message(sort.new, _pack(sort, item, indexes), sort.flags) for item in missing])
+    netlink.apply([Message(sort.new, _pack(sort, item, indexes), sort.flags) for item in missing])
     if whole and sort.delete:
         gone = [item for item in extra if item not in moved]
-        _send(netlink, [Message(sort.delete, _pack(sort, item, indexes)) for item in gone])
+        netlink.apply([Message(sort.delete, _pack(sort, item, indexes)) for item in gone])
 
 
 def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
@@ -496,9 +496,3 @@ def _pack(sort: _Sort, item: Item, indexes: Mapping[str, int]) -> bytes:
     elif item.port:
         values.append((_RTA_OIF, indexes[item.port].to_bytes(4, sys.byteorder)))
     return sort.header.pack(*header) + b"".join(attribute(*value) for value in values)
-
-
-def _send(netlink: Netlink, messages: Sequence[Message]) -> None:
-    for message, number in zip(messages, netlink.send(messages), strict=True):
-        if number:
-            raise OSError(number, f"netlink {message.kind}: {os.strerror(number)}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping
-
-from pyroute2 import IPRoute
 
 from netarena.sdk import entered
 from netarena_network.real.baseline import number_settings, run_shell, set_baseline
-from netarena_network.real.netlink import Netlink
+from netarena_network.real.netlink import Netlink, raise_link
 from netarena_route.real.form import Form, loading, write
 from netarena_route.world.model import Interface, Machine, World
 
@@ -34,15 +31,15 @@ def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]
 
     The calling thread must be in the switches' namespace; ``spaces`` has the machines' namespaces.
     All machines are written in order with the same kinds of messages, whatever their forms contain.
-    Rulesets are written last. Raises OSError, pyroute2's NetlinkError, or
-    subprocess.CalledProcessError for an entry that the kernel rejects.
+    Rulesets are written last. Raises OSError or subprocess.CalledProcessError
+    for an entry that the kernel rejects.
     """
     for space in (None, *spaces.values()):
         with entered(space):
             set_baseline()
-    with IPRoute() as route:
-        for link in ("lo", *world.switches, *(port for _, _, port in cables(world))):
-            route.link("set", index=socket.if_nametoindex(link), state="up")
+    with Netlink() as netlink:
+        ports = (port for _, _, port in cables(world))
+        netlink.apply([raise_link(link) for link in ("lo", *world.switches, *ports)])
     for number, machine in enumerate(world.machines):
         with entered(spaces[machine.name]), Netlink() as netlink:
             number_settings()

@@ -111,6 +111,17 @@ class Snapshot:
             for address in self._stolen(name, one.networks)
         }
         self._switches = self._switch_lines()
+        self._touched: set[str] = set()
+        #: Machine -> its last differences (stolen, collateral), until a command runs on it.
+        self._unchanged: dict[str, tuple[list[list[str]], list[list[str]]]] = {}
+
+    def touch(self, machine: str) -> None:
+        """Record that a command runs on a machine, so that each comparison reads the machine.
+
+        Entries of a machine can be changed only by commands on this machine.
+        """
+        self._touched.add(machine)
+        self._unchanged.pop(machine, None)
 
     def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
         """Return the current differences: stolen, collateral, and differences of the switches.
@@ -120,23 +131,26 @@ class Snapshot:
         """
         stolen, collateral = [], []
         for machine in self._world.machines:
-            entries, held = self._hold(machine)
-            present = set(entries)
-            collateral += [
-                [machine.name, *entry]
-                for entry in self._healthy[machine.name]
-                if entry not in present
-            ]
-            stolen += [
-                [machine.name, address]
-                for address in self._stolen(machine.name, held)
-                if (machine.name, address) not in self._granted
-            ]
+            found = self._unchanged.get(machine.name) or self._differences(machine)
+            if machine.name not in self._touched:
+                self._unchanged[machine.name] = found
+            stolen += found[0]
+            collateral += found[1]
         lines = self._switch_lines()
         before, now = set(self._switches), set(lines)
         switches = [f"- {line}" for line in self._switches if line not in now]
         switches += [f"+ {line}" for line in lines if line not in before]
         return stolen, collateral, switches
+
+    def _differences(self, machine: Machine) -> tuple[list[list[str]], list[list[str]]]:
+        entries, networks = self._hold(machine)
+        stolen = [
+            [machine.name, address]
+            for address in self._stolen(machine.name, networks)
+            if (machine.name, address) not in self._granted
+        ]
+        healthy = self._healthy[machine.name]
+        return stolen, [[machine.name, *entry] for entry in healthy if entry not in entries]
 
     def _hold(self, machine: Machine) -> Held:
         return hold(machine, self._spaces[machine.name], self._netlinks[machine.name])

@@ -139,7 +139,14 @@ class RouteWorker(worker.Worker):
             self._trace.touch(machine)
         if machine not in self._fleeting:
             self._fleeting[machine] = self._read_fleeting(machine)
+        self._snapshot.touch(machine)
         return super().run(machine, command, timeout_s)
+
+    def inject(self, commands: list[list[str]]) -> None:
+        """Run this program's (machine, command) pairs, which must all succeed; used by tests."""
+        for machine, _ in commands:
+            self._snapshot.touch(machine)
+        super().inject(commands)
 
     def observe(self) -> dict[str, Any]:
         """Return the settled state (see ``state``), and ``waited_s`` as in ``build``.

@@ -24,7 +24,7 @@ from netarena_network.real.netlink import (
     attribute,
     attributes,
     blocked,
-    neighbours_without_arp,
+    learnt_neighbours,
     nest,
     queue_drops,
     queues,
@@ -170,11 +170,11 @@ def test_renewed_permanent_neighbours_have_one_age_and_compare_equal():
     # an entry of the kernel, because the host sent a packet to itself
     run("ip link set lo up; ping -c 1 -W 1 10.0.0.1")
     with entered(found[0]), Netlink() as netlink:
-        kept = neighbours_without_arp(netlink)
+        _, kept = learnt_neighbours(netlink)
         assert len(kept) == 1
         renew_neighbours(netlink, kept)
-        assert neighbours_without_arp(netlink) == kept
+        assert learnt_neighbours(netlink)[1] == kept
         renew_neighbours(netlink)
-        assert not neighbours_without_arp(netlink)
+        assert not learnt_neighbours(netlink)[1]
     assert run("ip -d neigh | sort") == before
     os.close(found[0])

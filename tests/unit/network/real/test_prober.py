@@ -7,6 +7,7 @@ import random
 import socket
 import struct
 import time
+from array import array
 
 import pytest
 from hypothesis import given
@@ -349,6 +350,9 @@ def forged(sight, change):
         wrong[12:16] = ADDRESSES[1]
     elif change == "time":
         wrong[28:44] = struct.pack("=QQ", int(time.time()), 1_000_000)
+    elif change == "carry":
+        seconds, microseconds = struct.unpack_from("=QQ", wrong, 28)
+        wrong[28:44] = struct.pack("=QQ", seconds - 1, microseconds + 1_000_000)
     elif change in PLACES:
         wrong[PLACES[change]] ^= 1
     elif change == "type":
@@ -364,10 +368,14 @@ PLACES = {"code": 21, "sequence": 27, "seconds": 28, "filling": 83}
 
 def _time_of(sight, source, target):
     """Return the time fields of a pair that is not probed."""
-    return struct.pack("=QQ", *sight._fields(source * sight.size + target)[2:])
+    twin = _Sight(sight.size, ADDRESSES, drawn=sight._noise)
+    twin._turn_began_us = sight._turn_began_us
+    return bytes(twin.request(source, target)[8:24])
 
 
-@pytest.mark.parametrize("change", ["address", "type", "time", "oneself", "place", *PLACES])
+@pytest.mark.parametrize(
+    "change", ["address", "type", "time", "carry", "oneself", "place", *PLACES]
+)
 def test_reply_with_any_wrong_field_is_ignored(change):
     sight = _Sight(3, ADDRESSES)
 
@@ -384,8 +392,10 @@ def test_packet_of_another_round_is_ignored(size, later):
     drawn = memoryview(bytes(8 * size**2)).cast("Q")
     before, now = (_Sight(size, addresses, number, drawn=drawn) for number in (5, 5 + later))
     now._turn_began_us = before._turn_began_us
-    now._asked[:] = b"\1" * len(now._asked)
     request, reply = exchange(before, 0, 2)
+    now._asked[:] = b"\1" * len(now._asked)
+    now._sequences = array("H", before._sequences[2:3]) * len(now._asked)
+    now._times = array("Q", before._times[2:3]) * len(now._asked)
 
     for machine in range(3):
         now.take(machine, request)

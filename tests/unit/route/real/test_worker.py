@@ -106,7 +106,8 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_w
     served = route_worker.RouteWorker(Turns())
     served._counters = [0]  # a fake open file
     served._prober = rounds  # type: ignore[assignment] # a fake prober
-    monkeypatch.setattr(served, "_make_ready", lambda: None)
+    for name in ("_await_links", "_make_ready"):
+        monkeypatch.setattr(served, name, lambda: None)
     monkeypatch.setattr(served, "_queues", lambda: tuple)
     for name in ("neighbours_refused", "queue_drops", "unsent"):
         tell = WANTS[want].get(name)
