@@ -404,7 +404,7 @@ class _Confinement:
         tasks -= 1  # this process
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
-        if reason := shell.overuse((Path(f"/proc/{number}") for number in processes), limits):
+        if reason := shell.overuse((f"/proc/{number}" for number in processes), limits):
             return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:

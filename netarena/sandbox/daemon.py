@@ -164,7 +164,7 @@ class Confined:
         process is killed.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
-        folders = [Path(f"/proc/{pid}") for pid in alive.values()]
+        folders = [f"/proc/{pid}" for pid in alive.values()]
         if not (reason := shell.overuse(folders, self._limits)):
             return ""
         name = max(alive, key=lambda one: _size(alive[one]))
