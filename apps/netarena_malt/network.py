@@ -196,7 +196,12 @@ def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
 
 def _same_truths(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
-        return all(_same_truths(one[key], other[key]) for key in one)
+        for key, value in one.items():
+            same = other[key]
+            # copies of attributes share most values, which need no check
+            if value is not same and not _same_truths(value, same):
+                return False
+        return True
     if isinstance(one, list):
         return all(map(_same_truths, one, other))
     return isinstance(one, bool) == isinstance(other, bool)
