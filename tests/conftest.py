@@ -348,6 +348,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             modules.setdefault(item.path, []).append(item)
         kept = {item for those in modules.values() for item in those[::every]}
+        kept |= {item for item in items if item.get_closest_marker("every_python")}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
     items.sort(key=_place)

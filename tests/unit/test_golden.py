@@ -32,6 +32,7 @@ from netarena_k8s.world.model import reach
 from netarena_network.action import action_of, fault_of
 from netarena_route.query import world_of as network_of
 
+pytestmark = pytest.mark.every_python
 SEED = 20261125
 DRAWN = Path(__file__).with_name("backbone") / "drawn.json"
 #: configs that use every generator and every text of a prompt; for malt, one config of each version

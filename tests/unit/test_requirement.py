@@ -96,6 +96,13 @@ def test_misspelt_requirement_fails(tmp_path):
     assert done.returncode == 1
 
 
+def test_marked_tests_are_kept_besides_every_nth(tmp_path):
+    body = "def test_0():\n    pass\ndef test_1():\n    pass\n"
+    body += "@pytest.mark.every_python\ndef test_2():\n    pass\n"
+    done = run(tmp_path, "", f"import pytest\n{body}", "--every", "3", "-v")
+    assert [f"test_{number} PASSED" in done.stdout for number in range(3)] == [True, False, True]
+
+
 def test_every_nth_test_of_a_module_is_kept(tmp_path):
     body = "".join(f"def test_{number}():\n    pass\n" for number in range(7))
     done = run(tmp_path, "", body, "--every", "3", "-v")
