@@ -14,7 +14,7 @@ from netarena_malt.overlay import overlay
 from netarena_malt.query import LABELS, PROGRAMS, _draw, execute
 
 #: whether edits are spread over the network -> number of queries
-QUERIES = {False: 60, True: 40}
+QUERIES = {False: 120, True: 40}
 #: maximum share of a label's queries with the same correct answer
 MOST = 0.1
 #: last operations of a program whose answer is a value
