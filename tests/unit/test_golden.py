@@ -102,8 +102,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "49c61a1ed4f7666a", "ba0869db5a36137b"),
         ("route", "c0384b1e38b1560e", "cc0e22dabad26f4c"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "4db2695e0e6d1a28", "de7e9af0c6a1e066"),
-        ("route, backbone", "4db2695e0e6d1a28", "de7e9af0c6a1e066"),
+        ("backbone", "968b9a804d45302f", "f2d0a95c028008c0"),
+        ("route, backbone", "968b9a804d45302f", "f2d0a95c028008c0"),
         ("k8s", "7dd0758a355b04fe", "f2656c7890f4be31"),
     ],
 )
