@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -255,9 +255,11 @@ _RULE_BYTES = 12
 _NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
-_NDTA_NAME, _NDTA_STATS = 1, 7
+_NDTA_NAME, _NDTA_CONFIG, _NDTA_STATS = 1, 5, 7
 #: Offset of the field table_fulls in struct ndt_stats (linux/neighbour.h).
 _NDTS_TABLE_FULLS_AT = 80
+#: The same for ndtc_entries in struct ndt_config.
+_NDTC_ENTRIES_AT = 4
 #: States of learnt entries: all but NOARP and PERMANENT.
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
@@ -552,12 +554,28 @@ def neighbours_refused() -> int:
     All network namespaces share this table (gc_thresh3) and show the same number (rtnetlink(7)).
     Each time, a packet was dropped. Raises OSError.
     """
+    (refused,) = struct.unpack_from("=Q", _arp_table()[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
+    return int(refused)
+
+
+def all_neighbours() -> int:
+    """Return the number of IPv4 neighbours of all network namespaces. Raises OSError."""
+    (entries,) = struct.unpack_from("=I", _arp_table()[_NDTA_CONFIG], _NDTC_ENTRIES_AT)
+    return int(entries)
+
+
+def own_neighbours(netlink: Netlink) -> int:
+    """Return the number of IPv4 neighbours of one network namespace."""
+    return sum(1 for _ in _neighbours(netlink))
+
+
+def _arp_table() -> Mapping[int, bytes]:
+    """Return the attributes of the kernel's IPv4 neighbour table."""
     with Netlink() as netlink:
         for body in netlink.dump(_GETNEIGHTBL, struct.pack("=Bxxx", socket.AF_INET)):
             found = attributes(body, 4)
             if found.get(_NDTA_NAME, b"").rstrip(b"\0") == b"arp_cache" and _NDTA_STATS in found:
-                (refused,) = struct.unpack_from("=Q", found[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
-                return int(refused)
+                return found
     raise OSError("the kernel returned no ARP table")
 
 

@@ -29,11 +29,13 @@ from netarena_network.real.kernel_lock import Turns
 from netarena_network.real.netlink import (
     Netlink,
     Queue,
+    all_neighbours,
     blocked,
     forget_neighbours,
     forward,
     links,
     neighbours_refused,
+    own_neighbours,
     queue_drops,
     queues,
     release_neighbours,
@@ -272,8 +274,9 @@ class Worker:
 
         After ``crowd_until`` (monotonic, s), a measurement counts even if queues were full, because
         its own packets may have filled the queues. Raises EnvironmentFailed if the ARP table stays
-        full and packets are lost. This counts as a proven environment failure if other networks
-        filled the table while this network sent no packets.
+        full and packets are lost. This counts as a proven environment failure if most entries of
+        the table belong to other networks, or if they filled the table while this network sent no
+        packets.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False
@@ -282,10 +285,11 @@ class Worker:
                 self._await_links()
                 table, crowded = neighbours_refused(), self._crowd()
                 found = self._prober.measure(self._queues(), self._make_ready, conversations)
+                full = neighbours_refused() != table
+                others |= full and self._has_few_neighbours()
                 for netlink in self._netlinks.values():
                     set_neighbours_aside(netlink)
             tries += 1
-            full = neighbours_refused() != table
             if not full and not crowded():
                 return found
             if not full and time.monotonic() > crowd_until:
@@ -303,6 +307,10 @@ class Worker:
             time.sleep(pause_s)  # this network sends no packets during the pause
             others |= neighbours_refused() > silent
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _has_few_neighbours(self) -> bool:
+        """Return whether most entries of the kernel's ARP table belong to other networks."""
+        return 2 * sum(map(own_neighbours, self._netlinks.values())) < all_neighbours()
 
     def _crowd(self) -> Callable[[], bool]:
         """Return a function that returns whether a buffer has overflowed since this call.

@@ -144,21 +144,27 @@ def test_oversized_replies_count_as_a_property_of_the_network(
 
 
 @pytest.mark.parametrize(
-    ("asks", "others"),
+    ("asks", "entries", "others"),
     [
-        (False, False),  # this network itself may fill the table
-        (True, True),  # entries are refused although this network sends nothing
+        (False, 2, False),  # this network itself may fill the table
+        (True, 2, True),  # entries are refused although this network sends nothing
+        (False, 3, True),  # most entries belong to other networks
     ],
 )
 def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
-    asks: bool, others: bool, monkeypatch: pytest.MonkeyPatch
+    asks: bool, entries: int, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """This network has one entry of the kernel's ``entries``."""
     rounds = Rounds(("10", "01"), 10**6)
 
     def pause(_: float) -> None:
         rounds.count += asks
 
     served = serve(rounds, "neighbours", monkeypatch)
+    served._netlinks = {"m": None}  # type: ignore[dict-item] # a fake socket
+    monkeypatch.setattr(worker, "own_neighbours", lambda _: 1)
+    monkeypatch.setattr(worker, "all_neighbours", lambda: entries)
+    monkeypatch.setattr(worker, "set_neighbours_aside", lambda _: None)
     monkeypatch.setattr(worker.time, "sleep", pause)
     monkeypatch.setattr(worker, "ROOM_S", 0.0)
 
