@@ -28,9 +28,9 @@ from netarena_route.world.path import Plan
 
 #: Version of the generator. It must be increased with every change after which a seed generates a
 #: different query.
-VERSION = "3"
+VERSION = "6"
 #: Version of queries whose label gives a number of faults instead of their kinds.
-COUNTED_VERSION = "5"
+COUNTED_VERSION = "7"
 
 #: Maximum number of networks drawn until a combination counts as impossible for their size.
 _NETWORKS = 5

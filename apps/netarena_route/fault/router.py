@@ -162,6 +162,9 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             _half_back,
             "{port}",
             "{other_port}",
+            # With a table per port, forwarded packets pass the filter, but ARP requests from the
+            # half get no answer. Its hosts can send only after the router has sent to them.
+            fits=lambda site: not any("lookup" in rule for rule in site.machine.rules),
         ),
         _row(
             "table_route_missing",

@@ -180,6 +180,17 @@ def test_one_of_each_omits_methods_that_need_a_larger_network() -> None:
     assert drawn == {(kind, method.name) for kind, method in _METHODS if not method.netem}
 
 
+def test_reverse_path_is_not_filtered_on_a_router_with_a_table_per_port() -> None:
+    """Whether hosts reach such a router would depend on earlier ARP requests."""
+    worlds = [varied(3, 2, random.Random(seed)) for seed in range(24)]
+    found = set()
+    for world in worlds:
+        has_tables = any("lookup" in rule for rule in world.router.rules)
+        methods = {one.method for one in fault.one_of_each(Plan(world), random.Random(1))}
+        found.add((has_tables, "reverse_path" in methods))
+    assert found == {(True, False), (False, True)}
+
+
 def test_repairs_restore_the_healthy_settings_of_a_varied_world() -> None:
     world = varied(3, 1, random.Random(5))
     plan = Plan(world)
