@@ -7,13 +7,13 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   smaller one that contains the drawn cell. It does not count for other strata: a draw of "fault a"
   is biased evidence about "fault b", even if the query has both.
 - **Belief.** The failure rate of a stratum has a Beta posterior. The mean of its prior is the
-  highest mean of the strata with one feature less; its weight is ``WEIGHT`` draws.
+  highest mean of the strata with one feature fewer; its weight is ``WEIGHT`` draws.
 - **Choice.** From the root, each step samples a rate for the stratum and for those children whose
   mean is higher. The search descends while a child has the highest sample.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
   a ladder, another value (for a kind of fault: another kind with the same mask), or one feature
-  less.
+  fewer.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
   pairs of features, and so do all draws for which the search would otherwise choose the root. Each
   query counts for every pair of its features. A pair that fails more often than both of its
@@ -55,8 +55,8 @@ SUSPECT = 0.5
 #: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
 #: stratum is reported at the end, itself or a larger one in its place (``_widest``).
 SEEN, SETTLED, REPORTED = 2, 20, 8
-#: Minimum difference by which a child's mean must be higher than the stratum's; otherwise the
-#: search does not descend.
+#: Minimum difference between the means of a child and its stratum for the search to move to the
+#: child.
 MARGIN = 0.05
 #: Number of draws of each larger stratum before a stratum settles, unless the larger stratum
 #: clearly has a lower failure rate.
@@ -413,7 +413,7 @@ class Search:
         """Return the largest stratum with the same rate as ``stratum``, and the larger strata to
         draw next.
 
-        A larger stratum has one feature less. It is drawn until it has ``WIDER`` draws or clearly
+        A larger stratum has one feature fewer. It is drawn until it has ``WIDER`` draws or clearly
         fewer failures.
         """
         while stratum:

@@ -122,7 +122,7 @@ class Report(Record):
     candidates: int
     targets: int
     features: dict[Kind, int]
-    #: Expected top-1 of a random choice.
+    #: Expected top-1 rate of a random choice among the candidates.
     chance: float
     power_top1: float | None
     power_anything: float | None

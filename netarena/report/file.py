@@ -52,9 +52,13 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
                 f"{path} is not a result file; expected "
                 '{"participants": {...}, "results": [...]}',
             )
-        strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
-        if strangers:
-            raise ConfigError("file", f"{path}: participants must map a role to text")
+        for role, who in document["participants"].items():
+            if not isinstance(who, str):
+                raise ConfigError(
+                    "file",
+                    f"{path}: participants.{role:.80} must be a string (the agent's id), not "
+                    f"{who!r:.80}",
+                )
         if len(document["participants"]) > MOST_PARTICIPANTS:
             raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
         if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
