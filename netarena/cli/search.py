@@ -184,8 +184,8 @@ def _read_asked(folder: Path, application: str) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "--resume",
-            f"{folder / ASKED_NAME} is not the config of a search ({reason_of(error)}): start a new "
-            "search in another folder",
+            f"{folder / ASKED_NAME} is not the config of a search ({reason_of(error)}): start a "
+            "new search in another folder",
         ) from None
     if asked["application"] != application:
         raise ConfigError(

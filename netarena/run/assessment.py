@@ -648,8 +648,8 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "resume",
-            f"{path.name} is not the config of a run ({reason_of(error)}): start a new run in another "
-            "folder",
+            f"{path.name} is not the config of a run ({reason_of(error)}): start a new run in "
+            "another folder",
         ) from None
 
     def refuse(what: str, old: Any, new: Any) -> NoReturn:

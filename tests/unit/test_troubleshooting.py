@@ -38,8 +38,8 @@ def texts():
 def ways(text: str) -> list[list[str]]:
     """Return the ways to split a message into string literals of the source code.
 
-    An error message may be one literal, or ``where: words`` from two literals. Formatted values at the
-    ends are removed.
+    An error message may be one literal, or ``where: words`` from two literals. Formatted
+    values at the ends are removed.
     """
     where, colon, words = text.partition(": ")
     apart = [[where, words]] if colon else []

@@ -63,8 +63,8 @@ def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: boo
     kind = kind_of(label)
     if not kind.fits(places):
         raise ValueError(
-            f"{label}: the network does not have the required numbers of switches, blocks and racks "
-            "(docs/malt-planning.md)"
+            f"{label}: the network does not have the required numbers of switches, blocks and "
+            "racks (docs/malt-planning.md)"
         )
     impossible = not rng.randrange(_IMPOSSIBLE)
     rule, place = rng.choice(kind.rules), rng.randrange(1_000)
