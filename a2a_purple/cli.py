@@ -172,7 +172,9 @@ def _serve(  # noqa: PLR0913 -- one argument per option
             )
         if seed is not None or pairs:
             raise ConfigError(
-                "--seed", f"and --set only apply to scripted agents, not to {strategy}"
+                "",
+                "--seed and --set apply only to scripted agents, not to "
+                f"--strategy {strategy}: omit them",
             )
         agent, description = _language_model(
             model,

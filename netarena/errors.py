@@ -61,6 +61,17 @@ class ConfigError(NetArenaError):
         self.problem = problem
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a stored file cannot be used, without the name of Python's exception.
+
+    >>> reason_of(KeyError("seed"))
+    "the key 'seed' is missing"
+    """
+    if isinstance(error, KeyError):
+        return f"the key {error.args[0]!r} is missing"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 class ReplyRefused(NetArenaError):
     """A reply that is not executed. The agent's next prompt contains the message."""
 

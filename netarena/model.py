@@ -354,7 +354,7 @@ class FailureKind(StrEnum):
     OPERATIONAL = "operational error"  # no usable command ran: no reply, a crash, a limit
     # only in tickets, not in the paper:
     FALSE_CLAIM = "false claim"  # the agent declared the ticket solved, but it was not
-    NEEDLESS_REPAIR = "needless repair"  # the world had no fault, and the agent broke something
+    NEEDLESS_REPAIR = "needless repair"  # nothing was wrong, and the agent changed something
 
     @property
     def common(self) -> bool:

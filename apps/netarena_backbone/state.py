@@ -163,7 +163,7 @@ def harms(
     after: Facts,
     repaired: Repaired = lambda _: None,
 ) -> list[tuple[str, Fact]]:
-    """Return the facts with which a step did harm, each with the violated rule.
+    """Return the facts that show a step's harm, each with the violated rule.
 
     Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
     traffic that opens, a forbidden announcement, a documented announcement that ends, or an

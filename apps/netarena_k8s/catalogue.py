@@ -20,7 +20,8 @@ SEPARATOR = "; "
 
 
 class _Part(NamedTuple):
-    """A group, and its members that do not belong to the list."""
+    """A group of applications: its members on the list (``members``) and the others
+    (``lacking``)."""
 
     group: Group
     members: frozenset[str]

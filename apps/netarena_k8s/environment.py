@@ -52,7 +52,9 @@ class KubernetesEnvironment(Environment):
     async def execute(self, move: Move) -> Execution:
         """Run a command line in the sandbox. Raises EnvironmentFailed if it could not run."""
         if not isinstance(move, str):
-            raise TypeError("a move in k8s must be a command line, given as a str")
+            raise TypeError(
+                f"move must be a str with a kubectl command line, not {type(move).__name__}"
+            )
         if self._deployed is None or self._kubectl is None:
             raise EnvironmentFailed(
                 "the environment is not open: call open() first", proven_ours=True

@@ -7,7 +7,7 @@ event                                       failure type           rule
 ==========================================  =====================  ==========================
 no usable reply in time                     operational error      the reason of the outcome
 the program broke the sandbox               operational error      ``world_broken``
-no program ran to its end                   operational error      ``not run``
+no program was executed                     operational error      ``not run``
 the program raised an error, exceeded a     operational error      ``usable answer``
 limit, or returned an unreadable result
 its network violates a structural rule      safety violation       the first such rule

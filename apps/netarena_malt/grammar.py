@@ -2,8 +2,8 @@
 
 A grammar is a JSON object of symbols. This package contains ``grammar.json``;
 docs/malt-language.md describes the notation. A production is text with slots. ``{x}`` is an operand
-from the caller, or another symbol, which is expanded with the same operands. A part ``[...]`` is
-left out if an operand in it is absent.
+from the caller (the code or production that uses the symbol), or another symbol, which is expanded
+with the same operands. A part ``[...]`` is left out if an operand in it is absent.
 
 A symbol determines how often each of its productions, including private productions, must mention
 each operand. Therefore no production can leave out information on which the answer depends:

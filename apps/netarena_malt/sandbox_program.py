@@ -1,21 +1,22 @@
 """Program inside the sandbox: runs an answer on its own copy of the network and reads the result.
 
-The sandbox's warm parent process executes the text of this module, after the texts of ``topology``
-and ``edit``. Therefore this module needs only the standard library and networkx. ``load`` runs
-once, in the parent. ``call`` runs in a forked child process, which the agent's code controls, so
-the result of ``call`` is not trusted. The result contains the changes of a graph and not the whole
-graph, because changes need no more trust and have a hundredth of the size.
+The sandbox's parent process (``netarena.sandbox.warm``) executes the text of this module, after the
+texts of ``topology`` and ``edit``. Therefore this module needs only the standard library and
+networkx. ``load`` runs once, in the parent. ``call`` runs in a forked child process, which the
+agent's code controls, so the result of ``call`` is not trusted. The result contains the changes of
+a graph and not the whole graph, because changes need no more trust and have a hundredth of the
+size.
 
 A graph is described by its *changes* from another:
 ``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
 "removed_edges": [[source, target]]}``. Nodes and edges that were added or altered are listed with
 all their attributes. Edges of a removed node are not listed. ``"more": true`` means that the list
 is cut at ``MAX_CHANGES``. No task changes so many elements, so the answer is known to be wrong and
-unsafe. The limit ensures that judging a badly broken network takes no longer than judging a right
-network.
+unsafe. The limit ensures that judging a badly broken network takes no longer than judging a
+correct network.
 
-For the same reason, data and attributes that are longer than any right value are cut. ``CUT``
-replaces omitted parts; no right value contains ``CUT``.
+For the same reason, data and attributes that are longer than any correct value are cut. ``CUT``
+replaces omitted parts; no correct value contains ``CUT``.
 """
 
 from __future__ import annotations

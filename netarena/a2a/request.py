@@ -266,7 +266,11 @@ def read_config(
         if key == "benchmark_path":
             _check_file(path, place, f"config.{key}")
         elif path.name in RESERVED_NAMES:
-            raise ConfigError(f"config.{key}", "must not be a file that a run writes")
+            names = ", ".join(RESERVED_NAMES)
+            raise ConfigError(
+                f"config.{key}",
+                f"{path.name!r} is a file that runs write ({names}); use another file name",
+            )
         changes[key] = str(path)
     return config.model_copy(update=changes)
 

@@ -58,6 +58,9 @@ from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
 
+#: Message for options and keys that a scenario with a service as its green agent does not support.
+NEEDS_APPLICATION = 'needs application = "NAME" instead of endpoint and cmd in [green_agent]'
+
 #: Maximum number of bytes of a scenario file.
 MOST_SCENARIO_BYTES = 1 << 20
 #: Maximum number of scenarios that one file may name.
@@ -171,7 +174,7 @@ class Scenario:
                 if self.application is None:
                     raise ConfigError(
                         f"{party.role}.exec",
-                        "is allowed only if the green agent is an application, not a service",
+                        NEEDS_APPLICATION,
                     )
                 continue
             if party.endpoint is None:

@@ -7,25 +7,27 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   smaller one that contains the drawn cell. It does not count for other strata: a draw of "fault a"
   is biased evidence about "fault b", even if the query has both.
 - **Belief.** The failure rate of a stratum has a Beta posterior. The mean of its prior is the
-  highest mean of the strata with one feature less; its weight is ``WEIGHT`` draws.
-- **Choice.** From the root, each step samples a rate for the stratum and for those children whose
-  mean is higher. The search descends while a child has the highest sample.
+  highest mean of the strata with one feature fewer; its weight is ``WEIGHT`` draws.
+- **Choice.** From the root, each step samples a rate for the stratum and for those children with
+  at least ``SEEN`` draws whose mean is higher by more than ``MARGIN``. The search descends while a
+  child has the highest sample. Pairs of features are also children of the root, if their mean is
+  higher than the confidence intervals of both features.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
   a ladder, another value (for a kind of fault: another kind with the same mask), or one feature
-  less.
+  fewer.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
   pairs of features, and so do all draws for which the search would otherwise choose the root. Each
-  query counts for every pair of its features. A pair that fails more often than both of its
-  features is drawn again until it is confirmed or refuted. Otherwise, the pair with the fewest
-  queries is drawn, and of those the pair whose features fail most often. These counts are biased,
-  because they mix draws of different strata. They are used only to choose draws; rates and settled
-  strata are based on the unbiased counts.
-- **Settling.** A stratum whose rate is known accurately enough is *settled*: its cells are left out
-  of all later draws and counts, so that the rest of the budget is spent on other strata (sequential
-  covering). Before that, the stratum is compared with larger strata. A larger stratum replaces it
-  if its failure rate is about as high. It is also compared with its children, because one of them
-  may contain the cause.
+  query counts for every pair of its features. A pair that fails in at least ``SUSPECT`` of its
+  queries, and more often than each of its features, is drawn again until it is confirmed or
+  refuted. Otherwise, the pair with the fewest queries is drawn, and of those the pair whose
+  features fail most often. These counts are biased, because they mix draws of different strata.
+  They are used only to choose draws; rates and settled strata are based on the unbiased counts.
+- **Settling.** A stratum is *settled* if its rate is at least ``LEAST`` and is known accurately
+  enough (``SETTLED``, ``SHARP``). Its cells are then left out of all later draws and counts, so
+  that the rest of the budget is spent on other strata (sequential covering). Before that, the
+  stratum is compared with larger strata. A larger stratum with about the same failure rate
+  replaces it. It is also compared with its children, because one of them may contain the cause.
 
 The sampling rule is W. R. Thompson's (1933). The random generator that is passed in is the only
 source of randomness.
@@ -55,8 +57,8 @@ SUSPECT = 0.5
 #: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
 #: stratum is reported at the end, itself or a larger one in its place (``_widest``).
 SEEN, SETTLED, REPORTED = 2, 20, 8
-#: Minimum difference by which a child's mean must be higher than the stratum's; otherwise the
-#: search does not descend.
+#: Minimum difference between the means of a child and its stratum for the search to move to the
+#: child.
 MARGIN = 0.05
 #: Number of draws of each larger stratum before a stratum settles, unless the larger stratum
 #: clearly has a lower failure rate.
@@ -177,10 +179,10 @@ class Search:
     def finish(self) -> list[Found]:
         """Return the strata in which the agent fails often, the highest rate first.
 
-        The result contains settled strata, and others with a clearly high rate (``FIRM``), each
-        with at least ``ALIKE`` times the highest rate. A larger stratum with about the same rate
-        replaces one of the others, even if it has as few as ``DEEPER`` draws of its own. The result
-        is empty if the agent failed too rarely. Do not call ``ask`` afterwards.
+        The result contains settled strata, and others with a clearly high rate (``LEAST``,
+        ``FIRM``), each with at least ``ALIKE`` times the highest rate. A larger stratum with about
+        the same rate replaces one of the others, even if it has as few as ``DEEPER`` draws of its
+        own. The result is empty if the agent failed too rarely. Do not call ``ask`` afterwards.
         """
         top = max((one.tally.rate for one in self.settled), default=0.0)
         while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
@@ -269,7 +271,7 @@ class Search:
         )
 
     def _mutate(self) -> Stratum | None:
-        """Return the stratum of a failed draw with one feature changed or removed.
+        """Return the stratum of a failed draw, with one feature changed or removed.
 
         Return None if there is no failed draw.
         """
@@ -293,7 +295,7 @@ class Search:
     def _pair(self) -> Stratum | None:
         """Return the pair of features to test next, or None if no pair is left.
 
-        A suspect pair comes first: it fails more often than both of its features.
+        A suspect pair comes first: it fails more often than each of its features.
         """
         rates = {one: self._shared_rate(frozenset({one})) for one in self.space.singles}
         rank_of_best = (0, 0.0)
@@ -413,7 +415,7 @@ class Search:
         """Return the largest stratum with the same rate as ``stratum``, and the larger strata to
         draw next.
 
-        A larger stratum has one feature less. It is drawn until it has ``WIDER`` draws or clearly
+        A larger stratum has one feature fewer. It is drawn until it has ``WIDER`` draws or clearly
         fewer failures.
         """
         while stratum:

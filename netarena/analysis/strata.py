@@ -161,7 +161,8 @@ class Space:
 
 
 def words(stratum: Stratum) -> str:
-    """Return a description of a stratum; a repeated axis is named once.
+    """Return a description of a stratum. Features of one kind are listed together, after the
+    kind's name.
 
     >>> words(frozenset({Feature("world", "varied"), Feature("fault", "a"), Feature("fault", "b")}))
     'fault a and b; world varied'

@@ -22,7 +22,7 @@ Intervals are percentiles of a bootstrap over queries. The p-value of top-1 come
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
 comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
 one family per question. ``power`` is the probability that Holm's first step, with the given
-queries, detects a top-1 of twice chance, or a balanced accuracy of 60 %.
+queries, detects twice the top-1 rate of chance, or a balanced accuracy of 60 %.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -122,7 +122,7 @@ class Report(Record):
     candidates: int
     targets: int
     features: dict[Kind, int]
-    #: Expected top-1 of a random choice.
+    #: Expected top-1 rate of a random choice among the candidates.
     chance: float
     power_top1: float | None
     power_anything: float | None
@@ -668,7 +668,7 @@ def _missed(one: Found) -> list[str]:
 
 
 def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
-    """Return the probability that a test of level ``alpha`` detects a top-1 of twice chance.
+    """Return the probability that a test of level ``alpha`` detects twice the top-1 rate of chance.
 
     ``chances`` has the chance of top-1 for each query.
     """

@@ -8,7 +8,7 @@ The exit status is
 - 1 if the assessment failed, an audit found an invalid query, a machine lacks a requirement, or a
   verdict changed,
 - 2 for bad arguments or config, with one line that names the error and the allowed values,
-- 130 or 143 if a signal stopped the command.
+- 129, 130 or 143 if SIGHUP, SIGINT or SIGTERM stopped the command.
 
 Click provides shell completion: ``eval "$(_NETARENA_COMPLETE=bash_source netarena)"`` (or
 ``zsh_source``, ``fish_source``).

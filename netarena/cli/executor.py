@@ -142,7 +142,7 @@ def _is_loopback(url: str) -> bool:
         return host.rstrip(".").endswith("localhost")
 
 
-#: The default: this process.
+#: Default placement: episodes run in this process.
 HERE = Placement()
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from netarena.a2a.scenario import NEEDS_APPLICATION
 from netarena.cli.model import Model, need_price, read_prices
 from netarena.cli.screen import tell
 from netarena.config import Config
@@ -141,11 +142,7 @@ class Plan:
 def refuse_with_service(plan: Plan) -> None:
     """Refuse options that are not supported if the green agent is a service. Raises ConfigError."""
     if plan.limit_usd is not None:
-        raise ConfigError(
-            "--max-cost",
-            "is allowed only if the green agent is an application, not a service: write "
-            "[green_agent] application = ...",
-        )
+        raise ConfigError("--max-cost", NEEDS_APPLICATION)
 
 
 def check_config(config: Config) -> Config:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from netarena.a2a.scenario import Party, Scenario, read_scenario, read_series
+from netarena.a2a.scenario import NEEDS_APPLICATION, Party, Scenario, read_scenario, read_series
 from netarena.agent.interface import Agent
 from netarena.agent.process import (
     START_S,
@@ -158,18 +158,14 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
             whole=whole,
         )
     if not placement.is_local:
-        raise ConfigError(
-            "--executor", "is allowed only if the green agent is an application, not a service"
-        )
+        raise ConfigError("--executor", NEEDS_APPLICATION)
     refuse_with_service(plan)
     if shard is not None:
-        raise ConfigError(
-            "--shard", "is allowed only if the green agent is an application, not a service"
-        )
+        raise ConfigError("--shard", NEEDS_APPLICATION)
     if verbose or "resume" in values:
         raise ConfigError(
             "--verbose" if verbose else "--resume",
-            "is allowed only if the green agent is an application, not a service",
+            NEEDS_APPLICATION,
         )
     if scenario.green.endpoint is None:
         raise ConfigError(

@@ -22,7 +22,7 @@ from netarena.cli.option import RUNS, SEED, json_option, read_pairs, wait_option
 from netarena.cli.screen import Meter, bounded, show_table, tell
 from netarena.cli.terminal import json_text, open_log, tell_more
 from netarena.config import SEED_BITS, Config
-from netarena.errors import ConfigError
+from netarena.errors import ConfigError, reason_of
 from netarena.file import read_text
 from netarena.report.search import PORT, write_report, write_scenarios
 from netarena.run.result import write_json
@@ -182,7 +182,11 @@ def _read_asked(folder: Path, application: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError("--resume", f"there is no search in {folder}") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError("--resume", f"{ASKED_NAME} cannot be read: {error!r}") from None
+        raise ConfigError(
+            "--resume",
+            f"{folder / ASKED_NAME} is not the config of a search ({reason_of(error)}): start a "
+            "new search in another folder",
+        ) from None
     if asked["application"] != application:
         raise ConfigError(
             "--resume", f"the search in {folder} is for {asked['application']}, not {application}"

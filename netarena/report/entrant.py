@@ -540,7 +540,8 @@ def _is_taken(key: str, value: Any) -> bool:
 
 
 def text_of(terms: Mapping[str, JsonValue]) -> str:
-    """Return terms in one line, the application and its version first."""
+    """Return a run's settings in one line: first the application and its version, then the other
+    keys."""
     version = terms.get("version")
     rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
     first = f"{terms['application']} {version or 'of an unknown version'}"
@@ -548,7 +549,7 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
 
 
 def list_terms(terms: Mapping[str, JsonValue]) -> str:
-    """Return keys with their values in one line; null values are left out."""
+    """Return a run's settings in one line, each as key and value. Null values are left out."""
     return ", ".join(f"{key} {_value(terms[key])}" for key in terms if terms[key] is not None)
 
 

@@ -52,9 +52,7 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
                 f"{path} is not a result file; expected "
                 '{"participants": {...}, "results": [...]}',
             )
-        strangers = [who for who in document["participants"].values() if not isinstance(who, str)]
-        if strangers:
-            raise ConfigError("file", f"{path}: participants must map a role to text")
+        _check_ids(path, document["participants"])
         if len(document["participants"]) > MOST_PARTICIPANTS:
             raise ConfigError("file", f"{path} has more than {MOST_PARTICIPANTS} participants")
         if paths := [role for role in document["participants"] if role[:1] in {"$", "/"}]:
@@ -66,6 +64,16 @@ def read_documents(path: Path) -> list[dict[str, Any]]:
             if not _fits(key, value):
                 raise ConfigError("file", f"{path}: {key} of the summary cannot be {value!r:.40}")
     return documents
+
+
+def _check_ids(path: Path, participants: dict[str, Any]) -> None:
+    for role, who in participants.items():
+        if not isinstance(who, str):
+            raise ConfigError(
+                "file",
+                f"{path}: participants.{role:.80} must be a string (the agent's id), "
+                f"not {who!r:.80}",
+            )
 
 
 def summary_of(document: dict[str, Any]) -> dict[str, Any]:

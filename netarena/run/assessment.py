@@ -38,6 +38,7 @@ from netarena.errors import (
     AssessmentFailed,
     ConfigError,
     one_line,
+    reason_of,
     without_folders,
 )
 from netarena.file import read_lines, read_text
@@ -645,7 +646,11 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError("resume", f"{path.name} cannot be read: {error!r}") from None
+        raise ConfigError(
+            "resume",
+            f"{path.name} is not the config of a run ({reason_of(error)}): start a new run in "
+            "another folder",
+        ) from None
 
     def refuse(what: str, old: Any, new: Any) -> NoReturn:
         # a service's run may belong to another client, so its participants and seed are not shown

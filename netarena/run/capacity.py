@@ -1,7 +1,7 @@
 """Slots for live worlds, shared fairly between assessments and between their participants.
 
 A ``Share`` is one assessment's part of ``Slots``. A single assessment may use all slots. A free
-slot goes to the assessment with the fewest slots. The own share of each assessment is the number of
+slot goes to the assessment with the fewest slots. Each assessment's own share is the number of
 slots divided by the number of assessments, rounded up. If other assessments have more than their
 share, a new assessment does not wait for them, because an agent that never answers occupies its
 worlds until its time limit. Instead, the new assessment gets extra slots up to its own share. So

@@ -12,7 +12,7 @@ kind           direction  content
 ``go``         to worker  id: the answer to ``started`` and ``executing``
 ``cancel``     to worker  id
 ``leave``      to worker  close all worlds and end
-``pause``      both       role, and the time in s in which nobody sends requests to its agent
+``pause``      both       role, and the time in s without requests to the agent of this role
 ``ping``       to worker  answer with ``pong``
 ``ready``      to head    facts about the worker's machine
 ``refused``    to head    why the worker cannot play

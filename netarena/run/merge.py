@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from netarena.analysis.stats import summarise
 from netarena.config import Config, with_seed_text
-from netarena.errors import AssessmentFailed, ConfigError
+from netarena.errors import AssessmentFailed, ConfigError, reason_of
 from netarena.file import open_regular, read_lines, read_text
 from netarena.model import Episode, Outcome, Outline, Query
 from netarena.run.assessment import (
@@ -224,7 +224,9 @@ def _read_config(folder: Path) -> dict[str, Any] | None:
             raise ConfigError("SHARD", f"{folder} is not a directory") from None
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError("SHARD", f"{path} cannot be read: {error!r}") from None
+        raise ConfigError(
+            "SHARD", f"{path} is not the config of a run ({reason_of(error)})"
+        ) from None
     return dict(told)
 
 

@@ -82,7 +82,7 @@ def as_ours(error: Exception) -> EnvironmentFailed:
 
 @dataclass
 class World:
-    """The environment of an episode, which was opened or failed to open."""
+    """The environment of one episode, after the attempt to open it."""
 
     query: Query
     #: Repetition, starting at 1.

@@ -1,4 +1,4 @@
-"""The head of a run whose episodes are played by workers (``netarena.run.worker``).
+"""The head (main process) of a run whose episodes are played by workers (``netarena.run.worker``).
 
 ``Remote`` is an executor over ``Link``s to worker processes. It gives each world to the least busy
 worker, and replaces workers that died.
@@ -114,7 +114,7 @@ class Link(Protocol):
         ...
 
     async def examine(self) -> None:
-        """Return if the worker's machine answers. Raises LinkLostError if it does not."""
+        """Check that the worker's machine answers. Raises LinkLostError if it does not."""
         ...
 
     async def close(self) -> None:
@@ -506,7 +506,7 @@ class Remote:
         return stage
 
     def note_free(self) -> None:
-        """Wake requests that wait for a worker, because a worker has one world less."""
+        """Wake requests that wait for a worker, because a worker has one world fewer."""
         self._changed.notify()
 
     def note_end(self) -> None:

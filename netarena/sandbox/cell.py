@@ -3,11 +3,12 @@
     async with Cell({"kubectl": path}) as cell:
         result = await cell.run("kubectl get pods", address=("127.0.0.1", 6443), files=...)
 
-A warm process forks a relay for each command. The relay forks the process that runs the command
-(``shell.run``, without capabilities) as process 1 of its own namespaces, whose network has only a
-loopback interface. In this network a socket listens at the given address. The relay outside shares
-the socket and forwards a limited number of connections to the address on the machine. After the
-command, all of its files are removed, except one small folder if requested (``Keep``).
+A helper process that has loaded its modules (the *warm* process) forks a relay for each command.
+The relay forks the process that runs the command (``shell.run``, without capabilities) as process 1
+of its own namespaces, whose network has only a loopback interface. In this network a socket listens
+at the given address. The relay outside shares the socket and forwards a limited number of
+connections to the address on the machine. After the command, all of its files are removed, except
+one small folder if requested (``Keep``).
 
 Where namespaces are not available, as in a default container, landlock confines the command
 (``confinement``), which protects less. ``examine`` reports the missing protections.

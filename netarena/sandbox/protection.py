@@ -1,8 +1,9 @@
-"""Protections of a child of the warm process: it can access only its own memory and send its
-answer.
+"""Protections of the process that runs an answer: it can only access its own memory and send its
+result.
 
-The warm process loads this module; its search path contains only the standard library. Therefore
-this module must not import other modules of this project. There are four independent layers:
+The warm process (``netarena.sandbox.warm``), which forks this process, loads this module. Its
+search path contains only the standard library, so this module must not import other modules of this
+project. There are four independent layers:
 
 * kernel limits on CPU time, memory, processes, files and their size (``setrlimit``),
 * a separate user and no capability, if the service may change users,

@@ -45,7 +45,9 @@ class Keep:
                     file.write(content)
 
     def collect(self, folder: Path) -> dict[str, bytes]:
-        """Return as many of the folder's regular files as fit, except files with unusual names.
+        """Return the folder's regular files, up to the maximum number and size.
+
+        Files whose names are not UTF-8 are skipped.
 
         No other process may change the folder during the call.
         """

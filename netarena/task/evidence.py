@@ -10,7 +10,8 @@ kind     meaning
 =======  =============================================================================
 trace    data without influence on traffic or the answer: times, order, handles,
          counters, metadata, unused files, time until the next prompt
-form     the shape of an object whose correctness only the documentation decides
+form     a property that the configuration determines, such as the number of rules of a
+         policy; only the documentation shows whether it is correct
 symptom  data that influences traffic: never evidence, because reading it is the task
 =======  =============================================================================
 

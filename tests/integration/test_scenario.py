@@ -154,8 +154,8 @@ def test_rejected_request_reports_the_reason(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--agent", "noop"], "scenario: already defines the agents"),
-        (["--verbose"], "--verbose: is allowed only if the green agent is an application"),
-        (["--resume"], "--resume: is allowed only if the green agent is an application"),
+        (["--verbose"], "--verbose: needs application = "),
+        (["--resume"], "--resume: needs application = "),
     ],
 )
 def test_conflicting_options_are_refused(tmp_path, capsys, arguments, words):

@@ -69,7 +69,7 @@ def _production(text: str) -> tuple[Any, ...]:
 
 
 class Language:
-    """A grammar, and the rule or the possible symbols of each operand."""
+    """A grammar for reading texts. Each operand has its own rule or a list of possible symbols."""
 
     def __init__(
         self,

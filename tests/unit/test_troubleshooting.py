@@ -36,10 +36,10 @@ def texts():
 
 
 def ways(text: str) -> list[list[str]]:
-    """Return the possible ways to divide a message into texts of the code.
+    """Return the ways to split a message into string literals of the source code.
 
-    An error message may be one text, or ``where: words`` from two texts. Formatted values at the
-    ends are removed.
+    An error message may be one literal, or ``where: words`` from two literals. Formatted
+    values at the ends are removed.
     """
     where, colon, words = text.partition(": ")
     apart = [[where, words]] if colon else []

@@ -109,7 +109,8 @@ class Stages:
 
     @cached_property
     def today(self) -> Facts | None:
-        """The facts that are documented today: no change is made, and there is no fault."""
+        """The facts of today's documentation: those of the network without requested changes and
+        without faults."""
         return self.facts(self.every - self.of_faults)
 
     @cached_property

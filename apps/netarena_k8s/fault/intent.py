@@ -5,10 +5,10 @@ same chance to be chosen and its intended spec is drawn afterwards. Without the 
 reader of the policies cannot find out which policies are wrong, or whether any policy is wrong.
 
 If an intended spec is not suitable, another spec is drawn for the same policy. Trying another
-policy instead would favour large policies, because they have many suitable specs. Two faults of
-which one may hide the other are put on a pair of a random matching of the policies. Each policy has
-one partner in the matching, so a policy with many possible partners is not chosen more often than
-others.
+policy instead would favour large policies, because they have many suitable specs. If one
+fault may hide another, the two are put on two policies that are partners in a random matching. Each
+policy has one partner in the matching, so a policy with many possible partners is not chosen more
+often than others.
 
 For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
 any other policy, a method draws the intended spec, usually by adding or removing a rule, a peer or
@@ -373,7 +373,7 @@ class _Source:
         )
 
     def _kind_of(self, policy: Policy) -> str | None:
-        """Return the kind of fault that a policy looks like, or None if it looks like none."""
+        """Return the kind of fault whose form a policy has, or None if it has no such form."""
         if (known := self._altered.get(policy.name)) is not None:
             return known.kind
         return "pod_selector" if self._selecting(policy) is not None else None

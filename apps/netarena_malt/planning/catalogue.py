@@ -62,7 +62,10 @@ def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: boo
     """Draw a task. Raises ValueError if the network has no tasks of this label."""
     kind = kind_of(label)
     if not kind.fits(places):
-        raise ValueError(f"the network has too few elements for {label}")
+        raise ValueError(
+            f"{label}: the network does not have the required numbers of switches, blocks and "
+            "racks (docs/malt-planning.md)"
+        )
     impossible = not rng.randrange(_IMPOSSIBLE)
     rule, place = rng.choice(kind.rules), rng.randrange(1_000)
     for _ in range(_TRIES):

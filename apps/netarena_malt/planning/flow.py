@@ -185,7 +185,7 @@ def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str 
 
 # Planning demand by demand.
 
-#: Rules of requests in the order in which their demands are routed.
+#: Rules of requests. Demands of a request with an earlier rule are routed first.
 _FIRST = ("together", "through", "at_most", "spread")
 
 

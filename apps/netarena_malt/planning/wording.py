@@ -124,6 +124,6 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _with_quoted_key(text: str) -> str:
-    """Return ``text``, which starts with a key and a colon, with the key in backquotes."""
+    """Put the key at the start of ``text`` (before the colon) in backquotes."""
     key, colon, rest = text.partition(":")
     return f"`{key}`{colon}{rest}"

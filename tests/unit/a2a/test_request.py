@@ -278,7 +278,7 @@ def test_output_directory_with_the_name_of_a_run_file_is_refused(place, bad):
 
 def test_file_of_a_run_is_refused_as_input(place):
     config = parse(model="run/config.json")
-    with pytest.raises(ConfigError, match=r"^config\.model: must not be a file that a run writes"):
+    with pytest.raises(ConfigError, match=r"^config\.model: 'config\.json' is a file that runs"):
         read_config(ModelConfig, config, place)
 
 

@@ -106,7 +106,7 @@ def test_image_without_an_endpoint_cannot_be_run_locally(tmp_path):
     with pytest.raises(ConfigError, match=r"participants\.r: has no endpoint: .*netarena compose"):
         scenario.endpoints()
     scenario = read(tmp_path, GREEN + '[[participants]]\nname = "r"\nexec = "p"\n')
-    with pytest.raises(ConfigError, match=r"r\.exec: is allowed only if the green agent is an app"):
+    with pytest.raises(ConfigError, match=r"r\.exec: needs application = .NAME."):
         scenario.endpoints()
 
 

@@ -43,7 +43,7 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
         (
             ["--model", "openai/m", "--seed", "1"],
-            "--seed: and --set only apply to scripted agents, not to plain",
+            "--seed and --set apply only to scripted agents, not to --strategy plain: omit them",
         ),
         (
             ["--model", "openai/m", "--parameter", "temperature"],

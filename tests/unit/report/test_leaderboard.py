@@ -170,7 +170,7 @@ def test_list_of_several_results_is_read(tmp_path):
         ('{"participants": {}, "results": [NaN]}', "NaN is not JSON"),
         ("3", "is not a result file"),
         ('{"participants": {}}', "is not a result file"),
-        ('{"participants": {"a": 1}, "results": []}', "must map a role to text"),
+        ('{"participants": {"a": 1}, "results": []}', "participants.a must be a string"),
         ('{"participants": {"a": "b"}, "results": [{"avg_safety": "x"}]}', "avg_safety"),
         ('{"participants": {"a": "b"}, "results": [{"graded": -1}]}', "graded"),
         ('{"participants": {"a": "b"}, "results": [{"complete": 1}]}', "complete"),

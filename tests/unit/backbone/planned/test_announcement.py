@@ -17,7 +17,7 @@ from netarena_backbone.world.model import World
 
 
 def _received(facts: Facts, prefix: str) -> set[str]:
-    """Return the routers of other ASes that receive a prefix from anyone."""
+    """Return the routers of other ASes that receive the prefix from any router."""
     return {
         fact.source
         for fact in facts

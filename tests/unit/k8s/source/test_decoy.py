@@ -84,7 +84,7 @@ def mend_spaces(world, spec, _):
 
 
 def mend_joined(_, spec, __):
-    """Turn labels that no pod can have together into alternatives."""
+    """Replace each peer that has several matchExpressions with one peer per expression."""
     for rule in rules_of(spec):
         for peer in list(rule.get("from") or []):
             told = (peer.get("podSelector") or {}).get("matchExpressions") or []
