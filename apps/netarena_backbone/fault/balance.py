@@ -7,7 +7,7 @@ as other routers. An agent could then guess the faulty routers from their config
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from netarena_backbone.world.model import World
@@ -39,7 +39,7 @@ def weights(world: World, places: Collection[tuple[float, frozenset[str]]]) -> M
         {name: wanted for name, wanted in routers.items() if name in used},
     )
     for _ in range(_ITERATIONS):
-        has: Counter[str] = Counter()
+        has: defaultdict[str, float] = defaultdict(float)
         for probability, names in places:
             total = sum(found[name] for name in sorted(names))
             for name in names:
