@@ -94,7 +94,7 @@ def test_address_plan_names_every_machine_with_its_address() -> None:
         for machine in world.machines:
             for interface in machine.interfaces:
                 assert f"{interface.address} on {interface.name}" in plan
-    assert tell_intent(WORLD) == "- Each machine reaches each other machine."
+    assert tell_intent(WORLD) == "- Every machine reaches every other machine."
 
 
 def test_intent_describes_the_settings_of_a_varied_router() -> None:
@@ -103,7 +103,7 @@ def test_intent_describes_the_settings_of_a_varied_router() -> None:
         for seed in range(40)
         for sentence in tell_intent(varied(3, 1, random.Random(seed))).splitlines()
     }
-    for words in ("that a filter accepts", "with a table of that interface", "Policy rules refuse"):
+    for words in ("that a filter accepts", "a separate routing table", "Policy rules reject"):
         assert any(words in sentence for sentence in told), words
 
 
