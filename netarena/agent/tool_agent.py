@@ -22,7 +22,8 @@ NEXT = Tool(
 )
 GUIDE = (
     "Call next_task for a task. Work on the task with the other tools. Each call uses up one turn "
-    "and returns the result. When a task has ended, call next_task again, until there are no more tasks."
+    "and returns the result. When a task has ended, call next_task again, until there are no more "
+    "tasks."
 )
 _NO_TASK = "No task is open: call next_task."
 _ENDED = "The task has ended: call next_task."
