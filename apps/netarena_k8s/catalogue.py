@@ -48,8 +48,9 @@ def tell_catalogue(world: World, plan: Plan) -> str:
         f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). Only the "
         f"labels show team and role; the name does not.{_tell_key(world)} The service of an "
         f"application has the application's name. The namespace is labelled "
-        f"{_labels(world.labels)}. Each service is listed below with the applications that must be able to "
-        "connect to its first port. Semicolons separate the items of a list, and 'except' applies only to its own item:"
+        f"{_labels(world.labels)}. Each service is listed below with the applications that must "
+        "be able to connect to its first port. Semicolons separate the items of a list, and "
+        "'except' applies only to its own item:"
     )
     return "\n".join(
         (

@@ -124,7 +124,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings() -> None:
     rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
     ticket = read_text("netarena_route", "ticket")
     found = ("pair_broken", "pair_opened", "address_taken", "switch_touched", "not_settled")
-    for kind in ("Broken world", *(KINDS[rule] for rule in found)):
+    for kind in ("Broken environment", *(KINDS[rule] for rule in found)):
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
@@ -138,7 +138,7 @@ def test_rules_state_the_limits_of_a_command() -> None:
     assert "exceeds 162 entries" in rules
     assert "more than 5000 packets plus 1000 more for each second" in rules
     assert "At most 98 processes of the command line run at the same time" in rules
-    assert "at most 8000 characters of its output" in rules
+    assert "at most 8000 characters of the output of a command" in rules
     assert "All turns together show at most 48000 characters" in rules
 
 
