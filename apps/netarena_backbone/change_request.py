@@ -96,13 +96,14 @@ def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]
     for fact in wrong:
         if fact.sort == "way":
             yield f"Expected path {fact.source} -> {fact.target}: {after[fact] or 'direct'}"
-    heard: dict[str, list[str]] = {}
+    heard: dict[tuple[str, str], list[str]] = {}
     for fact in wrong:
         if fact.sort == "route":
-            told = f"{fact.target} {after[fact]}" if fact in after else f"no longer {fact.target}"
-            heard.setdefault(fact.source, []).append(told)
-    for router, routes in heard.items():
-        yield f"{router} receives {'; '.join(routes)}"
+            verb = "receives" if fact in after else "no longer receives"
+            told = f"{fact.target} {after[fact]}" if fact in after else fact.target
+            heard.setdefault((fact.source, verb), []).append(told)
+    for (router, verb), routes in heard.items():
+        yield f"{router} {verb} {'; '.join(routes)}"
 
 
 def _tell_by_size(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
@@ -130,8 +131,8 @@ def _backups(case: Case) -> Iterator[str]:
     today = case.of_today.backups
     for pair in today:
         if pair not in case.backups:
-            yield f"Backup path {' -> '.join(pair)}: none is documented"
+            yield f"Path {' -> '.join(pair)}: today's path after 'without' no longer applies"
     for pair, backup in case.backups.items():
         if today.get(pair) != backup:
             way = " ".join(backup.way) or "direct"
-            yield (f"Backup path {' -> '.join(pair)} without {' - '.join(backup.cable)}: {way}")
+            yield f"Path {' -> '.join(pair)} without {' - '.join(backup.cable)}: {way}"

@@ -23,7 +23,7 @@ WORDS = {
     "filter": "packets are dropped that must pass, or pass although they must be dropped "
     "(example: a wrong iptables rule)",
     "size": "large packets are dropped and small ones pass (example: a link with a small MTU)",
-    "service": "a host serves at a wrong address or port (example: port 5518 instead of 5514)",
+    "service": "a service listens on a wrong address or port (example: port 5518 instead of 5514)",
     "name": "a name cannot be resolved correctly (example: it has a wrong address, or a host "
     "uses a wrong name server)",
 }

@@ -147,7 +147,10 @@ def document(case: Case) -> Iterator[str]:
     for router in world.routers:
         cables = ", ".join(_cable(world, router, port.name) for port in router.ports)
         yield f"- {router.name} {router.loopback}: {cables}"
-    yield "Hosts by zone:"
+    yield (
+        "Hosts by zone. The hosts behind a router of another AS form a zone with the name of that "
+        "router:"
+    )
     for zone in world.zones:
         hosts = ", ".join(_host(host) for host in world.hosts if host.zone == zone.name)
         yield f"- {zone.name} ({zone.block}): {hosts}"
@@ -163,17 +166,21 @@ def document(case: Case) -> Iterator[str]:
             )
         )
         yield from _agreements(world, wanted, outsider.router)
+    if world.closed:
+        yield "Sessions that must not be established:"
     for name, address in world.closed:
         yield f"- the session of {name} with {address} {_closed(world, name, address)}"
     yield (
-        f"Firewall: {world.firewall} tracks the connections that it forwards, and drops packets "
-        "that belong to no connection that it has seen."
+        f"Firewall: {world.firewall} tracks the connections that it forwards, and drops packets in "
+        "the state INVALID, such as a ping reply whose request it has not seen."
     )
     yield (
         f"Hosts send packets of up to {world.packet_bytes} bytes; {_carried(wanted)}. "
         f"Pings are tested with IP packets of 84 and {world.packet_bytes} bytes that must not be "
-        "fragmented (DF is set). They work as listed here; all others fail by design. Machines of "
-        "one zone reach each other only if the zone is in its own list:"
+        "fragmented (DF is set). The listed pings work; all other pings fail by design. In lists "
+        "of pairs, 'a, b -> c, d' means from each of a and b to each of c and d; '/' separates "
+        "such groups. Machines of the same zone can ping each other only if the line of that zone "
+        "lists the zone itself:"
     )
     yield from _pings(world, wanted)
     yield (
@@ -203,12 +210,12 @@ def document(case: Case) -> Iterator[str]:
             "announce it because they learn it through iBGP."
         )
     yield (
-        "Inbound and outbound traffic may use different sessions with one AS, by design: a MED, "
-        "ours or a neighbour's, may point to another session than our local preference."
+        "By design, traffic to and from one AS may use different sessions: a MED, ours or a "
+        "neighbour's, may favour one session and our local preference another."
     )
     yield (
-        "Announcements: routes of a peer or an upstream are announced only to customers. Each "
-        "router of another AS receives these routes (prefix, sender, AS path); 'not used' marks "
+        "Announcements: we announce routes of peers and upstreams only to customers. Each router "
+        "of another AS receives the following routes (prefix, sender, AS path); 'not used' marks "
         "routes that it receives but does not select:"
     )
     for router in world.outside:
@@ -288,7 +295,7 @@ def _closed(world: World, router: str, address: str) -> str:
     peer = next(one for one in world.router(router).bgp.peers if one.address == address)
     if peer.shutdown:
         return "is shut down by design, and must stay shut down"
-    return "is not established by design: the other end is not configured yet"
+    return "is down by design, because the other end is not configured yet"
 
 
 def _cable(world: World, router: Router, port: str) -> str:
@@ -317,17 +324,13 @@ def _agreements(world: World, wanted: Facts, other: str) -> Iterator[str]:
         )
         terms = [
             *([f"password {peer.password}"] if peer.password else ["no password"]),
-            *([f"TTL security of {_hops(peer.ttl_security)}"] if peer.ttl_security else []),
-            *([f"up to {_hops(peer.multihop)}"] if peer.multihop else []),
+            *([f"ttl-security hops {peer.ttl_security}"] if peer.ttl_security else []),
+            *([f"ebgp-multihop {peer.multihop}"] if peer.multihop else []),
         ]
         name = peer.description
         is_idle = Fact("session", name, other) not in wanted and (name, own) not in world.closed
         idle = "; out of service" if is_idle else ""
         yield f"  - session {own} with {peer.address} ({name}): {', '.join(terms)}{idle}"
-
-
-def _hops(number: int) -> str:
-    return "1 hop" if number == 1 else f"{number} hops"
 
 
 def _is_there(world: World, other: str, port: str, peer: Peer) -> bool:
@@ -401,4 +404,4 @@ def _services(world: World, wanted: Facts) -> Iterator[str]:
 
 
 def _list(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "no zone"

@@ -53,10 +53,12 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "A user on {source} can ping {target}.",
         ),
         ("full", FAILS): (
-            "Pings of full size from {source} to {target} get no answer.",
+            "Pings of the larger documented size from {source} to {target} get no answer.",
             "The monitoring on {source} reports that large packets do not reach {target}.",
         ),
-        ("full", WORKS): ("Pings of full size from {source} to {target} are answered.",),
+        ("full", WORKS): (
+            "Pings of the larger documented size from {source} to {target} are answered.",
+        ),
         ("service", FAILS): (
             "{source} gets no answer from the service {target}.",
             "Users of {source} cannot use the service {target}.",
@@ -70,8 +72,12 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "Packets from {source} to {target} take the path {value}.",
         ),
         ("route", ""): (
-            "The operator of {source} reports for {target}: {value}.",
-            "The looking glass of {source} shows for {target}: {value}.",
+            "The operator of {source} reports the route {target} with {value}.",
+            "The looking glass of {source} shows the route {target} with {value}.",
+        ),
+        ("route", FAILS): (
+            "The operator of {source} reports no route to {target}.",
+            "The looking glass of {source} shows no route to {target}.",
         ),
         ("adjacency", FAILS): (
             "The monitoring shows that an OSPF adjacency is missing, but not which one.",
@@ -109,7 +115,7 @@ def ticket_parts(
         reply_format=ticket_reply_format(WORDS),
         task=f"A ticket has come in: {' '.join(observe(case, faults, rng))}",
         history=tell_turns(steps, KEYS, limits),
-        examples=read_examples(PACKAGE, ("example_look", "example_done")),
+        examples=read_examples(PACKAGE, ("example_ticket_look", "example_done")),
     )
 
 
@@ -119,12 +125,13 @@ def tell_lasting(world: World, result: str = "repair") -> str:
         return ""
     links = ", ".join(" - ".join(one) for one in world.contingencies)
     return (
-        f"The {result} must last. If everything is as documented when the task has ended, each "
-        f"contingency is tried: the links {links} fail and are restored one after the other. "
-        "Finally, the daemons of all your routers restart at the same time. The network must "
-        f"converge within {CONVERGE_S:g} s in each contingency, failure and restoration together. "
-        "Everything that is documented for a contingency is compared once the network has "
-        "converged. The task is solved only if every contingency is as documented. No contingency "
+        f"The {result} must last. If everything is as documented at the end of the task, each "
+        f"contingency is tried. The links {links} fail one at a time: each is restored before the "
+        "next one fails. Finally, the daemons of all your routers restart at the same time. In "
+        f"each contingency, convergence may take {CONVERGE_S:g} s in total, for failure and "
+        "restoration together. After each failure and after the restart, the network is compared "
+        "with the documentation of that contingency; after each restoration, with the "
+        "documentation without failures. The task is solved only if all are equal. No contingency "
         "happens before the task has ended, and contingencies do not count for safety."
     )
 
@@ -133,9 +140,9 @@ def tell_saving(world: World, results: str = "repairs") -> str:
     """Return the rule about saving configurations; ``results`` names what must be saved."""
     if world.only_saved_survives:
         return (
-            "The restart loads the saved configuration of each router: only what was saved with "
-            f"vtysh -c 'write memory' survives it, and other {results} in FRR do not count. "
-            "Settings of the kernel and files are not affected. Saving is always allowed."
+            f"The restart loads the saved configuration of each router. FRR {results} that were "
+            "not saved with vtysh -c 'write memory' are lost. Kernel settings and files survive "
+            "the restart. Saving is always allowed."
         )
     if world.contingencies:
         return (
@@ -218,7 +225,9 @@ def _tell_maintenance(
         facts = [fact for fact in facts if fact.sort not in {"adjacency", "session"}]
         if facts:
             told = _tell(_one(facts, rng), seen, rng)
-            return [f"During last night's maintenance of link {one.link}: {told}"]
+            return [
+                f"Report from last night, while link {one.link} was down for maintenance: {told}"
+            ]
     return []
 
 
@@ -229,8 +238,8 @@ def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
 
 
 def _tell(fact: Fact, now: Facts, rng: random.Random) -> str:
-    value = now.get(fact, "no route" if fact.sort == "route" else FAILS)
-    known = fact.sort in {"way", "route"}
+    value = now.get(fact, FAILS)
+    known = fact.sort == "way" or (fact.sort == "route" and fact in now)
     words = rng.choice(_SEEN[fact.sort, "" if known else value])
     target = fact.target
     if fact.sort == "service":

@@ -184,7 +184,7 @@ class Kubernetes(Reactive):
 
     name: ClassVar[str] = "k8s"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 6
+    prompt_version: ClassVar[int] = 7
     role: ClassVar[str] = "k8s_operator"
     title: ClassVar[str] = "NetArena Kubernetes: repair of network policies"
     summary: ClassVar[str] = (

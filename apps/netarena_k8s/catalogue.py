@@ -47,10 +47,11 @@ def tell_catalogue(world: World, plan: Plan) -> str:
     inventory = (
         f"Each application belongs to a team (label {plan.team_key} of its pod: "
         f"{', '.join(teams)}) and has a role (label {plan.role_key}: {', '.join(roles)}). Only the "
-        f"labels show team and role; the name does not.{_tell_key(world)} Its service has the "
-        f"application's name. The namespace is labelled {_labels(world.labels)}. Each service is "
-        "listed below with the applications that must be able to connect to its first port. "
-        "Semicolons separate the items of a list, and 'except' applies only to its own item:"
+        f"labels show team and role; the name does not.{_tell_key(world)} The service of an "
+        f"application has the application's name. The namespace is labelled "
+        f"{_labels(world.labels)}. Each service is listed below with the applications that must "
+        "be able to connect to its first port. Semicolons separate the items of a list, and "
+        "'except' applies only to its own item:"
     )
     return "\n".join(
         (
@@ -65,10 +66,11 @@ def tell_catalogue(world: World, plan: Plan) -> str:
 
 
 _REST = (
-    "All connections between applications that are not listed here must be blocked, also within a "
-    "team. Some policies are prepared for later: they name pods, labels, ports or namespaces that "
-    "do not exist yet, or contain rules that match no traffic. Leave such entries unchanged. A "
-    "further connection that is listed without a port uses the first port of the service."
+    "Every connection between applications that these lists do not name must be blocked, even "
+    "within a team. Some policies are prepared for later: they name pods, labels, ports or "
+    "namespaces that do not exist yet, or contain rules that match no traffic. Leave these "
+    "policies, and such rules in other policies, unchanged. A further connection that is listed "
+    "without a port uses the first port of the service."
 )
 
 
@@ -80,7 +82,7 @@ def _tell_key(world: World) -> str:
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
     return (
-        f" The pod's label {min(keys)} holds the application's name, which is unique."
+        f" The label {min(keys)} of a pod holds the name of its application, which is unique."
         if keys
         else ""
     )
@@ -143,7 +145,7 @@ def _further(world: World, plan: Plan) -> Iterator[str]:
         on = "" if grant.port is None else f" on port {grant.port}/{grant.protocol}"
         for ends, some in targets.items():
             source, target = (_tell_ends(world, plan, one) for one in (ends, some))
-            yield f"{source} must be able to connect to {target}{on}."
+            yield f"{source} must be able to connect{on} to: {target}."
 
 
 def _tell_ends(world: World, plan: Plan, ends: Sequence[str]) -> str:

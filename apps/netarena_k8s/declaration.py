@@ -34,8 +34,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "selector": "the policy applies to the wrong pods (example: a wrong label in "
         "spec.podSelector)",
         "types": "policyTypes is wrong (example: Ingress is missing, so no ingress rule applies)",
-        "egress": "the egress rules are wrong (example: the rule for one called application is "
-        "missing)",
+        "egress": "the egress rules are wrong (example: the rule for one destination is missing)",
         "lookup": "egress does not allow name lookups (example: the rule for UDP 53 is missing)",
     }
 )

@@ -87,6 +87,12 @@ def tell_intent(world: World) -> str:
 _INTENTS: Kept[str] = Kept(16)
 
 
+_CALLERS = (
+    "Each line names a service and the applications that must reach it. All other applications "
+    "must be blocked from it:"
+)
+
+
 def _tell_intent(world: World) -> str:
     callers: dict[str, list[str]] = {app.name: [] for app in world.apps if app.service}
     for pair, wanted in zip(world.pairs, world.intended, strict=True):
@@ -99,7 +105,7 @@ def _tell_intent(world: World) -> str:
     uses = [f"- {use}" for use in world.uses]
     return "\n".join(
         (
-            "For each service, these applications must reach it; all others must be blocked:",
+            _CALLERS,
             *lines,
             *(["Further connections that must work:"] if uses else []),
             *uses,
@@ -129,10 +135,11 @@ def _tell_app(app: App) -> str:
         return f"{app.name} ({labels}): no service"
     port = app.service[0]
     pod = target_port(app, port)
-    number = "nothing" if pod is None else f"{pod.number}{f' ({pod.name})' if pod.name else ''}"
+    named = f" (named {pod.name})" if pod is not None and pod.name else ""
+    leads = ", which leads to no pod port" if pod is None else f" to pod port {pod.number}{named}"
     name = f" {app.service_name}" if app.service_name else ""
     service = f"service{name} port {port.port}/{port.protocol}"
-    return f"{app.name} ({labels}): {service} to pod port {number}"
+    return f"{app.name} ({labels}): {service}{leads}"
 
 
 def _tell_change(step: Step) -> str:

@@ -91,8 +91,8 @@ def ticket_parts(
 
 
 _USES = (
-    "\n- The further connections listed above, to other ports, other namespaces and outside "
-    "addresses, are judged too, after every command."
+    "\n- The further connections listed above are also judged after every command: those to other "
+    "ports, from other namespaces and to outside addresses."
 )
 
 
@@ -152,7 +152,9 @@ class _Sights(Sights[_Seen]):
             return rng.choice(_SEEN[works]).format(source=one.source, target=one.target)
         names = {}
         if (plan := self._world.plan) is not None:
-            names = {guest.address: f"{guest.name} of {guest.space}" for guest in plan.guests}
+            names = {
+                guest.address: f"{guest.name} in namespace {guest.space}" for guest in plan.guests
+            }
             names |= {partner.address: partner.name for partner in plan.partners}
         source, target = (names.get(end, end) for end in (one.source, one.target))
         form = rng.choice(_SEEN_BESIDE[works])

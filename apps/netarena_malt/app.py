@@ -154,7 +154,7 @@ class Malt(Labelled):
 
     name: ClassVar[str] = "malt"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 3
+    prompt_version: ClassVar[int] = 4
     role: ClassVar[str] = "malt_operator"
     title: ClassVar[str] = "NetArena MALT: data-centre capacity planning"
     summary: ClassVar[str] = (

@@ -42,7 +42,7 @@ _COMMAND = Tool(
     name="run_command",
     about="Run one shell command on one machine of the network, and see what it printed.",
     parameters=(
-        Parameter(name="machine", about="The name of the router or of a host."),
+        Parameter(name="machine", about="The name of a router or host."),
         Parameter(name="command", about="One shell command line."),
     ),
 )

@@ -120,7 +120,7 @@ class Route(NetworkApplication):
 
     name: ClassVar[str] = "route"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 6
+    prompt_version: ClassVar[int] = 7
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
         "Evaluates an agent that repairs an emulated network of a router and hosts. Each task "

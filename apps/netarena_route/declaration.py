@@ -24,7 +24,7 @@ WORDS = {
     "translation": "packets get another address (example: DNAT in iptables)",
     "forwarding": "the router's forwarding is disabled (example: net.ipv4.ip_forward is 0)",
     "setting": "another kernel setting is wrong (example: icmp_echo_ignore_all is 1)",
-    "guard": "a block that must separate or isolate machines is missing or bypassed (example: "
+    "guard": "a setting that must separate or isolate machines is missing or bypassed (example: "
     "the DROP rule between two separated subnets has been deleted)",
 }
 #: Kind of fault -> its word, unless the fault's method has another word

@@ -62,12 +62,12 @@ def prompt_parts(
 def tell_intent(world: World) -> str:
     """Return the text about intended connectivity and about how the router separates subnets."""
     if not world.apart:
-        return "- Each machine reaches each other machine."
+        return "- Every machine reaches every other machine."
     pairs = "; ".join(f"{world.networks[a]} and {world.networks[b]}" for a, b in world.apart)
     lines = [
         f"- Hosts of these subnets must not reach each other, in either direction: {pairs}.",
-        "- All other pairs of machines must reach each other in both directions. For a machine in "
-        "the table below, only the table applies."
+        "- All other pairs of machines must reach each other in both directions. For pairs with "
+        "a machine in the table below, only the table applies."
         if world.reserve
         else "- All other pairs of machines must reach each other in both directions.",
         "- The router separates these subnets with filters, policy rules or routing tables.",
@@ -77,15 +77,15 @@ def tell_intent(world: World) -> str:
         lines.append("- By design, the router forwards only traffic that a filter accepts.")
     if any(" lookup " in entry for entry in world.router.rules):
         lines.append(
-            "- The router routes the traffic that enters an interface with a table of that "
-            "interface. The table has a route to each subnet that may be reached, including the "
-            "interface's own subnet, and unreachable for the rest. An interface from which each "
-            "subnet may be reached may use the main table instead."
+            "- By policy rules, the router uses a separate routing table for the traffic that "
+            "arrives on each interface. The table has a route to each subnet that may be reached, "
+            "including the subnet of the interface, and an unreachable default route. An interface "
+            "from which each subnet may be reached may use the main table instead."
         )
     if any(" to " in entry for entry in world.router.rules):
         lines.append(
-            "- Policy rules refuse traffic from one of these subnets to the other, in both "
-            "directions."
+            "- Policy rules reject or drop the traffic between the two subnets of each pair, in "
+            "both directions."
         )
     return "\n".join([*lines, *_tell_reserve(world)])
 
@@ -95,9 +95,10 @@ def _tell_reserve(world: World) -> Iterator[str]:
     if not world.reserve:
         return
     yield (
-        f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}. Configuration of any "
-        "kind, on any machine, may isolate them: an interface that is down, a filter, a policy "
-        "rule, a route, an address or a setting. This isolation is correct and must remain. "
+        "- These hosts are fully or partly isolated by design (the table below is exact): "
+        f"{', '.join(world.reserve)}. Configuration of any kind, on any machine, may isolate them: "
+        "an interface that is down, a filter, a policy rule, a route, an address or a setting. "
+        "This isolation is correct and must remain. "
         "Forwarding may be disabled on a router interface to isolate such a host; note that "
         "net.ipv4.ip_forward sets the forwarding of all interfaces. Intended pings:"
     )

@@ -17,12 +17,13 @@ from netarena.task.tool import Parameter, Tool
 MOST_CHARS = 1 << 20
 NEXT = Tool(
     name="next_task",
-    about="Get the next task, or the open one again: all that there is to know of it.",
+    about="Get the full prompt of the next task, or of the current task if one is open.",
     parameters=(),
 )
 GUIDE = (
-    "Call next_task for a task. Act on it with the other tools: each call is a turn, and shows "
-    "what it led to. When a task has ended, call next_task again, until there are no more tasks."
+    "Call next_task for a task. Work on the task with the other tools. Each call uses up one turn "
+    "and returns the result. When a task has ended, call next_task again, until there are no more "
+    "tasks."
 )
 _NO_TASK = "No task is open: call next_task."
 _ENDED = "The task has ended: call next_task."

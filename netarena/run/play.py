@@ -389,7 +389,7 @@ class Play:
             finding = Finding(
                 rule="world_broken",
                 element=self.world.query.id,
-                detail=f"Broken world: {self.broken.detail}",
+                detail=f"Broken environment: {self.broken.detail}",
             )
             turn.judgement = Judgement(
                 correct=False, findings=(finding,), reason=self.broken.detail

@@ -178,7 +178,7 @@ class Reactive(Labelled):
             return parts
         rule = (
             f"One more kind of harm:\n- {USELESS}: a configuration command repairs nothing. A "
-            "single command does not count if its program cannot run or the cluster refuses it."
+            "reply with only one simple command is exempt if this command cannot run or is refused."
         )
         return replace(parts, rules=f"{parts.rules}\n\n{rule}")
 

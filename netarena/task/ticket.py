@@ -43,7 +43,7 @@ LEFTOVER = "leftover"
 #: Reason for refusing a declaration in an episode without a ticket.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 #: Reason for refusing a declaration that refuses a change of a ticket without requested changes.
-NO_CHANGE = "no change is requested, so none can be refused: leave refused out"
+NO_CHANGE = 'the task requests no changes: omit the key "refused"'
 #: The number of a change: digits, also after the word or sign for a number. Tool calls of some
 #: models write 2 as 2.0.
 _CHANGE = re.compile(r"\s*(?:change\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE)

@@ -67,12 +67,12 @@ class Tools:
 #: Tool with which the agent declares the end of a ticket.
 DONE = Tool(
     name="done",
-    about="Declare that all is right, or always was: this ends the task.",
+    about="Declare that the task is done. This ends the task.",
     parameters=(
         Parameter(
             name="causes",
-            about="What was wrong: a line PLACE: WHAT for each cause, in the task's words; empty "
-            "where nothing was.",
+            about="The causes, one per line, as PLACE: WORD, with the words that the task lists. "
+            "Leave it empty if nothing was wrong.",
             lines=True,
         ),
     ),
@@ -89,8 +89,8 @@ DONE_OR_REFUSED = Tool(
         *DONE.parameters,
         Parameter(
             name=REFUSED,
-            about="Which requested changes cannot be made: a line NUMBER: WORD for each, in the "
-            "task's words; empty where all can.",
+            about="The requested changes that you refuse, one per line, as NUMBER: WORD, with the "
+            "words that the task lists. Leave it empty if you refuse none.",
             lines=True,
         ),
     ),

@@ -66,8 +66,8 @@ _KEYS = re.compile(r"\(label (\S+) of its pod: .*? and has a role \(label (\S+):
 _SPACE = re.compile(r"The namespace is labelled ([^=\s]+)=(\S+?)\. Each")
 _SERVICE = re.compile(r"- (\S+): (.+)")
 _GRANT = re.compile(
-    r"- (?P<source>.+?) must be able to connect to (?P<target>.+?)"
-    r"(?: on port (?P<port>\d+)/(?P<protocol>\w+))?\."
+    r"- (?P<source>.+?) must be able to connect"
+    r"(?: on port (?P<port>\d+)/(?P<protocol>\w+))? to: (?P<target>.+)\."
 )
 _GUEST = re.compile(
     r"(\S+) \(pods ([^=]+)=(\S+) in the namespace (\S+), labelled ([^=]+)=([^)]+)\)"
@@ -188,9 +188,9 @@ def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[s
     Raises ValueError if the prompt has no intended state.
     """
     keys = _KEYS.search(prompt)
-    told = prompt.partition("Intended state:")[2].partition("All connections between applications")[
-        0
-    ]
+    told = prompt.partition("Intended state:")[2].partition(
+        "Every connection between applications"
+    )[0]
     if keys is None or not told:
         raise ValueError("the prompt lists no teams and roles")
     bare = Plan(team_key=keys[1], role_key=keys[2], grants=())

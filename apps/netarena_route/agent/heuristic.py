@@ -40,7 +40,7 @@ _LOOPBACK = "127.0.0.1/8"
 _SUBNET = re.compile(r"^- (\S+) \(switch \S+\): router (\S+) (\S+) on (\S+); (.+)$", re.MULTILINE)
 _HOST = re.compile(r"(\S+) (\S+) on ([^\s,]+)")
 _APART = re.compile(r"(\d\S+/\d+) and (\d\S+/\d+)")
-_RESERVE = re.compile(r"^- Reserve hosts, [^:]*: ([^.]+)\.", re.MULTILINE)
+_RESERVE = re.compile(r"^- These hosts are fully or partly isolated [^:]*: ([^.]+)\.", re.MULTILINE)
 _ROW = re.compile(r"^(\S+) -> (.*)$", re.MULTILINE)
 _LOST = re.compile(r"^Must work, but fails \(\d+\): (.+)$", re.MULTILINE)
 _LINK = re.compile(r"^\d+: ([^:@\s]+)\S* <(\S*)> mtu (\d+)", re.MULTILINE)
@@ -105,7 +105,7 @@ class Plan:
                 for a, b in _APART.findall(told.replace(";", " ; ").rstrip("."))
             ),
             denies="forwards only traffic that a filter accepts" in prompt,
-            tabulates="with a table of that interface" in prompt,
+            tabulates="a separate routing table for the traffic" in prompt,
             reserve=frozenset(
                 name for found in _RESERVE.findall(prompt) for name in found.split(", ")
             ),

@@ -98,7 +98,7 @@ def test_prompt_has_documentation_of_today_and_all_that_differs_afterwards(name:
             assert f"{fact.target} {case.wanted[fact]}" in rules
     for pair, backup in case.backups.items():
         if today.backups.get(pair) != backup:
-            assert f"Backup path {' -> '.join(pair)} without {' - '.join(backup.cable)}: " in rules
+            assert f"Path {' -> '.join(pair)} without {' - '.join(backup.cable)}: " in rules
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,7 +110,7 @@ def test_prompt_states_requests_words_and_rule_of_saving(name: str) -> None:
     for word, meaning in REFUSALS.items():
         assert f"\n- {word}: {meaning}" in parts.reply_format
     assert "$" not in parts.rules + parts.reply_format
-    assert ("other changes in FRR do not count" in parts.rules) == plan.world.only_saved_survives
+    assert ("FRR changes that were not saved" in parts.rules) == plan.world.only_saved_survives
     for example in parts.examples:
         APP.parse(example.reply)
 
@@ -189,7 +189,8 @@ def test_every_sort_of_difference_has_its_words() -> None:
         "BGP sessions that no longer exist: r1 - x1",
         "Expected path h5 -> h6: r3",
         "Expected path h5 -> h7: direct",
-        "x1 receives 10.0.0.0/8 from 10.1.1.1 path 1 2; no longer 11.0.0.0/8 from 10.1.1.1",
+        "x1 receives 10.0.0.0/8 from 10.1.1.1 path 1 2",
+        "x1 no longer receives 11.0.0.0/8 from 10.1.1.1",
         "x2 receives 10.0.0.0/8 from 10.1.1.1 path 1",
     ]
     assert [*differences(before, before, 1400)] == []
@@ -228,7 +229,10 @@ def test_backup_path_that_no_longer_exists_is_told() -> None:
         if lost:
             told = APP.tickets.prompt(asking, None, (), random.Random(1)).rules
             for pair in lost:
-                assert f"- Backup path {' -> '.join(pair)}: none is documented\n" in told
+                line = (
+                    f"- Path {' -> '.join(pair)}: today's path after 'without' no longer applies\n"
+                )
+                assert line in told
             return
     pytest.fail("no link of the world is needed for a backup path")
 

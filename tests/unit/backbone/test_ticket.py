@@ -114,14 +114,14 @@ def test_ticket_documents_each_contingency_and_the_rule_of_saving() -> None:
     for one in world.contingencies:
         assert f"- the failure of link {' - '.join(one)}: " in rules
     assert "\n- the restart of the daemons of all our routers: no exception." in rules
-    assert "converge within 20 s in each contingency, failure and restoration together" in rules
+    assert "In each contingency, convergence may take 20 s in total" in rules
     for is_saved in (False, True):
         changed = world.model_copy(update={"only_saved_survives": is_saved})
         initial = {"world": changed.model_dump(mode="json", exclude_defaults=True)}
         told = Backbone.tickets.prompt(
             asked.model_copy(update={"initial": initial}), None, (), random.Random(1)
         ).rules
-        assert ("other repairs in FRR do not count" in told) == is_saved
+        assert ("FRR repairs that were not saved" in told) == is_saved
         assert ("Configurations need not be saved" in told) != is_saved
 
 
@@ -131,11 +131,11 @@ def test_symptom_of_a_latent_fault_is_true_during_the_named_failure(contingent: 
     assert faults is not None
     for seed in range(3):
         told = observe(case, faults, random.Random(seed))
-        (said,) = [one for one in told if one.startswith("During last night's maintenance of")]
+        (said,) = [one for one in told if one.startswith("Report from last night, while link ")]
         (one,) = [
             one
             for one in room.shown_during([0])
-            if one.cable and f" of link {' - '.join(one.cable)}: " in said
+            if one.cable and f" link {' - '.join(one.cable)} was down" in said
         ]
         wanted, facts = room.lasting([], one), room.lasting([0], one)
         assert wanted is not None
@@ -155,14 +155,14 @@ def test_report_of_a_maintenance_is_true_while_other_faults_exist(contingent: Wo
         text
         for seed in range(8)
         for text in observe(case, faults, random.Random(seed))
-        if text.startswith("During last night's maintenance of link ")
+        if text.startswith("Report from last night, while link ")
     ]
     assert reports
     for text in reports:
         (one,) = [
             one
             for one in case.contingencies
-            if one.cable and f" of link {' - '.join(one.cable)}: " in text
+            if one.cable and f" link {' - '.join(one.cable)} was down" in text
         ]
         now = predicted(during(faulty, one))
         assert now is not None

@@ -125,7 +125,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
     limits = CommandLimits(10, 16_000, 48_000)
     rules = prompt_parts(asked, world, "shop", start, (), limits).rules
     ticket = read_text("netarena_k8s", "ticket")
-    for kind in ("Broken world", *KINDS.values()):
+    for kind in ("Broken environment", *KINDS.values()):
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):

@@ -23,7 +23,7 @@ SMALL = {"briefing": "ticket", "num_apps": 20, "error_types": ["faults_0", "faul
 
 
 def _told(world, use, form):
-    names = {one.address: f"{one.name} of {one.space}" for one in world.plan.guests}
+    names = {one.address: f"{one.name} in namespace {one.space}" for one in world.plan.guests}
     names |= {one.address: one.name for one in world.plan.partners}
     source, target = (names.get(end, end) for end in (use.source, use.target))
     return form.format(source=source, target=target, port=f"{use.port}/{use.protocol}")

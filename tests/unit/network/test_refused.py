@@ -182,7 +182,7 @@ def test_application_without_requested_changes_refuses_nothing(refused: Any) -> 
     with pytest.raises(ReplyRefused) as why:
         Route().parse(json.dumps({"done": True, "refused": refused}))
     assert str(why.value) == (
-        'no change is requested, so none can be refused: leave refused out: {"done": true}'
+        'the task requests no changes: omit the key "refused": {"done": true}'
     )
 
 

@@ -94,7 +94,7 @@ def test_address_plan_names_every_machine_with_its_address() -> None:
         for machine in world.machines:
             for interface in machine.interfaces:
                 assert f"{interface.address} on {interface.name}" in plan
-    assert tell_intent(WORLD) == "- Each machine reaches each other machine."
+    assert tell_intent(WORLD) == "- Every machine reaches every other machine."
 
 
 def test_intent_describes_the_settings_of_a_varied_router() -> None:
@@ -103,7 +103,7 @@ def test_intent_describes_the_settings_of_a_varied_router() -> None:
         for seed in range(40)
         for sentence in tell_intent(varied(3, 1, random.Random(seed))).splitlines()
     }
-    for words in ("that a filter accepts", "with a table of that interface", "Policy rules refuse"):
+    for words in ("that a filter accepts", "a separate routing table", "Policy rules reject"):
         assert any(words in sentence for sentence in told), words
 
 
@@ -124,7 +124,7 @@ def test_rules_name_each_kind_of_harm_in_the_words_of_findings() -> None:
     rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
     ticket = read_text("netarena_route", "ticket")
     found = ("pair_broken", "pair_opened", "address_taken", "switch_touched", "not_settled")
-    for kind in ("Broken world", *(KINDS[rule] for rule in found)):
+    for kind in ("Broken environment", *(KINDS[rule] for rule in found)):
         assert f"\n- {kind}: " in rules
         assert f"\n- {kind}: " in ticket
     for text in (rules, ticket):
@@ -138,7 +138,7 @@ def test_rules_state_the_limits_of_a_command() -> None:
     assert "exceeds 162 entries" in rules
     assert "more than 5000 packets plus 1000 more for each second" in rules
     assert "At most 98 processes of the command line run at the same time" in rules
-    assert "at most 8000 characters of its output" in rules
+    assert "at most 8000 characters of the output of a command" in rules
     assert "All turns together show at most 48000 characters" in rules
 
 

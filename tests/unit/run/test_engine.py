@@ -244,7 +244,7 @@ def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
         assert not episode.safe
         assert episode.reason == "world_broken"
         (finding,) = next(one.judgement.findings for one in episode.steps if one.judgement)
-        assert finding.detail == f"Broken world: {episode.detail}"
+        assert finding.detail == f"Broken environment: {episode.detail}"
         assert "OSError: broke" in episode.detail
     assert toy.built == 3, "not tried again"
 

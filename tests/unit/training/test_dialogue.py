@@ -97,7 +97,7 @@ def test_refused_changes_can_be_expressed_with_tool_calls(tmp_path, monkeypatch)
     ends = [row["messages"][-3]["tool_calls"][0]["function"]["arguments"] for row in rows]
     assert [end["refused"] for end in ends] == ["1: no_valve", "", "2: no_valve"]
     made = make_environment("toy", keys)
-    assert "refused: Which requested changes cannot be made" in made.done.__doc__
+    assert "refused: The requested changes that you refuse" in made.done.__doc__
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,9 @@ def test_manifests_of_any_workload_kind_become_a_world(shop):
         ("web-v2", "collector"),
         ("db", "collector"),
     }
-    assert "web-v2 (role=web, release=v2): service web port 80/TCP to pod port 8080 (http)" in (
-        tell_intent(world)
+    assert (
+        "web-v2 (role=web, release=v2): service web port 80/TCP to pod port 8080 (named http)"
+        in tell_intent(world)
     )
 
 

@@ -126,7 +126,7 @@ def test_most_machines_have_a_lock() -> None:
 def test_prompt_lists_the_reserve_and_all_its_pairs() -> None:
     world, _ = _draw(["router_firewall"], 5)
     told = tell_intent(world)
-    assert f"- Reserve hosts, isolated by design: {', '.join(world.reserve)}." in told
+    assert f"isolated by design (the table below is exact): {', '.join(world.reserve)}." in told
     table = dict(re.findall(r"^  \| (p\w+) \| (.+) \|$", told, re.MULTILINE))
     assert [*table] == [world.router.name, *world.reserve]
     for place, name in enumerate(world.endpoints):
