@@ -352,5 +352,7 @@ def _checked(command: str) -> str:
     if lacks := command_line.lacks(command):
         raise ReplyRefused(f"{_HALF} ({lacks}): {_FORM}")
     if _OPTION_FILE.search(command):
-        raise ReplyRefused(f"a line begins with the shell prompt '>', followed by an option: {_FORM}")
+        raise ReplyRefused(
+            f"a line begins with the shell prompt '>', followed by an option: {_FORM}"
+        )
     return command
