@@ -2,8 +2,8 @@
 
 pyroute2 needs about 0.4 ms per message, which is too long for the ARP entries, links and routes of
 a thousand machines before and after every command. This module makes messages with ``struct`` and
-sends them in batches (netlink(7), rtnetlink(7)). It implements only the parts that route's networks
-and probe rounds need.
+sends them in batches (netlink(7), rtnetlink(7)). It implements only the parts that this project
+needs.
 """
 
 from __future__ import annotations
@@ -255,11 +255,9 @@ _RULE_BYTES = 12
 _NEXTHOP_BYTES = 8
 _FORWARDING = 3
 _NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
-_NDTA_NAME, _NDTA_CONFIG, _NDTA_STATS = 1, 5, 7
+_NDTA_NAME, _NDTA_THRESH3, _NDTA_STATS = 1, 4, 7
 #: Offset of the field table_fulls in struct ndt_stats (linux/neighbour.h).
 _NDTS_TABLE_FULLS_AT = 80
-#: The same for ndtc_entries in struct ndt_config.
-_NDTC_ENTRIES_AT = 4
 #: States of learnt entries: all but NOARP and PERMANENT.
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
@@ -444,14 +442,14 @@ def fixed_neighbours(netlink: Netlink) -> int:
     return sum(bool(state & _NOARP) for _, state, _, _ in _neighbours(netlink))
 
 
-def release_neighbours(netlink: Netlink) -> bool:
-    """Delete unresolved neighbours with their waiting packets; return whether any existed."""
+def release_neighbours(netlink: Netlink) -> int:
+    """Delete unresolved neighbours with their waiting packets; return their number."""
     return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
 
 
-def forget_neighbours(netlink: Netlink) -> None:
-    """Delete learnt and failed neighbours."""
-    _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
+def forget_neighbours(netlink: Netlink) -> int:
+    """Delete learnt and failed neighbours; return their number."""
+    return _delete_neighbours(netlink, lambda state: bool(state & _LEARNT or not state))
 
 
 def learnt_neighbours(netlink: Netlink) -> tuple[list[Message], set[tuple[int, bytes]]]:
@@ -515,7 +513,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
     netlink.send(found)  # an entry may have expired
 
 
-def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
+def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> int:
     found = [
         Message(
             DELNEIGH,
@@ -525,7 +523,7 @@ def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> bool:
         if which(state)
     ]
     netlink.send(found)  # an entry may have expired
-    return bool(found)
+    return len(found)
 
 
 def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
@@ -558,15 +556,21 @@ def neighbours_refused() -> int:
     return int(refused)
 
 
-def all_neighbours() -> int:
-    """Return the number of IPv4 neighbours of all network namespaces. Raises OSError."""
-    (entries,) = struct.unpack_from("=I", _arp_table()[_NDTA_CONFIG], _NDTC_ENTRIES_AT)
-    return int(entries)
+def most_neighbours() -> int:
+    """Return the kernel's limit of IPv4 neighbours of all namespaces, gc_thresh3. Raises OSError.
+
+    Permanent and externally learnt entries do not count towards this limit.
+    """
+    (limit,) = struct.unpack("=I", _arp_table()[_NDTA_THRESH3])
+    return int(limit)
 
 
-def own_neighbours(netlink: Netlink) -> int:
-    """Return the number of IPv4 neighbours of one network namespace."""
-    return sum(1 for _ in _neighbours(netlink))
+def limited_neighbours(netlink: Netlink) -> int:
+    """Return the number of a namespace's IPv4 neighbours that count towards the kernel's limit."""
+    return sum(
+        not state & _PERMANENT and not flags & _EXTERNALLY
+        for _, state, flags, _ in _neighbours(netlink)
+    )
 
 
 def _arp_table() -> Mapping[int, bytes]:

@@ -29,13 +29,13 @@ from netarena_network.real.kernel_lock import Turns
 from netarena_network.real.netlink import (
     Netlink,
     Queue,
-    all_neighbours,
     blocked,
     forget_neighbours,
     forward,
+    limited_neighbours,
     links,
+    most_neighbours,
     neighbours_refused,
-    own_neighbours,
     queue_drops,
     queues,
     release_neighbours,
@@ -93,6 +93,9 @@ class Worker:
         #: Messages about activity that was stopped on machines since the last command. The next
         #: command's output includes them.
         self._notes: list[str] = []
+        #: Numbers of ARP entries of this network in a measurement: the largest number so far, and
+        #: the unresolved entries that were deleted since then.
+        self._most_entries = self._released_entries = 0
 
     @property
     def _names(self) -> Sequence[str]:
@@ -208,10 +211,10 @@ class Worker:
         Returns whether any packet was dropped.
         """
         machines = [self._netlinks[name] for name in self._names]
-        released = [release_neighbours(machine) for machine in machines]
-        if queued:
-            released += [stop_queues(machine) for machine in machines]
-        return any(released)
+        released = sum(release_neighbours(machine) for machine in machines)
+        self._released_entries += released
+        stopped = [stop_queues(machine) for machine in machines] if queued else []
+        return bool(released) or any(stopped)
 
     def _revive(self) -> str:
         """If waiting replies block all of the kernel's pings, drop those of this network.
@@ -238,11 +241,14 @@ class Worker:
             waiting = {name: [*filter(unsettled, some)] for name, some in found.items()}
             for name, some in waiting.items():
                 self._netlinks[name].send([settle_link(link.ifindex) for link in some])
-            if not any(waiting.values()) or time.monotonic() >= deadline:
+            if not any(waiting.values()):
+                ports = found[""]
+                break
+            if time.monotonic() >= deadline:
+                ports = [*links(self._netlinks[""])]  # the requests above may have changed them
                 break
             time.sleep(0.01)  # some kernels process the changes only after a delay
-        ports = [link.ifindex for link in found[""] if blocked(link)]
-        self._netlinks[""].send([forward(index) for index in ports])
+        self._netlinks[""].send([forward(link.ifindex) for link in ports if blocked(link)])
 
     def _make_ready(self) -> None:
         """Delete learnt ARP entries and paths.
@@ -250,9 +256,13 @@ class Worker:
         The kernel repeats an unanswered ARP request only after a second. Without this call, a
         conversation would measure this delay.
         """
-        for name in self._names:
-            forget_neighbours(self._netlinks[name])
+        self._count_entries(sum(forget_neighbours(self._netlinks[name]) for name in self._names))
         self._forget_paths()
+
+    def _count_entries(self, present: int) -> None:
+        """Record the number of ARP entries at the end of a conversation."""
+        self._most_entries = max(self._most_entries, present + self._released_entries)
+        self._released_entries = 0
 
     def _forget_paths(self) -> None:
         """Flush the redirects and path MTUs that the machines have learnt."""
@@ -274,8 +284,8 @@ class Worker:
 
         After ``crowd_until`` (monotonic, s), a measurement counts even if queues were full, because
         its own packets may have filled the queues. Raises EnvironmentFailed if the ARP table stays
-        full and packets are lost. This counts as a proven environment failure if most entries of
-        the table belong to other networks, or if they filled the table while this network sent no
+        full and packets are lost. This counts as a proven environment failure if more than half of
+        its entries belong to other networks, or if they filled the table while this network sent no
         packets.
         """
         deadline = time.monotonic() + ROOM_S
@@ -283,6 +293,7 @@ class Worker:
         while True:
             with self._turns.take(self._places):
                 self._await_links()
+                self._most_entries = self._released_entries = 0
                 table, crowded = neighbours_refused(), self._crowd()
                 found = self._prober.measure(self._queues(), self._make_ready, conversations)
                 full = neighbours_refused() != table
@@ -309,8 +320,10 @@ class Worker:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _has_few_neighbours(self) -> bool:
-        """Return whether most entries of the kernel's ARP table belong to other networks."""
-        return 2 * sum(map(own_neighbours, self._netlinks.values())) < all_neighbours()
+        """Return whether this network had less than half of the kernel's ARP entries when the table
+        was full."""
+        self._count_entries(sum(map(limited_neighbours, self._netlinks.values())))
+        return 2 * self._most_entries < most_neighbours()
 
     def _crowd(self) -> Callable[[], bool]:
         """Return a function that returns whether a buffer has overflowed since this call.

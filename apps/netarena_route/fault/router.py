@@ -88,14 +88,10 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """Return whether a packet from or to the peer's half of the subnet uses the main table.
-
-    A packet from that half also counts if the router is its target.
-    """
+    """Return whether the router routes a packet to the peer's half of the subnet, or receives a
+    packet from that half."""
     return half_by_main(site, packet) or (
-        packet.enters == site.subnet
-        and site.at(packet.src) in site.half
-        and packet.table in {None, MAIN}
+        packet.enters == site.subnet and site.at(packet.src) in site.half
     )
 
 
@@ -103,6 +99,10 @@ def _alone(site: Site) -> bool:
     """Return whether the peer is its subnet's only host; another host would get two answers."""
     return len(site.plan.hosts[site.subnet]) == 1
 
+
+#: Setting of methods of which at most one may affect a subnet: with a rule for the subnet's source
+#: addresses, a port that filters by reverse path would drop all ARP requests of the subnet.
+_RETURN_PATH = "{port} return path"
 
 _row = partial(row, Scope.ROUTER)
 _filter = partial(filter_row, Scope.ROUTER)
@@ -122,7 +122,9 @@ def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: 
     )
 
 
-def _rule(name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "") -> Method:
+def _rule(
+    name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "", *holds: str
+) -> Method:
     """Return a method that adds a policy rule and, if given, the table that the rule uses."""
     return _row(
         name,
@@ -131,6 +133,7 @@ def _rule(name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str
         f"ip rule del {rule}" + (f" && ip route flush {table}" if table else ""),
         lost,
         *([f"{{machine}} {table}"] if table else []),
+        *holds,
     )
 
 
@@ -162,6 +165,7 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             _half_back,
             "{port}",
             "{other_port}",
+            _RETURN_PATH,
             # With a table per port, forwarded packets pass the filter, but ARP requests from the
             # half get no answer. Its hosts can send only after the router has sent to them.
             fits=lambda site: not any("lookup" in rule for rule in site.machine.rules),
@@ -178,7 +182,13 @@ ROUTER: dict[str, tuple[Method, ...]] = {
         ),
     ),
     "policy_rule": (
-        _rule("source_table", "pref {pref} from {net} lookup {table}", _sourced, "table {table}"),
+        _rule(
+            "source_table",
+            "pref {pref} from {net} lookup {table}",
+            _sourced,
+            "table {table}",
+            _RETURN_PATH,
+        ),
         _rule("target_table", "pref {pref} to {net} lookup {table}", leaves, "table {table}"),
         _rule("port_prohibit", "pref {pref} iif {port} prohibit", enters_forwarded),
         _rule("port_unreachable", "pref {pref} iif {port} unreachable", enters_forwarded),

@@ -21,13 +21,13 @@ from netarena_network.real.netlink import (
     Netlink,
     Queue,
     Unsent,
-    all_neighbours,
     attribute,
     attributes,
     blocked,
     learnt_neighbours,
+    limited_neighbours,
+    most_neighbours,
     nest,
-    own_neighbours,
     queue_drops,
     queues,
     renew_neighbours,
@@ -174,7 +174,7 @@ def test_renewed_permanent_neighbours_have_one_age_and_compare_equal():
     with entered(found[0]), Netlink() as netlink:
         _, kept = learnt_neighbours(netlink)
         assert len(kept) == 1
-        assert 0 < own_neighbours(netlink) <= all_neighbours()
+        assert 0 < limited_neighbours(netlink) < most_neighbours()
         renew_neighbours(netlink, kept)
         assert learnt_neighbours(netlink)[1] == kept
         renew_neighbours(netlink)

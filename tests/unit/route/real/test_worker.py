@@ -6,6 +6,7 @@ import json
 import math
 import socket
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -84,9 +85,12 @@ class Rounds:
         self.rows = rows
         self.refused = refused
         self.count = self.tries = 0
+        #: called at the end of a measurement
+        self.measured: Callable[[], object] = lambda: None
 
     def measure(self, *_: object) -> prober.Round:
         self.tries += 1
+        self.measured()
         if self.tries <= self.refused:
             self.count += 1
         return prober.Round(self.rows, 0.0)
@@ -144,17 +148,18 @@ def test_oversized_replies_count_as_a_property_of_the_network(
 
 
 @pytest.mark.parametrize(
-    ("asks", "entries", "others"),
+    ("asks", "limit", "unresolved", "others"),
     [
-        (False, 2, False),  # this network itself may fill the table
-        (True, 2, True),  # entries are refused although this network sends nothing
-        (False, 3, True),  # most entries belong to other networks
+        (False, 2, 0, False),  # this network itself may fill the table
+        (True, 2, 0, True),  # entries are refused although this network sends nothing
+        (False, 5, 0, True),  # more than half of the entries belong to other networks
+        (False, 5, 2, False),  # entries that the measurement deletes count too
     ],
 )
 def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
-    asks: bool, entries: int, others: bool, monkeypatch: pytest.MonkeyPatch
+    asks: bool, limit: int, unresolved: int, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This network has one entry of the kernel's ``entries``."""
+    """This network has one resolved entry."""
     rounds = Rounds(("10", "01"), 10**6)
 
     def pause(_: float) -> None:
@@ -162,9 +167,12 @@ def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
 
     served = serve(rounds, "neighbours", monkeypatch)
     served._netlinks = {"m": None}  # type: ignore[dict-item] # a fake socket
-    monkeypatch.setattr(worker, "own_neighbours", lambda _: 1)
-    monkeypatch.setattr(worker, "all_neighbours", lambda: entries)
+    monkeypatch.setattr(route_worker.RouteWorker, "_names", ("m",))
+    monkeypatch.setattr(worker, "limited_neighbours", lambda _: 1)
+    monkeypatch.setattr(worker, "most_neighbours", lambda: limit)
     monkeypatch.setattr(worker, "set_neighbours_aside", lambda _: None)
+    monkeypatch.setattr(worker, "release_neighbours", lambda _: unresolved)
+    rounds.measured = lambda: served._release(queued=False)
     monkeypatch.setattr(worker.time, "sleep", pause)
     monkeypatch.setattr(worker, "ROOM_S", 0.0)
 
