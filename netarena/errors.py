@@ -62,14 +62,18 @@ class ConfigError(NetArenaError):
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a stored file cannot be used, without the name of Python's exception.
+    """Return why a stored file cannot be used, without the words of Python's exceptions.
 
     >>> reason_of(KeyError("seed"))
     "the key 'seed' is missing"
+    >>> reason_of(PermissionError(13, "Permission denied"))
+    'the file cannot be read: Permission denied'
     """
-    if isinstance(error, KeyError):
+    if isinstance(error, KeyError) and error.args:
         return f"the key {error.args[0]!r} is missing"
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    if isinstance(error, OSError):
+        return f"the file cannot be read: {error.strerror or error}"
+    return "it has another structure" if isinstance(error, TypeError) else str(error)
 
 
 class ReplyRefused(NetArenaError):

@@ -29,6 +29,7 @@ _NEWPID, _NEWNET = 0x20000000, 0x40000000
 #: CLONE_VM of clone(2): the child shares its parent's memory. Second value: size of the child's
 #: stack in bytes.
 _VM, _STACK_BYTES = 0x100, 1 << 16
+#: Size of sigset_t (glibc and musl).
 _SIGNAL_SET_BYTES = 128
 _MS_RDONLY, _MNT_DETACH = 1, 2
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000

@@ -901,7 +901,11 @@ def _own_bytes(process: str | Path) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return a small file of /proc, without the cost of a file object. Raises OSError."""
+    """Return a small file of /proc, without the cost of a file object. Raises OSError.
+
+    Files are read up to 64 KiB. Only more than 10,000 supplementary groups would make ``status``
+    longer, and the sandbox's processes cannot set groups.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _CHUNK_BYTES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from math import fsum
 
 from netarena_backbone.world.model import World
 
@@ -41,11 +42,11 @@ def weights(world: World, places: Collection[tuple[float, frozenset[str]]]) -> M
     for _ in range(_ITERATIONS):
         has: defaultdict[str, float] = defaultdict(float)
         for probability, names in places:
-            total = sum(found[name] for name in sorted(names))
+            total = fsum(found[name] for name in names)
             for name in names:
                 has[name] += probability * found[name] / total
         for group in groups:
-            scale = sum(has[name] for name in group) / max(sum(group.values()), 1)
+            scale = fsum(has[name] for name in group) / (fsum(group.values()) or 1)
             for name, wanted in group.items():
                 found[name] *= wanted * scale / has[name]
     return found

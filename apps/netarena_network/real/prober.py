@@ -468,8 +468,8 @@ class _Sight:
         pings = len(PINGS) * self._pairs
         self._asked = bytearray(pings)
         #: Sequence number and time in µs of each request.
-        self._sequences = array("H", bytes(2 * pings))
-        self._times = array("Q", bytes(8 * pings))
+        self._sequences = array("H", [0]) * pings
+        self._times = array("Q", [0]) * pings
         self._arrived = bytearray(pings)
         self._replied = bytearray(pings)
         self._astray = bytearray(pings)

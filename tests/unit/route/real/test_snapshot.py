@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 
 import pytest
 
 from netarena_network.real.netlink import attribute
+from netarena_route.real import snapshot
 from netarena_route.real.snapshot import _route, _rule
+from netarena_route.world.model import Machine, standard
 
 NAMES = {2: "p10_r0-eth1"}
 
@@ -72,3 +75,34 @@ def test_route_is_described_by_its_destination_and_next_hop(content, text):
 )
 def test_rule_is_described_with_all_its_conditions(content, text):
     assert _rule(content) == text
+
+
+def test_comparison_reads_only_machines_on_which_commands_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = standard(2, 1, random.Random(1))
+    names = [machine.name for machine in world.machines]
+    reads: list[str] = []
+    entries: dict[str, dict[tuple[str, str], None]] = {
+        name: {("route", "r"): None} for name in names
+    }
+
+    def hold(machine: Machine, space: int, netlink: object) -> snapshot.Held:
+        del space, netlink
+        reads.append(machine.name)
+        return snapshot.Held(dict(entries[machine.name]), [])
+
+    monkeypatch.setattr(snapshot, "hold", hold)
+    monkeypatch.setattr(snapshot.Snapshot, "_switch_lines", lambda _: [])
+    seen = snapshot.Snapshot(world, dict.fromkeys(names, 0), dict.fromkeys(names, None), {})  # type: ignore[arg-type] # fake sockets
+    reads.clear()
+    assert seen.compare() == ([], [], [])
+    assert reads == names
+    assert seen.compare() == ([], [], [])
+    assert reads == names
+
+    seen.touch(names[1])
+    assert seen.compare() == ([], [], [])
+    entries[names[1]].clear()  # the setting ends by itself, after the command
+    assert seen.compare() == ([], [[names[1], "route", "r"]], [])
+    assert reads == [*names, names[1], names[1]]
