@@ -1,6 +1,6 @@
 """Program inside the sandbox: runs an answer on its own copy of the network and reads the result.
 
-The sandbox's parent process (``netarena.sandbox.warm``) executes the text of this module, after the
+The warm parent process of the sandbox executes the text of this module, after the
 texts of ``topology`` and ``edit``. Therefore this module needs only the standard library and
 networkx. ``load`` runs once, in the parent. ``call`` runs in a forked child process, which the
 agent's code controls, so the result of ``call`` is not trusted. The result contains the changes of
