@@ -61,8 +61,8 @@ NORMAL = [
 
 #: reason for differences, as in docs/kubectl.md -> numbers of the recorded commands
 DIFFERENCES = {
-    "The wheel's kubectl is newer than that of the recording (1.34.2) and words some answers "
-    "differently.": (
+    "The kubectl of the Python package is newer than that of the recording (1.34.2) and words some "
+    "answers differently.": (
         47,
         51,
         64,
