@@ -27,8 +27,8 @@ from netarena_route.config import RouteConfig
 
 pytestmark = pytest.mark.requires("episodes")
 
-#: seed of a query whose router does not forward but answers pings
-DRAW = 1
+#: seed of a query whose router drops forwarded packets of one subnet by a filter, but answers pings
+DRAW = 3
 AT_ONCE = 6
 #: time limit of repairs in seconds, which is more than they need
 REPAIR_S = 60.0
