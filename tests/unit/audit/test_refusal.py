@@ -77,7 +77,7 @@ def test_reference_that_refuses_the_right_change_is_valid() -> None:
         (Forgets, 2, "unsolved", "The agent did not refuse a requested change"),
         (Others, 2, "unsolved", "The agent refused"),
         (Unreadable, 2, "refused", "turn 3: 1: thirst is not a change"),
-        (Unrequested, 2, "refused", "turn 3: no change is requested"),
+        (Unrequested, 2, "refused", "turn 3: the task requests no changes"),
         (
             Never,
             4,
