@@ -242,13 +242,12 @@ class Worker:
             for name, some in waiting.items():
                 self._netlinks[name].send([settle_link(link.ifindex) for link in some])
             if not any(waiting.values()):
-                ports = found[""]
                 break
             if time.monotonic() >= deadline:
-                ports = [*links(self._netlinks[""])]  # the requests above may have changed them
+                found[""] = [*links(self._netlinks[""])]  # the requests above may have changed them
                 break
             time.sleep(0.01)  # some kernels process the changes only after a delay
-        self._netlinks[""].send([forward(link.ifindex) for link in ports if blocked(link)])
+        self._netlinks[""].send([forward(link.ifindex) for link in found[""] if blocked(link)])
 
     def _make_ready(self) -> None:
         """Delete learnt ARP entries and paths.
