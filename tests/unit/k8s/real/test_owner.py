@@ -48,7 +48,7 @@ def test_ended_service_has_abandoned_its_namespaces_in_any_container():
         service.wait()
         gone = time.monotonic() + 20  # the kernel kills the child of unshare a moment later
         while why_kept(notes, NOW) and time.monotonic() < gone:
-            time.sleep(0.01)
+            time.sleep(0.01)  # the child is not ours, so there is no event to wait for
         assert why_kept(notes, NOW) == ""
 
 

@@ -181,7 +181,7 @@ def test_one_of_each_omits_methods_that_need_a_larger_network() -> None:
 
 
 def test_reverse_path_is_not_filtered_on_a_router_with_a_table_per_port() -> None:
-    """Whether hosts reach such a router would depend on earlier ARP requests."""
+    """With such a filter, hosts could reach the router only after it had sent them ARP requests."""
     worlds = [varied(3, 2, random.Random(seed)) for seed in range(24)]
     found = set()
     for world in worlds:
