@@ -135,8 +135,9 @@ _ACTING = frozenset(
 )
 #: Interval at which bgpd checks a conditional default route (with a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
-#: Retransmissions after which OSPF neighbours have exchanged their databases, if they can.
-_ROUNDS = 4
+#: Time in which OSPF neighbours exchange their databases, if they can and no packet is lost. ospfd
+#: replaces a lost packet after its retransmission interval.
+_EXCHANGE_S = 4 * MEET_S
 #: Lasting states of OSPF neighbours.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: Lasting states of BGP peers that were shut down, in bgpd's words.
@@ -597,14 +598,15 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
             state = str(row.get("nbrState", row.get("state", "")))
             kind = state.partition("/")[0]
             key = router, "ospf", f"{name} {row.get('ifaceName')} {row.get('ifaceAddress')}"
+            port = str(row.get("ifaceName")).partition(":")[0]
+            again_s = _number(rows.get(port, {}).get("timerRetransmitSecs"))
             look.adjacencies[key] = Standing(
                 state,
                 mark=look.asked + _number(row.get("deadTimeMsecs")) / 1000,
                 lasting=kind in _LASTING,
                 up=kind in {"Full", "2-Way"},
-                next_s=_ROUNDS * (_number(row.get("retransmitInterval")) or MEET_S),
+                next_s=max(_EXCHANGE_S, again_s + MEET_S),
             )
-            port = str(row.get("ifaceName")).partition(":")[0]
             if kind == "Full":
                 look.neighbours.add((router, "ospf", port))
             if kind == "Full" and _number(row.get("linkStateRetransmissionListCounter")):

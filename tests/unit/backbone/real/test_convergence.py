@@ -488,6 +488,20 @@ def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) 
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
+@pytest.mark.parametrize(("again_s", "wait_s"), [(1, 5.4), (5, 7.1)])
+def test_ospf_neighbour_is_given_time_to_repeat_a_lost_packet(
+    again_s: int, wait_s: float, clock: Clock
+) -> None:
+    def tell(now: float) -> dict[frr.Who, list[Any]]:
+        answers = ospf("ExStart/-", hellos(now))
+        answers[1]["interfaces"]["eth0"]["timerRetransmitSecs"] = again_s
+        return {OSPF: answers, BGP: bgp("Established", int(now * 2))}
+
+    settled, took_s, _ = waits(clock, tell)
+    assert settled
+    assert took_s == about(wait_s)
+
+
 @pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
 def test_invalid_address_is_never_cleared(name: str) -> None:
     assert not convergence._is_address(name)
