@@ -207,7 +207,7 @@ class Config(Record):
     regenerate_benchmark: StrictBool = False
     regenerate_config: StrictBool = False
     start_index: StrictInt | None = Field(default=None, ge=0)
-    end_index: StrictInt | None = Field(default=None, ge=0, description="exclusive")
+    end_index: StrictInt | None = Field(default=None, ge=1, description="exclusive")
     resume: StrictBool = False
     #: A key of old local config files; it is ignored with a warning.
     agent_client_configs: JsonValue = None
@@ -399,10 +399,12 @@ def _short(value: Any, limit: int = 60) -> str:
 
 
 def _names_value(message: str, given: Any) -> bool:
-    """Return whether ``message`` contains ``given`` or, if ``given`` is a list, one of its
-    items."""
+    """Return whether ``message`` contains ``given`` or, if ``given`` is a list, one of its items.
+
+    Numbers do not count, because they may be parts of other words.
+    """
     items = given if isinstance(given, list | tuple) else [given]
-    return any(isinstance(item, str) and _short(item) in message for item in items)
+    return any(isinstance(item, str | dict | list) and _short(item) in message for item in items)
 
 
 def _without_shards(values: dict[str, Any]) -> dict[str, Any]:
