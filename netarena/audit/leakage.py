@@ -22,8 +22,9 @@ has any fault.
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
 comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
-one family per question. ``power`` is the probability that Holm's first step, with the given
-queries, detects twice the top-1 rate of chance, or a balanced accuracy of 60 %.
+one family per question. The power (``power_top1``, ``power_anything``) is the probability that
+Holm's first step, with the given queries, detects twice the top-1 rate of chance, or a balanced
+accuracy of 60 %.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
