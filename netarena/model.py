@@ -114,15 +114,15 @@ class Query(Record):
     def content(self) -> str:
         """Return a hash (16 hex digits) of text, initial state and actions.
 
-        It identifies equal queries, which are frequent in small worlds. Intervals need it, because
-        answers to equal queries are not independent.
+        It identifies equal queries, which are frequent in small worlds. Confidence intervals use
+        the hash, because answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Ask(NamedTuple):
-    """One request of a query: the key of a verdict."""
+    """One request of a query, given by the query's id and the repetition: the key of a verdict."""
 
     query_id: str
     #: Repetition, starting at 1.
@@ -401,7 +401,7 @@ class Episode(Record):
     #: For ``agent_failed`` a FailureReason; ``time_budget`` if the run's time ended;
     #: ``world_broken`` if the world failed after an executed reply; otherwise empty.
     reason: str = ""
-    #: Explanation for users, one sentence.
+    #: Explanation of the outcome for users, one sentence; may be empty.
     detail: str = ""
     #: Evidence of environment failures and of a world that failed after an executed reply, one
     #: entry per failure. If a worker process died, ``answered`` in the last entry shows whether the

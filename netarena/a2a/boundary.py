@@ -99,7 +99,7 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # mark the exception as retrieved
+                answer.exception()  # otherwise asyncio would log it as never retrieved
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()

@@ -801,8 +801,8 @@ def _is_marked(metadata: Any) -> bool:
 
 
 def _repeats(text: str, known: str) -> bool:
-    """Return whether ``text`` equals ``known``, or starts with ``known`` and that is long enough
-    not to be chance."""
+    """Return whether ``text`` repeats ``known``: both are equal, or ``text`` starts with ``known``
+    and ``known`` is long enough that this is no coincidence."""
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
 
