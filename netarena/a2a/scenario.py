@@ -413,7 +413,8 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
 
 
 def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """Return a participant's own config keys, unchecked. Raises ConfigError if it is no table."""
+    """Return a participant's own config keys, unchecked. Raises ConfigError for a value that is not
+    a table."""
     own = table.get("config", {})
     if not isinstance(own, dict):
         raise ConfigError(f"{role}.config", "must be a table of config keys")

@@ -106,8 +106,8 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
 ) -> Starlette:
     """Return the ASGI application of a green agent that assesses with ``application``.
 
-    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits the number
-    of concurrent episodes of all tasks together. ``allow_link_local`` permits participants at
+    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` is the number of
+    slots for live environments, which all tasks share. ``allow_link_local`` permits participants at
     addresses that ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see
     ``derive_seed``). ``credentials`` is the result of ``load_credentials``. ``defaults`` are config
     values for keys that a request omits.
@@ -230,7 +230,7 @@ def _warn(check: Check) -> None:
 class Applications:
     """A service's application, and the applications to which it forwards requests.
 
-    The context manager of the latter is entered on first use.
+    Applications are context managers. Another application is entered when it is first used.
     """
 
     def __init__(self, application: Application) -> None:

@@ -76,7 +76,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """Arguments of the factory of a named agent, which can generate the assessment's queries."""
+    """Arguments of a named agent's factory. The agent can generate the assessment's queries with
+    them."""
 
     application: Application
     config: Config

@@ -45,7 +45,7 @@ class TurnAgent:
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """Run ``command`` with the environment ``agent_environ()``, extended with ``environ``.
+        """Store the command. Its environment is ``agent_environ()``, extended with ``environ``.
 
         Raises ConfigError with the name of ``option`` if the program does not exist.
         """
