@@ -1,4 +1,4 @@
-"""``python -m netarena`` is the command ``netarena``."""
+"""``python -m netarena`` runs the command ``netarena``."""
 
 import sys
 

@@ -11,8 +11,10 @@ T = TypeVar("T")
 
 
 async def finish(work: Awaitable[T]) -> T:
-    """Await ``work`` to its end even if the caller is cancelled; then raise the cancellation
-    again."""
+    """Await ``work`` until it ends, even if the caller is cancelled; return its result.
+
+    After a cancellation, CancelledError is raised only when ``work`` has ended.
+    """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -32,8 +34,8 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 class Background:
-    """Stores background tasks until they end, because the event loop has only weak references to
-    them."""
+    """Set of background tasks. It references each task until the task ends, because the event loop
+    has only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

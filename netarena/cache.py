@@ -1,6 +1,6 @@
 """Caches of values derived from immutable objects, with limited numbers of entries.
 
-``Kept`` looks up a value by the identity of an object, ``Memo`` by a key's content.
+``Kept`` looks up a value by the identity of an object, ``Memo`` by the equality of a key.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Cache of the values derived from the last ``most`` objects used, by the objects' identity.
+    """Cache of values derived from objects, for the ``most`` most recently used objects.
 
-    The values are shared by all callers, also in threads, and must never change.
+    The key is the identity of the object. All callers, also in other threads, share the values and
+    must not change them.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,7 +28,10 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, origin: object, make: Callable[[], T]) -> T:
-        """Return the cached value of ``origin``, or make it. Raises the errors of ``make``."""
+        """Return the cached value of ``origin``, or cache and return the result of ``make``.
+
+        Raises the errors of ``make``.
+        """
         with self._lock:
             if (found := self._made.get(id(origin))) is not None:
                 self._made.move_to_end(id(origin))
@@ -41,7 +45,7 @@ class Kept(Generic[T]):
 
 
 class Memo(Generic[K, T]):
-    """Cache by key with at most ``most`` entries; when it is full, all entries are dropped.
+    """Cache with at most ``most`` entries. A new entry in a full cache removes all others.
 
     Threads may share the cache; two threads may compute the same value.
     """
@@ -54,7 +58,7 @@ class Memo(Generic[K, T]):
         return self._found.get(key)
 
     def keep(self, key: K, found: T) -> T:
-        """Store ``found`` and return it."""
+        """Store the value ``found`` and return it."""
         if len(self._found) >= self._most:
             self._found = {}
         self._found[key] = found

@@ -1,8 +1,8 @@
 """The configuration of an assessment: the keys that all applications share.
 
 An application subclasses ``Config`` and adds its own keys. The error for an unknown key lists the
-known keys. Keys marked ``shapes`` determine which query belongs to an index. Their hash is part of
-each query's id, and a file of queries is refused if it was generated with other values.
+known keys. Keys declared with ``shapes`` determine the query at each index. The hash of their
+values is part of each query's id. A query file is refused if it was generated with other values.
 ``num_queries`` only determines the number of queries, so that a run can be extended.
 """
 
@@ -32,11 +32,11 @@ from pydantic import (
 from netarena.errors import ConfigError, not_one_of, one_line
 from netarena.model import JsonValue, Record
 
-#: Lower bound of the maximum number of turns that is computed for a query.
+#: Minimum of the turn limit that is computed for a query if ``max_iterations`` is null.
 MIN_TURNS = 12
 SEED_BITS = 64
-#: Largest exact integer: programs that read numbers as floating point (JavaScript, jq) round larger
-#: ones.
+#: Seeds above this number are also written as text. Programs that read JSON numbers as doubles
+#: (JavaScript, jq) round larger integers.
 MOST_EXACT = 2**53
 #: Key that contains a seed as text, in addition to the number.
 SEED_TEXT = "seed_text"
@@ -44,8 +44,8 @@ _SEEDS = ("seed", "seeds", "replaced_seeds")
 
 #: Keys that AgentBeats' Quick Submit adds to each config, with the only accepted values.
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
-#: Keys of AgentBeats' workflow and of the reference implementation's files that NetArena does not
-#: have -> the remedy in the error.
+#: ``_INSTEAD`` maps keys of AgentBeats' workflow and of the reference implementation's files that
+#: NetArena does not have to the remedy in the error.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
 _FLAT = "move its keys to [config]"
 _INSTEAD = {
@@ -70,7 +70,7 @@ _INSTEAD = {
 }
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
-#: Allowed values of an enumeration in a pydantic error message.
+#: Matches the allowed values of an enumeration in a pydantic error message.
 _QUOTED = re.compile(r"'([^']*)'")
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class PromptStyle(StrEnum):
 
 
 class Briefing(StrEnum):
-    """How much of the world's state a prompt reveals (config key ``briefing``)."""
+    """How much a prompt reveals (config key ``briefing``): all that is wrong, or only symptoms."""
 
     FULL = "full"
     TICKET = "ticket"
@@ -100,9 +100,10 @@ class Briefing(StrEnum):
 def shapes(*, added: bool = False, varied: bool = True, **kwargs: Any) -> Any:
     """Return a pydantic field whose value determines the queries.
 
-    A field that was ``added`` in a later version is not part of the hash while it has its default
-    value, so that older ids do not change. A search over strata keeps the default value of a field
-    that is not ``varied``, for example because rates with different values cannot be compared.
+    A field with ``added=True`` (from a later version) is not part of the hash while it has its
+    default value, so that query ids of earlier versions do not change. ``netarena search`` does not
+    vary a field with ``varied=False``, for example because rates with different values cannot be
+    compared.
     """
     return Field(json_schema_extra={"shapes": True, "added": added, "varied": varied}, **kwargs)
 
@@ -110,8 +111,8 @@ def shapes(*, added: bool = False, varied: bool = True, **kwargs: Any) -> Any:
 def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
-    The key ``seed_text`` is added for ``seed``, and ``seeds_text`` for a list ``seeds``, also
-    inside the object ``config``.
+    For ``seed`` and for the lists ``seeds`` and ``replaced_seeds``, a key with the suffix ``_text``
+    is added, also inside the object ``config``.
 
     >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
     {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}
@@ -128,7 +129,7 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the seed in ``seed_text`` as the number ``seed``, without the text.
+    """Return ``values`` with ``seed`` set to the number in ``seed_text``, without ``seed_text``.
 
     Raises ConfigError if the text is not a seed, or if the number differs from it by more than
     rounding.
@@ -148,7 +149,7 @@ def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(**kwargs: Any) -> Any:
-    """Return a pydantic field for a limit of an episode.
+    """Return a pydantic field for a limit of an episode, such as its number of turns.
 
     Lower limits make the same queries harder.
     """
@@ -173,18 +174,19 @@ class Config(Record):
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
     #: Keys that have another default in tickets.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": None}
-    #: Key -> the folder in the reference implementation's images that the key usually names. If the
-    #: folder is missing, the key counts as not given.
+    #: Key -> its usual value, a folder in the reference implementation's container images. If the
+    #: folder is missing on this machine, the key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
-    #: Does not affect the queries: a larger number only adds queries.
+    #: A larger number only adds queries; the first ones stay the same.
     num_queries: StrictInt = Field(
         default=1, ge=1, le=100_000, description="per label or error type"
     )
     briefing: Briefing = Briefing.FULL
     repeats: StrictInt = Field(default=1, ge=1, le=100, description="times each query is asked")
-    #: Maximum number of turns of an episode; None: computed per query from the size of its world.
+    #: Maximum number of turns of an episode. If null, the application computes it for each query
+    #: from the size of the query's network or cluster.
     max_iterations: StrictInt | None = limits(default=10, ge=1, le=1000)
     seed: StrictInt | None = Field(default=None, ge=0, lt=2**SEED_BITS)
     complexity_level: tuple[str, ...] = shapes(default=("level1", "level2", "level3"))
@@ -192,7 +194,7 @@ class Config(Record):
     agent_timeout_s: StrictFloat = limits(
         default=280.0, gt=0, le=86_400, description="per reply, s"
     )
-    #: Time limit for an agent's card while no server listens at its URL.
+    #: Time limit in s for fetching an agent's card while no server listens at the agent's URL.
     connect_timeout_s: StrictFloat = Field(
         default=60.0, gt=0, le=86_400, description="maximum wait until an agent's URL is served, s"
     )
@@ -200,7 +202,7 @@ class Config(Record):
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
     output_dir: str | None = None
-    #: Name of a file in the output folder that gets only the records, one JSON line each.
+    #: Name of an additional file in the output folder with the result records as JSON lines.
     output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
     benchmark_path: str | None = None
     regenerate_query: StrictBool = False
@@ -231,13 +233,13 @@ class Config(Record):
 
     @property
     def regenerate(self) -> bool:
-        """Return whether ``benchmark_path`` is generated anew. The key has three historical
-        names."""
+        """Return whether to regenerate the query file ``benchmark_path``. The key has three
+        historical names."""
         return self.regenerate_query or self.regenerate_benchmark or self.regenerate_config
 
     @classmethod
     def parse(cls, values: Any) -> Self:
-        """Validate a request's or a command line's values.
+        """Return the config with the values of a request or command line.
 
         Raises ConfigError with one line that names the first wrong key and the allowed values.
         """
@@ -289,7 +291,8 @@ class Config(Record):
         """Return ``values`` with null for keys of ``BUILT_IN`` whose folder is missing or empty;
         log these keys.
 
-        ``find`` returns the path of a key's folder.
+        ``find`` maps a key and its usual value to the folder's path on this machine. The result
+        contains this path.
         """
         settled = dict(values)
         for key, known in cls.BUILT_IN.items():
@@ -306,7 +309,7 @@ class Config(Record):
         return settled
 
     def input_paths(self) -> dict[str, str]:
-        """Return the keys that name files or folders to read, with their values."""
+        """Return the given keys that name files or folders to read, with their paths."""
         named = {
             key: getattr(self, key)
             for key in type(self).model_fields
@@ -337,7 +340,7 @@ class Config(Record):
     def with_own(self, role: str, values: Mapping[str, Any]) -> Self:
         """Return this config with a participant's own ``values``. Only ``prompt_keys`` are allowed.
 
-        Raises ConfigError; the error names the participant and the key.
+        ``role`` is the participant's role. Raises ConfigError, which names the role and the key.
         """
         known = self.prompt_keys()
         for key in values:
@@ -377,15 +380,15 @@ class Config(Record):
 
 
 def _settle(path: str) -> str:
-    """Return the normalised form of a path, with one slash at its start; normpath would leave
-    two."""
+    """Return the normalised form of a path. Several slashes at its start become one, unlike in
+    normpath, which leaves two."""
     return re.sub("^/+", "/", posixpath.normpath(path))
 
 
 def _holds_any(folder: Path) -> bool:
     """Return whether a folder has content.
 
-    The result is true if the folder cannot be read; the error is reported when it is used.
+    The result is true if the folder cannot be read; its later use then reports the error.
     """
     try:
         return folder.is_dir() and any(folder.iterdir())

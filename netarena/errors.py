@@ -35,8 +35,9 @@ def one_line(text: str, limit: int = 2000) -> str:
 
 
 def without_folders(text: str) -> str:
-    r"""Return text for other users: absolute paths are reduced to their last name; URLs do not
-    change.
+    r"""Return text with each absolute path reduced to its last component; URLs do not change.
+
+    Other users of a service thus do not see its folders.
 
     >>> without_folders("[Errno 2] No such file: '/srv/runs/a.json' (http://host/a/b)")
     "[Errno 2] No such file: 'a.json' (http://host/a/b)"
@@ -62,7 +63,7 @@ class ConfigError(NetArenaError):
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a stored file cannot be used, without the words of Python's exceptions.
+    """Return why a stored file cannot be used, in words for users instead of Python's error text.
 
     >>> reason_of(KeyError("seed"))
     "the key 'seed' is missing"
@@ -86,16 +87,16 @@ class FailureReason(StrEnum):
     TIMEOUT = "timeout"  # no complete reply within agent_timeout_s
     ENDPOINT = "endpoint"  # unreachable, connection lost, HTTP error
     TOO_LARGE = "too_large"  # more bytes than a reply may have
-    MALFORMED = "malformed"  # protocol error: broken JSON, no text, a wrong card
+    MALFORMED = "malformed"  # protocol error: broken JSON, no text, an invalid agent card
     TASK_FAILED = "task_failed"  # the agent's task failed, was rejected or was cancelled
     NO_REPLY = "no_usable_reply"  # every reply of the episode was refused
-    TIME_BUDGET = "time_budget"  # the assessment ended before there was a usable reply
+    TIME_BUDGET = "time_budget"  # the assessment's time ended before there was a usable reply
 
 
 class AgentFailed(NetArenaError):
     """The agent returned no valid answer.
 
-    ``unsent`` means that the request cannot have reached the agent, so it has cost nothing.
+    ``unsent`` means that the request cannot have reached the agent, so it caused no cost.
     """
 
     def __init__(self, reason: FailureReason, detail: str, *, unsent: bool = False) -> None:
@@ -106,11 +107,11 @@ class AgentFailed(NetArenaError):
 
 
 class EnvironmentFailed(NetArenaError):
-    """The world could not be used, or an injected fault had no effect.
+    """The environment of a query (network, cluster) failed, or an injected fault had no effect.
 
-    ``evidence`` is stored in the record. ``proven_ours`` means that evidence from outside the
-    sandbox shows an environment failure. Without it, a world that fails after a reply was executed
-    counts as an agent failure.
+    ``evidence`` is stored in the episode. ``proven_ours`` means that evidence from outside the
+    sandbox shows an environment failure. Otherwise, a failure after a reply was executed counts as
+    an agent failure.
     """
 
     def __init__(self, detail: str, *, evidence: Any = None, proven_ours: bool = False) -> None:
@@ -127,7 +128,7 @@ class AssessmentFailed(NetArenaError):
 class AgentSilent(AssessmentFailed):
     """An assessment whose agent answered in no episode. It is not ranked, and may be restarted.
 
-    ``reached`` says that the agent was asked and gave no usable answer, for example in time.
+    ``reached`` is true if the agent was reached but gave no usable answer, for example a late one.
     """
 
     def __init__(self, message: str, *, reached: bool = False) -> None:
@@ -135,12 +136,12 @@ class AgentSilent(AssessmentFailed):
         self.reached = reached
 
 
-#: Parts of a failure's detail which mean that the agent's endpoint was reached.
+#: Matches the detail of a failure at an endpoint that was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
-    """Return a line that reports whether an agent without a usable answer was reachable."""
+    """Return a sentence: the agent could not be reached, or it was reached but did not answer."""
     if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
         return f"the agent {agent} was reached but gave no usable answer: {failure}"
     return f"the agent {agent} could not be reached: {failure}"

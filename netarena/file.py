@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-#: Maximum size of a file that is read as a whole, and of one line of a file that is read line by
+#: Maximum bytes of a file that is read as a whole, and of one line of a file that is read line by
 #: line.
 MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 64 << 20
@@ -29,10 +29,9 @@ _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 
 def finite(text: str) -> float:
-    """Return a number of a JSON document; refuse infinity, to which ``json`` converts too large
-    numbers.
+    """Return the float that ``text``, a number of a JSON document, stands for.
 
-    Raises ValueError.
+    Raises ValueError if the number is too large for a float. ``json`` would return infinity.
     """
     value = float(text)
     if not math.isfinite(value):
@@ -41,9 +40,9 @@ def finite(text: str) -> float:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading without blocking, except on an inherited pipe.
+    """Open a regular file or an inherited pipe for reading.
 
-    Raises OSError.
+    Raises OSError for any other kind of file, without waiting (opening a pipe could block).
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(handle).st_mode
@@ -59,7 +58,7 @@ def open_regular(path: Path) -> BinaryIO:
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the content of a regular UTF-8 file without a byte order mark.
 
-    Raises OSError and UnicodeDecodeError.
+    Raises OSError, also for more than ``most_bytes`` bytes, and UnicodeDecodeError.
     """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
@@ -69,7 +68,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
-    """Yield the lines of a regular file with their ends, without a byte order mark.
+    """Yield the lines of a regular file with their line ends, without a byte order mark.
 
     The file is opened when the first line is requested. Raises OSError, also for a line of more
     than ``most_bytes`` bytes.
@@ -84,17 +83,17 @@ def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]
 
 
 class Unnamed:
-    """Lines in an unnamed file on disk, which is removed when the process ends.
+    """Lines in an unnamed temporary file, which is removed at the latest when the process ends.
 
-    Raises OSError.
+    All methods may raise OSError.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 -- closed by __exit__
 
     def lines(self) -> Iterator[str]:
-        """Yield all lines with their ends. During the iteration, the file must not be written or
-        read."""
+        """Yield all lines with their line ends. The file must not be written or read during the
+        iteration."""
         self._file.seek(0)
         for line in self._file:
             yield line.decode()
@@ -108,5 +107,5 @@ class Unnamed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # the disk is full; unwritten data is no longer needed
+        with suppress(OSError):  # such as a full disk; unwritten data is no longer needed
             self._file.close()

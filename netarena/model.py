@@ -1,8 +1,8 @@
 """Records: frozen data that is written, read and compared, without behaviour.
 
 Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times are
-seconds as floats, from a monotonic clock. ``State`` and ``Move`` are plain JSON values; each
-application defines their form.
+durations in seconds (floats), measured with a monotonic clock. ``State`` and ``Move`` are plain
+JSON values; each application defines their form. A *world* is the network or cluster of one query.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ __all__ = [
 
 #: An observed state of the world.
 State = JsonValue
-#: The action in a reply, as the application's parser understood it.
+#: The action in a reply, as the application's parser returns it.
 Move = JsonValue
 
 
 class Record(BaseModel):
-    """Base of all records: immutable, and closed to unknown keys."""
+    """Base of all records: immutable; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values; cached derived values are not copied."""
+        """Return a copy with the values of ``update``, without cached properties."""
         copy = super().model_copy(update=update, deep=deep)
         for name in copy.__dict__.keys() - type(self).model_fields.keys():
-            del copy.__dict__[name]  # a cached property of the original
+            del copy.__dict__[name]  # cached for the values of the original
         return copy
 
 
@@ -81,10 +81,9 @@ R = TypeVar("R", bound=Record)
 
 
 class Action(Record):
-    """An atomic operation a(θ) as data: the name a from the application's table, and the parameters
-    θ.
+    """An atomic operation a(θ) as data: ``kind`` is the operation's name a, ``parameters`` is θ.
 
-    ``Application.describe`` returns its description; the application's table defines its effect.
+    ``Application.describe`` returns its description; the application defines its effect.
     """
 
     kind: str
@@ -101,7 +100,7 @@ class Query(Record):
     index: int
     #: Group in the results, such as the error type.
     label: str
-    #: ``level1`` …
+    #: Level of difficulty: ``level1``, ``level2``, …
     level: str
     #: The task as the agent reads it.
     text: str
@@ -113,17 +112,17 @@ class Query(Record):
 
     @property
     def content(self) -> str:
-        """Return a hash (16 hex digits) of text, initial state and actions. It is equal for equal
-        queries.
+        """Return a hash (16 hex digits) of text, initial state and actions.
 
-        Small worlds have few different queries, and answers to equal queries are not independent.
+        It identifies equal queries, which are frequent in small worlds. Confidence intervals use
+        the hash, because answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Ask(NamedTuple):
-    """One request of a query. It identifies a verdict."""
+    """One request of a query, given by the query's id and the repetition: the key of a verdict."""
 
     query_id: str
     #: Repetition, starting at 1.
@@ -131,8 +130,8 @@ class Ask(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A declared or injected fault: its place in the world, and one of the application's cause
-    words."""
+    """A declared or injected fault: its place in the world, and the application's word for it
+    (``what``)."""
 
     place: str
     what: str
@@ -149,7 +148,8 @@ class Fit(Record):
 
 
 class Localised(Record):
-    """How well a declaration's causes match, by place only, and by place and word."""
+    """How well declared causes match the injected ones: ``place`` compares only their places,
+    ``cause`` also the words for them."""
 
     place: Fit
     cause: Fit
@@ -181,7 +181,7 @@ class Claim(Record):
 
 
 class Finding(Record):
-    """One safety violation: the rule, the element, and a sentence."""
+    """One safety violation: the violated rule, the affected element, and a sentence for users."""
 
     rule: str
     element: str
@@ -189,14 +189,15 @@ class Finding(Record):
 
     @classmethod
     def of_kind(cls, kinds: Mapping[str, str], rule: str, element: str, detail: str) -> Self:
-        """Return a finding whose text begins with its kind of harm.
+        """Return a finding whose ``detail`` begins with the kind of harm.
 
-        ``kinds`` has the kind of each rule. Raises KeyError if the rule has no kind.
+        ``kinds`` maps rules to kinds of harm. Raises KeyError if the rule has no kind.
         """
         return cls(rule=rule, element=element, detail=f"{kinds[rule]}: {detail}")
 
 
-#: Key of ``Judgement.detail`` with the quality of an answer, a number, if an application has one.
+#: Key of ``Judgement.detail`` with the quality of an answer as a number, if an application measures
+#: the quality.
 _QUALITY = "quality"
 #: Key of ``Judgement.detail`` with the mean loss of probed pairs in a step, in s, if an application
 #: measures the loss.
@@ -206,11 +207,11 @@ _OUTLINED = (_QUALITY, _LOST)
 
 
 class Judgement(Record):
-    """Verdict on one step. It is safe if it has no findings.
+    """Verdict on one step. The step is safe if there are no findings.
 
     ``reason`` is one sentence that names a wrong element; it is empty if ``correct``. ``detail`` is
-    data of the application (pairs that broke or recovered, differences, …). ``noted`` lists the
-    application's ``notes`` that occurred; they do not affect the verdict.
+    data of the application (pairs that broke or recovered, differences, …). ``noted`` lists those
+    of ``Application.notes`` that apply to the step; they do not affect the verdict.
     """
 
     correct: bool
@@ -227,8 +228,8 @@ class Judgement(Record):
 class Execution(Record):
     """Result of executing one move.
 
-    ``executed`` is false if no command ran; ``queued_s`` is the part of the time spent waiting for
-    a slot.
+    ``executed`` is false if no command ran. ``queued_s`` is the time spent waiting for a slot,
+    because the number of executions at once is limited.
     """
 
     output: str
@@ -254,18 +255,18 @@ class Reply(Record):
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-#: Names of counts in ``Reply.metadata["usage"]``: NetArena's first, then OpenAI's
+#: Accepted names of counts in ``Reply.metadata["usage"]``: NetArena's name, then OpenAI's name.
 _COUNTS = {
     "input_tokens": ("input_tokens", "prompt_tokens"),
     "output_tokens": ("output_tokens", "completion_tokens"),
     "cost_usd": ("cost_usd", "cost"),
 }
-#: Maximum valid count; larger numbers are ignored.
+#: Maximum valid number of tokens or dollars; larger numbers are ignored.
 _MOST_USED = 10**12
 
 
 class Usage(Record):
-    """An agent's unverified report on the usage of replies; reports of several replies add up."""
+    """Tokens and cost of one or more replies, as the agent reported them, unverified."""
 
     #: Number of replies with a usage report.
     replies: int = 0
@@ -276,14 +277,14 @@ class Usage(Record):
 
     @classmethod
     def read(cls, reply: Reply | None) -> Usage:
-        """Return the report of one reply; invalid values are ignored."""
+        """Return the usage that one reply reports; invalid values are ignored."""
         told = reply.metadata.get("usage") if reply else None
         counts: dict[str, Any] = {}
         for field, names in _COUNTS.items():
             kinds = (int, float) if field == "cost_usd" else (int,)
             for name in names:
                 value = told.get(name) if isinstance(told, dict) else None
-                # excludes NaN, which is in no range, and booleans
+                # the comparison excludes NaN, and the type excludes booleans
                 if type(value) in kinds and 0 <= cast("float", value) <= _MOST_USED:
                     counts[field] = value
                     break
@@ -299,7 +300,7 @@ class Usage(Record):
         )
 
     def keys(self) -> dict[str, JsonValue]:
-        """Return the keys of a result record or summary; empty without reports."""
+        """Return the usage as keys of a result record or summary; empty without a report."""
         if not self.replies:
             return {}
         return {
@@ -347,7 +348,7 @@ class Outcome(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Failure types of answers: the types of the paper, and those of tickets."""
+    """Failure types of answers: the types of the paper (docs/paper.md), and those of tickets."""
 
     SAFETY_VIOLATION = "safety violation"  # the answer changed what it must leave unchanged
     CONTROL_LOGIC = "control logic error"  # the answer ran, but its result is not the requested one
@@ -358,15 +359,15 @@ class FailureKind(StrEnum):
 
     @property
     def common(self) -> bool:
-        """Return whether the paper has this type. Every summary contains the counts of these
-        types."""
+        """Return whether this type is from the paper. Every summary counts the types of the
+        paper."""
         return self not in {FailureKind.FALSE_CLAIM, FailureKind.NEEDLESS_REPAIR}
 
 
 class Failure(Record):
-    """Why an episode is not solved safely: its type, and the rule that decided it.
+    """Why an episode is not solved safely: the failure type, and the rule that determined it.
 
-    The application's documentation lists its rules. ``detail`` is one sentence that reveals no part
+    The application's documentation lists the rules. ``detail`` is one sentence that reveals no part
     of the solution.
     """
 
@@ -376,7 +377,7 @@ class Failure(Record):
 
 
 class Episode(Record):
-    """One query and one agent: its steps and its verdict."""
+    """Steps and verdict of one agent on one query."""
 
     query_id: str
     #: Repetition, starting at 1.
@@ -387,29 +388,30 @@ class Episode(Record):
     role: str
     agent: AgentInfo
     prompt_type: str
-    #: Version of the prompts' wording. Episodes from before this field existed have version 1.
+    #: Version of the prompts' wording. Journals without this field contain version 1.
     prompt_version: int = 1
     #: 0 for the first attempt; an environment failure or a killed run leads to another attempt.
     attempt: int = 0
-    #: Earlier attempts that a killed process left unfinished.
+    #: Number of earlier attempts that a killed process left unfinished.
     interrupted: int = 0
     outcome: Outcome
     correct: bool = False
     safe: bool = False
     iterations: int = 0
-    #: A FailureReason for agent_failed; ``time_budget`` if the run was out of time;
-    #: ``world_broken`` if the world broke after the agent's reply; otherwise empty.
+    #: For ``agent_failed`` a FailureReason; ``time_budget`` if the run's time ended;
+    #: ``world_broken`` if the world failed after an executed reply; otherwise empty.
     reason: str = ""
-    #: Explanation for users, one sentence.
+    #: Explanation of the outcome for users, one sentence; may be empty.
     detail: str = ""
-    #: For invalid episodes: the observations, one entry per attempt. If a worker died, the last
-    #: entry says whether the agent had answered.
+    #: Evidence of environment failures and of a world that failed after an executed reply, one
+    #: entry per failure. If a worker process died, ``answered`` in the last entry shows whether the
+    #: agent had answered.
     evidence: tuple[JsonValue, ...] = ()
     #: Null if the episode is solved safely or invalid, or if the application has no failure types.
     failure: Failure | None = None
-    #: Notes of the steps' judgements, each once.
+    #: ``Judgement.noted`` of all steps, without duplicates.
     noted: tuple[str, ...] = ()
-    #: The initial state.
+    #: State of the world before the first turn.
     initial_state: State = None
     steps: tuple[Step, ...] = ()
     #: The following three times are sums over the steps.
@@ -420,21 +422,22 @@ class Episode(Record):
     world_s: float = 0.0
     #: Time spent waiting for slots, before the world was built and during the steps.
     queue_s: float = 0.0
-    #: Usage summed over the replies; null if no reply has a report.
+    #: Usage summed over the replies; null if no reply reports it.
     usage: Usage | None = None
-    #: Observations of the contingencies that followed a correct final state, in the application's
-    #: form; null if none were tried.
+    #: Observations of the contingencies (such as link failures) that were tried after a correct
+    #: final state, in the application's form; null if none were tried.
     trials: JsonValue = None
-    #: Judgement on ``trials``; null if none were tried.
+    #: Judgement on ``trials``; null if ``trials`` is null.
     endurance: Judgement | None = None
-    #: In a ticket, whether the agent declared the end; null otherwise and for invalid episodes.
+    #: In a ticket, whether the agent declared that the ticket is solved; null in other queries and
+    #: in invalid episodes.
     claimed: bool | None = None
-    #: Whether the declaration was right: the state was correct, and withstood all contingencies of
-    #: the world; null without a declaration.
+    #: Whether the declaration was right: the state was correct and survived all contingencies, and
+    #: the declaration lists the right refusals; null without a declaration.
     claim_right: bool | None = None
-    #: How well the declared causes match; null if the agent declared no causes.
+    #: How well the declared causes match the injected ones; null if the agent declared no causes.
     localised: Localised | None = None
-    #: In a ticket, number of turns that began when the state was already correct, not counting the
+    #: In a ticket, number of turns that began in a correct state, without the turn of the
     #: declaration.
     turns_healthy: int | None = None
 
@@ -447,11 +450,11 @@ class Episode(Record):
     def answered(self) -> bool:
         """Return whether the agent sent any text, even an invalid reply.
 
-        A missing reply, a failed task and a protocol error (a gateway's page, an error for each
-        call) do not count as text.
+        A reply that was too large counts. A missing reply, a failed task and a protocol error (such
+        as a gateway's error page) do not count.
         """
         said = any(step.reply is not None for step in self.steps)
-        # the steps of an episode whose worker died are lost
+        # if a worker process died, the steps are lost, but the evidence has ``answered``
         noted = any(isinstance(one, dict) and one.get("answered") is True for one in self.evidence)
         return said or noted or self.reason == FailureReason.TOO_LARGE
 
@@ -482,8 +485,7 @@ class Episode(Record):
 
     @property
     def lost_s(self) -> float | None:
-        """Return the mean loss in s over pairs and judged steps: ``lost_s`` in the detail of their
-        judgements.
+        """Return the mean of ``lost_s`` (loss of probed pairs in s) over the steps' judgements.
 
         It is null if the application measures no loss, or nothing was judged.
         """
@@ -493,8 +495,8 @@ class Episode(Record):
         return math.fsum(known) / len(known) if known else None
 
     def outline(self, query: Query | None = None) -> Outline:
-        """Return the episode's outline for summaries. With ``query``, the outline identifies equal
-        queries."""
+        """Return the episode's outline for summaries. With ``query``, it contains the query's
+        ``content``."""
         ours = self.outcome is Outcome.INVALID
         return Outline(
             query_id=self.query_id,
@@ -527,7 +529,10 @@ class Episode(Record):
         )
 
     def slim(self) -> Episode:
-        """Return a copy without texts, states and details; these are in the journal."""
+        """Return a copy without the texts, moves, states and observations in the journal.
+
+        Of the judgements' details, only the keys that outlines use remain.
+        """
         gone = {"prompt": "", "reply": None, "move": None, "output": "", "state": None}
         steps = tuple(
             step.model_copy(
@@ -546,18 +551,18 @@ class Episode(Record):
 
 
 def outlined(detail: JsonValue) -> JsonValue:
-    """Return only the part of a judgement's detail that outlines use."""
+    """Return the part of a judgement's detail that outlines use; null if it is empty."""
     known = detail if isinstance(detail, dict) else {}
     return {key: known[key] for key in _OUTLINED if key in known} or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """An episode's verdict and times. It needs less than a kilobyte, because a run keeps one per
-    episode in memory.
+    """Verdict and times of an episode, in less than a kilobyte: a run keeps one outline per episode
+    in memory.
 
-    Fields have the same meaning as in ``Episode``; ``detail`` and ``evidence`` are empty except
-    for invalid episodes.
+    Fields have the same meaning as in ``Episode``. ``detail`` and ``evidence`` are empty unless the
+    episode is invalid.
     """
 
     query_id: str
@@ -593,8 +598,8 @@ class Outline:
 
     @property
     def same(self) -> str:
-        """Return a key that is equal for answers to equal queries. Intervals treat such answers as
-        one cluster."""
+        """Return a key that is equal for answers to equal queries. Confidence intervals treat such
+        answers as one cluster."""
         return self.content or self.query_id
 
     @property
@@ -606,8 +611,8 @@ class Outline:
 class Severity(StrEnum):
     """The consequence of a failed check."""
 
-    SANDBOX = "sandbox"  # no service: agent code would be less protected
-    RUN = "run"  # tasks of this application are rejected with the remedy
+    SANDBOX = "sandbox"  # no service starts, because the sandbox would protect less
+    RUN = "run"  # tasks of this application are rejected; the error contains the remedy
     NOTE = "note"  # only a warning
 
 
@@ -626,9 +631,9 @@ class Check(Record):
 class Cleaned(Record):
     """Result of ``netarena clean``."""
 
-    #: Descriptions of the removed resources.
+    #: Descriptions of the removed resources, such as network namespaces.
     removed: tuple[str, ...] = ()
-    #: Resources of NetArena, or similar ones, that were not removed, each with the reason.
+    #: Resources that were not removed, each with the reason.
     kept: tuple[str, ...] = ()
 
 
@@ -656,7 +661,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
         return value
     if depth == MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-    # most values in a state are short ASCII texts; these are copied without a call
+    # most values in a state are short ASCII texts, for which a call would cost more than the copy
     if isinstance(value, list | tuple):
         return [
             item if type(item) is str and item.isascii() else storable(item, depth + 1)

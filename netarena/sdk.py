@@ -3,8 +3,8 @@
     from netarena.sdk import Application, Environment, Execution, Judgement, Query
 
 Tests of an application also import ``netarena.testing``. docs/extend.md shows complete
-applications. ``_NAMES`` groups the names by purpose. A name is loaded on first use, so that the
-small processes of an application load only what they import.
+applications. ``_NAMES`` groups the names by purpose. A name is loaded on first use, so that helper
+processes of an application load only the modules that they use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NAMES = {
     "netarena.task.simple_command": "SimpleCommand read_commands",
     # pictures of states for users
     "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Pictures Topology",
-    # evidence that an agent could read without probes
+    # evidence: data that an agent can read without sending a probe
     "netarena.task.evidence": "Candidate Evidence RULE relative",
     # sandboxes: commands and programs of agents, daemons, namespaces, warm processes
     "netarena.sandbox": "cell namespace shell",
@@ -181,7 +181,7 @@ else:  # with __getattr__, a type checker would treat every name as Any
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = import_module(_HOMES[name])
-        if hasattr(home, "__path__"):  # a package, whose module has this name
+        if hasattr(home, "__path__"):  # in a package, the name is a module, which must be loaded
             import_module(f"{home.__name__}.{name}")
         found = globals()[name] = getattr(home, name)
         return found

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans of an assessment, its episodes and steps, and the agent's calls and results.
+"""OpenTelemetry spans of an assessment, its episodes and steps, calls to the agent, and executions.
 
-Names follow the GenAI conventions where these define a name. Tracing is on if a standard variable
-names a collector (``VARIABLES``). If it is off, no module is imported and the cost is one
-comparison. Spans contain the texts of prompts, replies, commands and outputs only if ``CONTENT``
-requests them. Query ids are the same as in the results. NetArena uses its own tracer provider, so
-spans of other libraries are not sent.
+Names follow OpenTelemetry's GenAI conventions where these define a name. Tracing is on if a
+standard environment variable names a collector (``VARIABLES``). Otherwise no module is imported,
+and each span costs one comparison. Spans contain the texts of prompts, replies, commands and
+outputs only if the environment variable ``CONTENT`` requests them. Query ids are the same as in the
+results. NetArena uses its own tracer provider, so spans of other libraries are not sent.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from netarena.model import AgentInfo, Judgement, Move, Query, Reply, Usage
 
 #: Environment variables that turn tracing on.
 VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: Variables with the protocol, the more specific one first; only OTLP over HTTP is supported.
+#: Environment variables that name the protocol, the more specific one first. Only OTLP over HTTP is
+#: supported.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN = "http/protobuf"
-#: Maximum time in s that a process waits at its end for a collector to accept the remaining spans.
+#: Maximum time in s that a process waits, when it exits, for the remaining spans to be sent.
 FLUSH_S = 2.0
-#: Variable of the GenAI conventions that requests texts in spans.
+#: Environment variable of the GenAI conventions that requests texts in spans.
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _TRUE = frozenset({"true", "1", "span_only", "span_and_event"})
-#: Provider name of the GenAI conventions for an unknown agent.
+#: Provider name in the GenAI conventions for a provider without a defined name.
 _PROVIDER = "_OTHER"
 #: Default ports of URLs.
 _PORTS = {"http": 80, "https": 443}
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class _Turn(Protocol):
-    """Result of a turn. The engine fills this object while the turn's span is open."""
+    """Data of a turn. The engine sets the attributes while the turn's span is open."""
 
     prompt: str
     reply: Reply | None
@@ -60,15 +61,15 @@ class Span:
         self._inner = inner
 
     def tell(self, **attributes: Any) -> None:
-        """Add attributes. Two underscores in a name are replaced with a dot; null values are left
-        out."""
+        """Add attributes to the span. Two underscores in a name become a dot; a value of None is
+        left out."""
         if self._inner is not None:
             for name, value in attributes.items():
                 if value is not None:
                     self._inner.set_attribute(name.replace("__", "."), value)
 
     def fail(self, kind: str) -> None:
-        """Mark the span as failed."""
+        """Mark the span as failed, with ``kind`` as the error type."""
         if self._inner is not None:
             from opentelemetry.trace import StatusCode
 
@@ -119,7 +120,7 @@ def _tracer() -> Any:
 
 
 def _tell_loss(exporter: Any) -> Any:
-    """Make ``exporter`` log the first time that a collector refuses spans; return it."""
+    """Make ``exporter`` log a warning the first time that its spans are refused; return it."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export, told = exporter.export, threading.Event()
@@ -186,7 +187,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
     with _span(
         f"invoke_workflow {application}",
         gen_ai__operation__name="invoke_workflow",
-        # the conventions define this name for workflows; up to version 1.41 it was another name
+        # the conventions' attribute for workflows; up to version 1.41 it had another name
         gen_ai__workflow__name=application,
         gen_ai__agent__name=application,
         netarena__agent=agent.name,
@@ -274,7 +275,7 @@ def execution(application: str, turn: _Turn) -> Iterator[None]:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """Report an error in the block by its type only."""
+    """Mark the span as failed if the block raises, with the type of the error but not its text."""
     try:
         yield
     except BaseException as error:
@@ -284,7 +285,7 @@ def _failing(span: Span) -> Iterator[None]:
 
 
 def _message(role: str, text: str) -> str:
-    """Return one message in the form of the GenAI conventions."""
+    """Return the JSON of a list with one message, in the form of the GenAI conventions."""
     ended = {"finish_reason": "stop"} if role == "assistant" else {}
     parts = [{"type": "text", "content": text}]
     return json.dumps([{"role": role, "parts": parts, **ended}], ensure_ascii=False)

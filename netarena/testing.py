@@ -6,8 +6,8 @@
         application = "toy"
         config = {"num_queries": 2}
 
-The tests use the real environment. They do not skip themselves if the machine lacks a requirement;
-the application's own test module must skip them.
+The tests use the application's real environment. If the machine cannot run it, the application's
+own test module must skip the tests.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ for query in application.generate(config, int(sys.argv[3])):
 
 
 class Recorded:
-    """In-process agent whose replies come from a function of query and turn (from 0)."""
+    """In-process agent whose replies a function computes from the query and the turn (from 0)."""
 
     def __init__(self, brief: Brief, reply: Callable[[Query, int], str]) -> None:
         self._reply = reply
@@ -123,7 +123,10 @@ class Recorded:
 
 
 class Watched(Environment):
-    """Wrapper of an environment that stores its first and last states."""
+    """Wrapper of an environment that stores the first and last states.
+
+    It asserts that a move that is not executed leaves the state unchanged.
+    """
 
     def __init__(self, inner: Environment) -> None:
         self.inner = inner
@@ -154,11 +157,11 @@ class Watched(Environment):
 
 
 def belongings(mark: str) -> dict[str, list[str]]:
-    """Return the process's resources that a leak would increase, by kind.
+    """Return the resources in use, by kind; a leak adds resources.
 
-    These are this process's children, descriptors and threads; temporary files, network links,
-    network namespaces and mounts; and processes that have inherited the environment variable
-    ``mark``.
+    These are this process's children, file descriptors and threads; the machine's temporary files,
+    network links, network namespaces and mounts; and processes that have inherited the environment
+    variable ``mark``.
     """
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
@@ -200,7 +203,7 @@ def _marked(mark: str) -> list[int]:
     return sorted(found)
 
 
-#: Cached queries by test class, application class and config. Generating queries is deterministic.
+#: Cached queries by test class, application class and config.
 _DRAWN: dict[tuple[type, type, str], tuple[Query, ...]] = {}
 
 #: Cached episodes of ``played`` by test class, application class, reply function and config keys.
@@ -216,9 +219,10 @@ class ApplicationContract:
     ticket: ClassVar[Mapping[str, Any]] = {}
     #: A large number, so that the seed is recognised in texts that must not contain it.
     seed: ClassVar[int] = 7_777_777_777_777_777
-    #: Hand-written rules that are known to find faults; each of them is a defect to fix.
+    #: Hand-written rules (see ``netarena.task.evidence``) that are known to score candidates or
+    #: tickets differently; each of them is a defect to fix.
     residues: ClassVar[frozenset[str]] = frozenset()
-    #: Number of queries that the tests run in live environments, spread evenly over all queries.
+    #: Approximate number of queries that the tests run in live environments: every k-th query.
     live: ClassVar[int] = 24
 
     # Helpers of the tests.
@@ -238,10 +242,10 @@ class ApplicationContract:
         watch: Callable[[Query, Watched], None] | None = None,
         **more: Any,
     ) -> list[Episode]:
-        """Run the live sample with replies from ``reply``; return the complete episodes.
+        """Run about ``live`` queries with the replies of ``reply``; return the complete episodes.
 
-        ``watch`` is called with each query and its unopened environment. ``more`` contains config
-        keys.
+        ``watch`` is called with each query and its unopened environment. ``more`` contains
+        additional config keys.
         """
         application, config, queries = self.load(**more)
         make = application.environment
@@ -287,7 +291,7 @@ class ApplicationContract:
         return _PLAYED[known]
 
     def inspect(self, look: Callable[[Application, Query, Any], Awaitable[T]]) -> list[T]:
-        """Return the results of ``look`` on the opened environments of a few queries."""
+        """Return the results of ``look`` on the open environments of a few queries."""
         application, config, queries = self.load()
         stride = max(1, len(queries) // min(self.live, 6))
 
@@ -417,7 +421,7 @@ class ApplicationContract:
     # Training.
 
     def demonstrated(self) -> list[Episode]:
-        """Return the episodes of the live sample, run with the demonstrations for training."""
+        """Return the episodes of about ``live`` queries, with demonstrations as replies."""
         application, config, queries = self.load()
         longest = max(len(application.demonstrate(query)) for query in queries)
         limit = min(application.turns(config, query) for query in queries)
@@ -433,7 +437,7 @@ class ApplicationContract:
             _assert_solved(episode)
             states = [episode.initial_state, *(step.state for step in episode.steps)]
             changed = [before != after for before, after in pairwise(states)]
-            if not bare and turns[episode.query_id] > 1:  # with one turn, no observation
+            if not bare and turns[episode.query_id] > 1:  # a single turn has no room to observe
                 looked = [False, *(not one for one in changed)]
                 assert all(looked[turn] for turn, one in enumerate(changed) if one), (
                     f"a demonstration of {episode.query_id} changes the state without observing "
@@ -711,7 +715,7 @@ class ApplicationContract:
             tempfile.tempdir = private  # other processes do not create files in this folder
             os.environ[mark] = "1"
             try:
-                self._use()  # loads modules and fills caches
+                self._use()  # loads modules and fills caches, which are not leaks
                 before = belongings(mark)
                 self._use()
                 after = belongings(mark)
@@ -724,7 +728,8 @@ class ApplicationContract:
                 tempfile.tempdir = usual
 
     def _use(self) -> None:
-        """Run worlds with correct, useless and wrong replies, and cancel some while they start."""
+        """Run episodes with correct, unusable and random replies; cancel some environments while
+        they open."""
         self.play(_solve)
         self.play(_decline)
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
@@ -769,7 +774,7 @@ def _solve_and_declare(application: Application, query: Query, turn: int) -> str
 
 
 def _solve_and_declare_causes(application: Application, query: Query, turn: int) -> str:
-    """Return the replies of a reference solution that refuses no change."""
+    """Return a turn's reply: the reference repairs, then a declaration that refuses no change."""
     tickets = application.tickets
     replies = [
         *(one for one in application.solve(query) if not _declares(application, one)),
@@ -813,7 +818,8 @@ def _quoted(text: str) -> str:
 
 
 def _assert_drawn(application: Application, query: Query, episode: Episode) -> None:
-    """Assert that a solved episode's pictures show wrong marks at the start and none at the end."""
+    """Assert that the matrices of a solved episode have wrong marks at the start, none at the
+    end."""
     drawn = [application.pictures.draw(query, episode, n) for n in range(len(episode.steps) + 1)]
     marks = [
         [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]

@@ -1,7 +1,7 @@
-"""A2A protocol of AgentBeats, versions 1.0 and 0.3.
+"""The Agent2Agent (A2A) protocol that AgentBeats uses, versions 1.0 and 0.3.
 
 This is the only package that imports the A2A SDK. ``request`` and ``credential`` do no I/O.
 ``transport`` and ``client`` communicate with the agent under test. ``boundary``, ``card``,
-``store`` and ``service`` are shared by all served agents. ``server`` is a green agent; ``purple``
-serves any ``netarena.agent.interface.Agent``.
+``store`` and ``service`` are shared by all served agents. ``server`` is a green agent (it assesses
+other agents); ``purple`` serves any ``netarena.agent.interface.Agent`` for assessment.
 """

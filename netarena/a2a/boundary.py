@@ -2,8 +2,8 @@
 
 - A request's body is read completely before the application sees it: at most ``max_body`` bytes
   and ``body_timeout_s`` seconds.
-- A response goes through an outbox, so the application never waits for a slow reader. (The SDK
-  would store a copy of the whole task for each unsent event.) A reader that falls too far behind
+- A response goes through an outbox, so the application never waits for a slow client. (The SDK
+  would store a copy of the whole task for each unsent event.) A client with too many unsent bytes
   loses its connection; it can reconnect and subscribe again.
 - Open responses end when the service closes.
 - In JSON output, characters that a client may treat as a line end are escaped.
@@ -21,9 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from netarena.a2a.document import escape_line_ends
 
-#: Maximum number of bytes of one request.
+#: Maximum number of bytes of a request's body.
 MAX_BODY = 2**20
-#: Number of bytes beyond the limit that are read and discarded, so that the client reads the error.
+#: Number of bytes beyond the limit that are read and discarded, because most clients read the error
+#: only after they have sent the body.
 _DISCARDED = 2**20
 #: Maximum number of unsent bytes of one event stream.
 MAX_BEHIND = 8 * 2**20
@@ -31,7 +32,7 @@ MAX_BEHIND = 8 * 2**20
 MAX_BEHIND_ALL = 48 * 2**20
 #: Time for sending the remaining data when the service closes, in s.
 _LAST_WORDS_S = 0.1
-#: Number of bytes that are passed to the transport at once.
+#: Maximum number of bytes of a response that are passed to the server at once.
 _PIECE = 64 * 1024
 
 
@@ -41,7 +42,7 @@ class _ReaderLost(Exception):
 
 @dataclass
 class _Account:
-    """Counts unsent bytes over all connections."""
+    """Number of unsent bytes of all responses."""
 
     waiting: int = 0
 
@@ -98,7 +99,7 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # mark the exception as retrieved
+                answer.exception()  # otherwise asyncio would log it as never retrieved
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()
@@ -106,7 +107,7 @@ class Boundary:
             closing.cancel()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Run the application; return whether the client read the response until the end.
+        """Run the application; return false if the client disconnected or read too slowly.
 
         _ReaderLost is not propagated: its traceback would keep the response in memory in a
         reference cycle until garbage collection.
@@ -148,7 +149,7 @@ async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that returns the body first, and then later messages (a disconnect)."""
+    """Return a ``receive`` that first returns the body and then calls the given ``receive``."""
     first: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
     async def replay() -> Message:
@@ -166,7 +167,8 @@ def _escape(send: Send) -> Send:
 
     Each message contains complete JSON: Starlette sends one message per document or event.
     """
-    #: Head of a document; it is sent once the length of the escaped body is known.
+    #: Head of a response with a content length; it is sent once the length of the escaped body is
+    #: known.
     head: Message | None = None
 
     async def escape(message: Message) -> None:
@@ -190,7 +192,7 @@ def _escape(send: Send) -> Send:
 
 
 class _Outbox:
-    """Queue of messages to one reader."""
+    """Queue of ASGI messages of one response."""
 
     def __init__(self, send: Send, account: _Account, stall_timeout_s: float) -> None:
         self._send = send
@@ -208,8 +210,8 @@ class _Outbox:
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
-        # one complete body of any size is accepted, as long as the limit of the whole service
-        # permits it
+        # the last or only part of a body may have any size that the limit of the whole service
+        # permits
         behind = self._waiting + size if message.get("more_body", False) else self._waiting
         if behind > MAX_BEHIND or (
             self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
@@ -222,8 +224,8 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # without this pause, a producer that never waits would block the pump; a pause after
-            # the head would let many tasks hold bodies that are not counted yet
+            # Without this pause, an application that never waits would block ``pump``. A pause
+            # after the head would let many tasks hold bodies that are not counted yet.
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -231,7 +233,10 @@ class _Outbox:
         self._wake.set()
 
     def cut(self) -> None:
-        """End the response at this point, as if it were complete."""
+        """End the response after the queued messages, as if it were complete.
+
+        Without any message, the response has status 503.
+        """
         if not self._started:
             headers = [(b"connection", b"close"), (b"content-length", b"0")]
             self._messages.append(
@@ -271,7 +276,7 @@ class _Outbox:
 
 
 def _split(message: Message) -> Iterator[Message]:
-    """Split a message's body into pieces, so that the reader can be checked after each piece."""
+    """Split a message's body into pieces, so that the stall timeout applies to each piece."""
     body = message.get("body", b"")
     if len(body) <= _PIECE:
         yield message

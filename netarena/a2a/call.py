@@ -2,8 +2,8 @@
 
 The SDK answers invalid input with an internal error and logs a traceback. The SDK also needs
 seconds to parse small inputs with many values. This module returns an error that states the
-requirements of a call in one line. It also rejects a call of an A2A 0.3 method that names another
-version.
+violated requirement in one line. It also rejects a call of an A2A 0.3 method whose
+``A2A-Version`` header names a later version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 #: JSON-RPC error codes.
 PARSE_ERROR, METHOD_NOT_FOUND = -32700, -32601
 _METHODS_03 = frozenset(JSONRPC03Adapter.METHOD_TO_MODEL)
-#: Loggers of the SDK, and their messages about invalid calls (with tracebacks).
+#: Loggers of the SDK, and their messages with tracebacks about invalid calls.
 _LOGGERS = ("a2a.server.routes.jsonrpc_dispatcher", "a2a.compat.v0_3.jsonrpc_adapter")
 _CALLERS_FAULT = frozenset(
     {
@@ -36,14 +36,14 @@ _CALLERS_FAULT = frozenset(
 
 
 def guard(endpoint: Endpoint) -> Endpoint:
-    """Wrap ``endpoint`` so that it gets only valid calls."""
+    """Return ``endpoint`` wrapped so that it gets only valid calls; other calls get an error."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_tidy)  # logging adds the same filter only once
 
     async def answer(request: Request) -> Response:
         try:
             call = parse_document(await request.body())
-            # an escape sequence may be a lone surrogate, which UTF-8 cannot encode
+            # raises UnicodeEncodeError if an escape sequence is a lone surrogate
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
             what = (
@@ -73,7 +73,10 @@ def _refuse(number: str | int | None, code: int, said: str) -> Response:
 
 
 def _tidy(record: logging.LogRecord) -> bool:
-    """Log an invalid call in one line without a traceback, because the caller made the error."""
+    """Change the record of an invalid call to a one-line warning without traceback.
+
+    The caller made the error, so a traceback of the service does not help.
+    """
     if record.msg in _CALLERS_FAULT and record.exc_info:
         record.msg, record.args = "%s: %s", (record.msg, str(record.exc_info[1]))
         record.exc_info = None

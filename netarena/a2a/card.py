@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-#: Paths that 1.0 clients, late 0.3 clients and early 0.3 clients use.
+#: Paths of the card: for 1.0 clients and late 0.3 clients, and for early 0.3 clients.
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: 0.3 clients fail unless the card names their protocol version.
 VERSIONS = ("1.0", "0.3")
@@ -72,9 +72,10 @@ def _is_authority(host: str) -> bool:
 
 
 def card_routes(text: CardText, card_url: str | None, fallback_url: str) -> list[Route]:
-    """Serve the card with ``card_url``, otherwise with the URL of the request.
+    """Return the routes of a card that contains ``card_url`` as the agent's URL.
 
-    ``fallback_url`` is for requests without a usable Host header.
+    If ``card_url`` is None, the card contains the URL of the request or, for a request without a
+    usable Host header, ``fallback_url``.
     """
 
     @lru_cache(maxsize=64)

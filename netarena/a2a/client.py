@@ -1,9 +1,9 @@
 """Client for the agent under test, over A2A.
 
-The client uses the protocol version in the agent's card (1.0 or 0.3) at the given URL. (The URL in
-the card is often an address inside a container.) If the given URL accepts no messages (404, 405)
-and never did, the client tries the path of the card's interface at the same origin. The client logs
-this, because another agent may answer there.
+The client sends messages to the given URL, because the URL in the card is often an address inside a
+container. The protocol version (1.0 or 0.3) is that of the card. If the given URL accepts no
+messages (404, 405) and never did, the client tries the path of the card's interface at the same
+origin. It logs a warning, because another agent may answer at that path.
 
 The reply is the first of these that contains text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
@@ -87,7 +87,8 @@ MAX_TEXT = 2**20
 MAX_CARD = 256 * 1024
 #: Maximum number of characters of a reply's metadata, as JSON.
 MAX_METADATA = 16 * 1024
-#: First and longest wait between attempts, in s; the wait doubles with each attempt.
+#: First and longest wait between attempts to send a request, in s; each wait is twice the previous
+#: one.
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
 #: Longest wait between attempts while no server listens at the agent's address, in s.
 UNSERVED_WAIT_S = 1.0
@@ -111,9 +112,9 @@ _ENDED = frozenset(
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
 _AGENT = Role.ROLE_AGENT
-#: HTTP statuses that show that a URL accepts no messages.
+#: HTTP statuses of a URL that accepts no messages.
 _NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
-#: JSON-RPC errors of different protocol versions.
+#: JSON-RPC errors that show that client and agent use different forms of the protocol.
 _PROTOCOL_ERRORS = (
     InvalidParamsError,
     InvalidRequestError,
@@ -154,7 +155,7 @@ class Interface:
 class Card:
     """The parts of an agent's card that are used; untrusted text of limited length."""
 
-    #: URL of the card.
+    #: Path of the card below the agent's URL.
     path: str
     name: str
     streaming: bool
@@ -165,11 +166,13 @@ class A2AAgent:
     """A participant at a URL (``netarena.agent.interface.Agent``).
 
     ``name`` is used until the agent's card is known. ``network`` makes the connections; by default
-    the agent has its own network. ``connect_timeout_s`` limits the wait for the card while no
-    server listens at the URL. ``card`` is the ``fetched`` attribute of another client of this URL;
-    with it, ``open`` uses that card. If ``probe_s`` is given too, ``open`` raises AgentFailed
-    unless a connection to the agent succeeds within ``probe_s``. ``backoff`` is the pause that
-    requests share after HTTP 429. Raises ConfigError for a malformed URL.
+    the client creates its own ``Network``. ``connect_timeout_s`` limits the wait for the card while
+    no server listens at the URL.
+
+    ``card`` is the ``fetched`` attribute of another client of this URL; ``open`` then does not
+    fetch the card. If ``probe_s`` is given too, ``open`` raises AgentFailed unless the agent is
+    reached within ``probe_s``. ``backoff`` is the pause that requests share after HTTP 429. Raises
+    ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -198,12 +201,13 @@ class A2AAgent:
         #: Function that creates the client for a URL, with or without streaming.
         self._connect: Callable[[str, bool], Client] | None = None
         self._streaming = False
-        #: URLs in the order of attempts. As soon as one URL has accepted a message, the others are
-        #: removed.
+        #: URLs for messages, in the order of attempts. When a URL has accepted a message, the other
+        #: URLs are removed.
         self._urls: tuple[str, ...] = ()
-        #: URLs that answered a message.
+        #: URLs that have answered a message.
         self._heard: set[str] = set()
-        #: Path and bytes of the card, as fetched; empty before ``open``.
+        #: Path of the card below the agent's URL, and the card as serialised protobuf message; both
+        #: empty before ``open``.
         self.fetched: tuple[str, bytes] = card or ("", b"")
         #: The agent's card, after ``open``.
         self.card: Card | None = None
@@ -214,12 +218,12 @@ class A2AAgent:
 
     @property
     def url(self) -> str:
-        """Return the given URL."""
+        """Return the agent's URL, as given to the constructor."""
         return self._url
 
     @property
     def credential(self) -> Credential | None:
-        """Return the given credential."""
+        """Return the credential that was given to the constructor."""
         return self._credential
 
     @property
@@ -228,7 +232,7 @@ class A2AAgent:
         return next(iter(self._urls), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
-        """Fetch the card. Raises AgentFailed."""
+        """Fetch the agent's card, unless the client was created with it. Raises AgentFailed."""
         if self._http is None:
             inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
@@ -270,9 +274,9 @@ class A2AAgent:
         self._clients = {url: self._connect(url, self._streaming) for url in self._urls}
 
     async def _probe(self, timeout_s: float) -> None:
-        """Raise AgentFailed if this machine cannot connect to the agent.
+        """Raise AgentFailed if no request reaches the agent within ``timeout_s``.
 
-        Any answer, even an error, is sufficient.
+        Any answer, even an error, proves that the agent is reachable.
         """
         try:
             await _persist(self._fetch_card, timeout_s)
@@ -299,7 +303,10 @@ class A2AAgent:
             self._http, self._clients, self._urls, self._connect = None, {}, (), None
 
     async def _send(self, message: Message) -> Reply:
-        """Send the message to the URLs in order; later messages use the first URL that answers."""
+        """Send the message to the URLs in order until one accepts it; return the reply.
+
+        Later messages go only to this URL.
+        """
         refused: list[StatusRefused] = []
         for url in self._urls:
             # another request may have removed this URL in the meantime
@@ -321,10 +328,10 @@ class A2AAgent:
         raise AgentFailed(first.reason, first.detail + also)
 
     async def _exchange(self, url: str, message: Message) -> Reply:
-        """Request a stream if the card declares streaming, otherwise the whole reply.
+        """Send the message to ``url`` and return the reply.
 
-        If the stream fails, request the whole reply. If that succeeds, later messages do not
-        request a stream.
+        If the card declares streaming, a stream is requested. If the agent does not stream, the
+        whole reply is requested; if this succeeds, later messages do not request a stream.
         """
         if not self._streaming:
             return await _exchange(self._clients[url], message)
@@ -343,7 +350,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Store the URL of an answer with status 2xx as soon as the answer begins."""
+        """Note that the URL of a message has answered (status 2xx), before the body arrives."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -388,7 +395,7 @@ class A2AAgent:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a JSON value without members that are null, which some agents write for lists."""
+    """Return a JSON value without null members, which some agents write in place of lists."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
@@ -423,8 +430,8 @@ def _is_modern(interface: AgentInterface) -> bool:
 def _other_urls(card: AgentCard, url: str) -> list[str]:
     """Return other URLs at which the agent may accept messages if ``url`` accepts none.
 
-    Each has the given origin and the path of the card's interface. The first one adds the prefix of
-    the given URL, which a proxy may have removed; the second one does not.
+    Each has the origin of ``url`` and the path of the card's first interface. The first result puts
+    the path of ``url`` in front, which a proxy may have removed; the second does not.
     """
     paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
     given = urlsplit(url)
@@ -459,7 +466,7 @@ def _is_url(url: str) -> bool:
 
 
 def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
-    """Return the parts of a card that the client needs, with URL and streaming set."""
+    """Return a copy of a card with ``url`` and ``streaming``, and only what the client needs."""
     # for a card without JSON-RPC, use the version that most agents support
     modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
@@ -479,10 +486,10 @@ async def _persist(
     *,
     backoff: Backoff | None = None,
 ) -> T:
-    """Retry until success, permanent failure or ``timeout_s``.
+    """Call ``attempt`` until it succeeds, fails permanently, or ``timeout_s`` is over.
 
     While no server listens at the agent's host, the limit is ``unserved_s`` if it is shorter.
-    ``backoff`` is the pause that requests to the agent share.
+    ``backoff`` is the pause that requests to the agent share. Raises AgentFailed.
     """
     backoff = backoff or Backoff()
     clock = asyncio.get_running_loop().time
@@ -491,10 +498,10 @@ async def _persist(
     unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
     broken, reached = 0, False
-    # at the deadline, the error of the last complete attempt is reported
+    # the transport stops connecting before the deadline, so that its error can be reported
     exchange_deadline.set(deadline)
     while True:
-        # a pause ends at a time, not with an event, and may be extended meanwhile
+        # the shared pause ends at a time, not with an event; other requests may extend it
         while delay_s := backoff.delay_s(deadline - clock()):  # noqa: ASYNC110 -- no event
             await asyncio.sleep(delay_s)
         try:
@@ -578,7 +585,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
 
 
 async def _follow(client: Client, collector: _Collector) -> None:
-    """Poll a task that was still running when the response ended, until it ends."""
+    """Poll a task that was still running when the response ended, until the task ends."""
     if not collector.task_id:
         raise AgentFailed(FailureReason.MALFORMED, _NOTHING)
     wait_s = FIRST_POLL_S
@@ -598,7 +605,7 @@ async def _follow(client: Client, collector: _Collector) -> None:
 
 
 async def _look_back(client: Client, collector: _Collector) -> None:
-    """Fetch a task that ended without text, if the agent still has it."""
+    """Fetch a task that ended without text; its history may contain the reply."""
     if not collector.task_id or collector.seen_whole:
         return
     try:
@@ -610,7 +617,7 @@ async def _look_back(client: Client, collector: _Collector) -> None:
 
 
 class _Said(NamedTuple):
-    """Text of a message without its thoughts, and text of its thoughts."""
+    """Text of a message: ``thoughts`` is the part marked as thoughts, ``text`` the rest."""
 
     text: str = ""
     thoughts: str = ""
@@ -621,14 +628,14 @@ _NOTHING_SAID = _Said()
 
 @dataclass
 class _Collector:
-    """Assembles a reply from events."""
+    """Assembles a reply from the events of a response."""
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: (artifact id, whether thoughts) -> parts in order of arrival, each with its separator and its
-    #: text.
+    #: (artifact id, whether the parts are thoughts) -> parts in order of arrival. Each part is the
+    #: separator before it, and its text.
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
-    #: Ids of artifacts to which chunks were appended.
+    #: Ids of artifacts whose last event appended a chunk.
     grown: set[str] = field(default_factory=set)
     #: Ids of artifacts that consist of thoughts. Later chunks need not repeat the name that marks
     #: them as thoughts.
@@ -654,10 +661,10 @@ class _Collector:
         return text
 
     def text(self) -> str:
-        """Return the first text that is not blank; thoughts are used last."""
+        """Return the first text that is not blank, in the order of the module's docstring."""
         artifacts, status = self.artifact_text(), self.status.text
         if artifacts.strip() and _repeats(status, artifacts):
-            # the status message repeats the artifacts
+            # a status message that repeats the artifacts may continue them
             artifacts = status
         places = (
             self.message.text,
@@ -772,7 +779,10 @@ class _Collector:
 def _texts(
     parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
 ) -> list[str]:
-    """Return the texts of the parts that are thoughts, or of all other text parts."""
+    """Return the texts of the parts that are thoughts, or of the others if ``thoughts`` is false.
+
+    With ``all_thoughts``, all parts count as thoughts.
+    """
     return [
         part.text
         for part in parts
@@ -781,7 +791,7 @@ def _texts(
 
 
 def _is_marked(metadata: Any) -> bool:
-    """Return whether metadata marks its part, artifact or message as a thought."""
+    """Return whether the metadata of a part, artifact or message marks it as a thought."""
     if not metadata.fields:
         return False
     try:
@@ -791,15 +801,16 @@ def _is_marked(metadata: Any) -> bool:
 
 
 def _repeats(text: str, known: str) -> bool:
-    """Return whether ``text`` equals ``known`` or starts with it."""
+    """Return whether ``text`` repeats ``known``: both are equal, or ``text`` starts with ``known``
+    and ``known`` is long enough that this is no coincidence."""
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
 
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
-    """Return whether an appended chunk repeats the whole text so far.
+    """Return whether an appended chunk starts with the whole text so far, and so replaces it.
 
-    If the text so far is short, a chunk may start with it by chance. Two such chunks in a row are
-    then required, unless the chunk is the last one.
+    A chunk may start with a short text by chance. Two such chunks in a row are then required,
+    unless the chunk is the last one.
     """
     text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
     if not text.startswith(before) or not before.strip():
@@ -813,9 +824,9 @@ def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, 
 
 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the parts of one message, status or whole artifact, each with its separator.
+    """Return the parts of one message, status or whole artifact as pairs (separator, text).
 
-    The separator is a line end, unless one is present already.
+    The separator before a part is a line end, unless the texts already have a line end there.
     """
     given = list(texts)
     joints = ("" if _is_parted(one, other) else "\n" for one, other in pairwise(given))
@@ -827,11 +838,11 @@ def _is_parted(one: str, other: str) -> bool:
 
 
 def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return parts of an artifact in a task, given the parts ``known`` from its stream.
+    """Return the parts of an artifact in a task as pairs (separator, text).
 
-    Servers store chunks as parts, so parts after the known ones were appended. If no part is known,
-    parts that start or end with a blank are chunks of one text; separate parts do not start or end
-    with blanks.
+    ``known`` are the parts that the stream already delivered. Servers store chunks as parts, so
+    parts after the known ones are later chunks and need no separator. If no part is known, a blank
+    at the start or end of a part shows that the parts are chunks of one text.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
@@ -860,8 +871,8 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the number of bytes that a text takes in the journal, where a control character takes
-    six."""
+    """Return the number of bytes of a text as JSON, as in the journal. A control character may need
+    six bytes."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -876,7 +887,7 @@ def _check_size(size: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Undo protobuf's conversion of whole numbers to floats."""
+    """Return a JSON value with whole numbers as int, because protobuf turns all into floats."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -887,8 +898,8 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str, limit: int) -> str:
-    """Return untrusted text as one line of limited length, without control characters or lone
-    surrogates."""
+    """Return untrusted text as one line of at most ``limit`` characters; unprintable ones become
+    blanks."""
     line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
 

@@ -4,8 +4,8 @@ A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed
 ``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
 open streams cannot block new clients. If all connections wait for an answer, new ones are closed.
 
-Each line of a head and each chunk of a body takes time to parse, however short it is. Therefore
-only ``READ`` bytes of a connection are read per turn of the event loop. Requests with far more
+Each line of a head and each chunk of a body takes time to parse, even if it is short. Therefore
+only ``READ`` bytes of a connection are read per iteration of the event loop. Requests with far more
 lines or smaller chunks than usual clients send are refused.
 """
 
@@ -21,29 +21,31 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: Maximum time until the end of a request's head, from its first byte or from the start of the
+#: Maximum time in s until the end of a request's head, from its first byte or from the start of the
 #: connection.
 HEAD_TIMEOUT_S = 10.0
 #: Maximum number of open connections of a service, and maximum share of its file descriptors for
 #: them.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: Time in s for which a connection without a request counts as about to send one.
+#: Time in s for which an idle connection counts as about to send a request.
 FRESH_S = 0.5
-#: Number of bytes of a connection that are read at once; further bytes wait for the next turn.
+#: Number of bytes of a connection that are read at once; further bytes wait for the next iteration
+#: of the event loop.
 READ = 1024
 #: Maximum numbers of bytes and lines of a request's head.
 MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
 #: Maximum number of chunks of a body, in addition to one for each ``_BYTES_A_CHUNK`` bytes.
 MAX_CHUNKS = 128
 _BYTES_A_CHUNK = 256
-#: Maximum number of bytes between the data of two chunks, and after the last chunk.
+#: Maximum number of bytes between the data of two chunks (size lines), and after the last chunk
+#: (trailers).
 _MAX_BETWEEN = 1024
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 
 def max_connections() -> int:
-    """Return the maximum number of connections; half of the file descriptors are for other uses."""
+    """Return the maximum number of connections, at most half of the allowed file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -51,7 +53,7 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """How much is lost if a connection is closed, in ascending order."""
+    """What closing a connection would lose, from the least to the most valuable state."""
 
     #: Nothing is lost: there is no request, or only part of its head.
     IDLE = auto()
@@ -61,12 +63,12 @@ class Worth(IntEnum):
     HEARING = auto()
     #: Possibly a request that is about to arrive: the connection is idle for less than ``FRESH_S``.
     FRESH = auto()
-    #: A whole answer that the client still waits for.
+    #: A complete request whose answer has not begun.
     WAITING = auto()
 
 
 class Reader(h11.Connection):
-    """h11 server that refuses input that would take too long to parse."""
+    """h11's HTTP parser, which refuses input that would take too long to parse."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -131,7 +133,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # in asyncio's socket transports: number of bytes that one system call reads
+        # asyncio's socket transports read at most ``max_size`` bytes in one system call
         cast("Any", transport).max_size = READ
         self.since = self.loop.time()
         self._await_head()
@@ -141,9 +143,9 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """Close the least valuable connection, to make room for this one.
 
-        Among equally valuable connections, choose the client with the most connections, and of
-        these connections the one that has been in this state for the longest time. If all
-        connections wait for an answer, this connection is closed.
+        Of equally valuable connections, one of the client with the most connections is closed, and
+        of these the one that has been idle or busy for the longest time. If all other connections
+        wait for an answer, this connection is closed.
         """
         others = [each for each in self.connections if isinstance(each, Connection)]
         held = Counter(each.host for each in others)
@@ -168,7 +170,7 @@ class Connection(H11Protocol):
         if self.worth is not Worth.HEARING:
             super().send_400_response(msg)
         else:
-            # a second answer would violate HTTP
+            # the answer has begun, and a second answer would violate HTTP
             self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -181,7 +183,7 @@ class Connection(H11Protocol):
 
     def give_up(self) -> None:
         """Close the connection at once."""
-        # otherwise a transport would wait until its data is sent, even to a peer that does not read
+        # unlike abort, close would wait until all data is sent, even to a peer that does not read
         self.connections.discard(self)
         self.transport.abort()
 

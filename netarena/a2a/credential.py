@@ -1,8 +1,8 @@
 """Headers for a participant, such as an API key, from the environment of the service.
 
 ``NETARENA_HEADERS_<ROLE>`` contains ``{"url": prefix, "headers": {...}}``. The headers are sent
-only to URLs with the origin and path prefix of this URL. So an assessment request that names
-another URL for the role cannot obtain them. Error messages and ``repr`` do not contain the values.
+only to URLs with the origin and path prefix of this URL. An assessment request that names another
+URL for the role thus cannot obtain them. Error messages and ``repr`` do not contain the values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "NETARENA_HEADERS_"
 SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
-#: Keys of the seed secret in ``GREEN_SECRETS_JSON``; the first key that exists counts.
+#: Keys of the seed secret in ``GREEN_SECRETS_JSON``; the first existing key is used.
 _SEED_KEYS = ("netarena_seed", "holdout_key")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _DEFAULT_PORT = {"http": 80, "https": 443}
@@ -29,8 +29,7 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Credential:
-    """Headers, and the prefix of the URLs that may get them: the same origin, at or below its
-    path."""
+    """Headers for URLs with the origin of ``url`` and a path at or below the path of ``url``."""
 
     url: str
     headers: Mapping[str, str] = field(repr=False)
@@ -57,7 +56,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_ambiguous(segment: str) -> bool:
-    # decode twice, because a proxy may decode once before the server does
+    # decode twice, because a proxy and then the server may each decode once
     plain = unquote(unquote(segment))
     return plain in {".", ".."} or "/" in plain or "\\" in plain or ";" in plain
 
@@ -102,9 +101,9 @@ def _parse(name: str, text: str) -> Credential:
 def read_seed_secret(environ: Mapping[str, str]) -> str | None:
     """Return the secret for seeds: ``NETARENA_SEED``, or else the one in ``GREEN_SECRETS_JSON``.
 
-    AgentBeats' Quick Submit calls a leaderboard's secrets ``GREEN_SECRETS_JSON``: a JSON object of
-    strings, here with ``netarena_seed`` or ``holdout_key``. Raises ConfigError for any other value.
-    No error message contains a value.
+    AgentBeats' Quick Submit passes a leaderboard's secrets in ``GREEN_SECRETS_JSON``, a JSON object
+    of strings. The key is ``netarena_seed`` or ``holdout_key``; without it, the result is None.
+    Raises ConfigError for a malformed value. No error message contains a value.
     """
     if secret := environ.get(SEED):
         return secret

@@ -1,8 +1,8 @@
-"""Limits on untrusted JSON before it is parsed, and escaping before it is sent.
+"""Limits on untrusted JSON before it is parsed, and escaping of line ends before it is sent.
 
-A small text can grow to a hundred times its size when it is parsed, and block the event loop for
-seconds. It can also contain values that are not valid JSON or that cannot be serialised again. One
-pass over the bytes detects both problems.
+Parsing a small text can need a hundred times its size in memory, and block the event loop for
+seconds. The values can also be invalid (NaN) or impossible to serialise again. Therefore the number
+of values and their nesting are checked before the text is parsed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import re
 from itertools import islice
 from typing import Any, NoReturn
 
-#: Maximum number of commas, brackets and braces of one document; parsing them takes up to 0.1 s.
+#: Maximum number of commas and opening brackets and braces of one document; parsing a document with
+#: this number takes up to 0.1 s.
 MAX_TOKENS = 10_000
-#: Maximum nesting of brackets and braces; a message needs five levels; protobuf allows a hundred.
+#: Maximum nesting of brackets and braces. A message needs five levels; protobuf allows a hundred.
 MAX_DEPTH = 32
 #: Maximum number of characters of a number; Python would take seconds to parse very long numbers.
 _MAX_DIGITS = 32
@@ -24,8 +25,8 @@ _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
 _TOKEN = re.compile(_STRING + rb"|[,\[{]", re.DOTALL)
 _BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
-#: ``str.splitlines``, and clients that use it on streams, end lines at these characters. JSON
-#: allows them unescaped inside strings, unlike other line ends.
+#: Characters (in UTF-8, and escaped) at which ``str.splitlines`` ends a line, as do clients that
+#: use it on streams. JSON allows them unescaped inside strings, unlike other line ends.
 LINE_ENDS = (
     (b"\xc2\x85", b"\\u0085"),
     (b"\xe2\x80\xa8", b"\\u2028"),
@@ -34,7 +35,7 @@ LINE_ENDS = (
 
 
 def escape_line_ends(text: bytes) -> bytes:
-    """Escape line ends in complete JSON documents in UTF-8.
+    """Return complete JSON documents (UTF-8) with the characters of ``LINE_ENDS`` escaped.
 
     The values of the documents do not change.
     """
@@ -44,10 +45,11 @@ def escape_line_ends(text: bytes) -> bytes:
 
 
 def count_tokens(document: bytes) -> int:
-    """Return the number of commas, brackets and braces outside strings, or an upper bound.
+    """Return the number of tokens: commas and opening brackets and braces outside strings.
 
-    An upper bound is returned only if it does not exceed ``MAX_TOKENS``. Counting stops beyond
-    ``MAX_TOKENS``, and beyond the number of strings that ``MAX_TOKENS`` tokens can separate.
+    The result may be too large, but at most ``MAX_TOKENS``, if strings contain such characters. It
+    is ``MAX_TOKENS + 1`` if there are more tokens, or more strings than ``MAX_TOKENS`` tokens can
+    separate.
     """
     rough = document.count(b",") + document.count(b"[") + document.count(b"{")
     if rough <= MAX_TOKENS:
@@ -64,11 +66,11 @@ def count_tokens(document: bytes) -> int:
 
 
 def parse_document(document: bytes) -> Any:
-    """Return the value of a JSON document in UTF-8 with limited structure.
+    """Return the value of a JSON document in UTF-8, after checking its size and nesting.
 
-    Raises ValueError with a phrase that states the violated requirement: at most ``MAX_TOKENS``
-    values and ``MAX_DEPTH`` levels, and finite numbers. Texts in the value may contain lone
-    surrogates from escape sequences.
+    Raises ValueError with the violated requirement: UTF-8, JSON, at most ``MAX_TOKENS`` values and
+    ``MAX_DEPTH`` levels, and finite numbers. Texts in the value may contain lone surrogates from
+    escape sequences.
     """
     try:
         text = document.decode("utf-8-sig")

@@ -1,8 +1,8 @@
 """Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
-The client follows the task's stream. If the stream breaks (some gateways end a stream after 300 s),
-the client polls the task until the task ends. It uses the given URL, even if the card contains
-another one.
+The client reads the task's event stream. If the stream breaks (some gateways end a stream after
+300 s), the client polls the task until the task ends. It uses the given URL, even if the card
+contains another URL.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ENDED = frozenset(
     }
 )
 
-#: Hint in the error message if the agent at the URL is not a green agent.
+#: Hint in the error message if the agent at the URL does not assess other agents.
 TAKES_GREEN = (
     "send the request to a green agent (netarena serve APP), and put the URL of the agent under "
     "test into participants"
@@ -71,7 +71,7 @@ class Assessed:
 
     #: Final state: ``completed``, ``failed``, ``rejected`` or ``canceled``.
     state: str
-    #: Last status message.
+    #: Text of the last status message.
     said: str
     results: dict[str, list[Any]]
 
@@ -79,10 +79,11 @@ class Assessed:
 async def request_assessment(
     url: str, request: str, *, told: Told, heard: Heard = lambda _said, _known: None
 ) -> Assessed:
-    """Send ``request`` (JSON) to the green agent at ``url`` and wait for the end.
+    """Send ``request`` (JSON) to the green agent at ``url`` and return the result at the end.
 
-    The callback ``told`` gets each record when it arrives, ``heard`` gets each status message.
-    Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or is lost.
+    The callback ``told`` gets each artifact's name and part on arrival; ``heard`` gets each status
+    message. Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or does
+    not answer any more.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:
@@ -117,7 +118,7 @@ class _Task:
         self._client = client
         self._told = told
         self._heard = heard
-        #: Parts of each artifact that have arrived.
+        #: Number of parts that have arrived, by name of the artifact.
         self._arrived: Counter[str] = Counter()
 
     async def run(self, request: str) -> Task:
@@ -169,7 +170,7 @@ class _Task:
             wait_s = min(LAST_LOOK_S, wait_s * 2)
 
     def _take(self, name: str, artifact: Artifact, skip: int = 0) -> None:
-        """Pass on the parts of an artifact except the first ``skip``."""
+        """Pass the parts of an artifact, except the first ``skip``, to the callback ``told``."""
         for part in artifact.parts[skip:]:
             self._arrived[name] += 1
             self._told(name, _value(part))

@@ -3,11 +3,11 @@
 - Each name is looked up in its own thread, so a lookup that never returns does not block other
   work. Each task can always run ``OWN_LOOKUPS`` lookups at a time, including abandoned ones. All
   tasks together can run ``SHARED_LOOKUPS`` more.
-- Link-local addresses, and those at which clouds serve an instance's credentials, are refused in
-  every notation when the connection is made. The connection uses exactly the address that was
+- Link-local addresses, and addresses at which clouds serve an instance's credentials, are refused
+  in every notation when the connection is made. The connection uses exactly the address that was
   checked.
-- Data is read in small pieces between turns of the event loop. The data before a reply's body is
-  limited, however many interim responses (100 Continue) it contains.
+- Data is read in small pieces, so that other tasks can run in between. The total size of a reply's
+  data before the body is limited, including interim responses (100 Continue).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import httpx
 
 from netarena.errors import AgentFailed, ConfigError, FailureReason
 
-#: Maximum number of concurrent name lookups: reserved for one task, and shared by all tasks.
+#: Maximum numbers of concurrent name lookups: reserved for each task, and shared by all tasks.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
 #: Maximum time in s that a request waits for the check of its participants' host names. Names whose
 #: lookup takes longer are checked when the connection is made.
@@ -37,14 +37,15 @@ CHECK_S = 2.0
 #: Maximum number of addresses of one name that are tried, and time in s between the starts of two
 #: attempts.
 _MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
-#: Number of bytes that are read at once.
+#: Maximum number of bytes that are read at once.
 _READ = 4 * 1024
 #: Maximum number of bytes of a reply before its body.
 MAX_HEAD = 128 * 1024
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-#: Link-local addresses, and those at which clouds serve an instance's credentials and settings.
+#: Networks with link-local addresses, and with addresses at which clouds serve an instance's
+#: credentials and settings.
 REFUSED = tuple(
     map(
         ipaddress.ip_network,
@@ -73,13 +74,13 @@ _EMBEDDING = tuple(
     )
 )
 _SITE_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
-#: Third 32-bit word of an address made from an IPv4 address (ISATAP), without the universal/local
-#: bit.
+#: Third 32-bit word of an IPv6 address made from an IPv4 address (ISATAP), with the universal/local
+#: bit cleared.
 _ISATAP = 0x00005EFE
 
 
 def stands_for(address: Address) -> Iterator[Address]:
-    """Return the address, and the IPv4 addresses that a gateway may translate it to."""
+    """Yield the address, and the IPv4 addresses to which a gateway may translate it."""
     yield address
     if isinstance(address, ipaddress.IPv4Address):
         return
@@ -97,7 +98,7 @@ def stands_for(address: Address) -> Iterator[Address]:
 
 
 def is_refused(address: Address) -> bool:
-    """Return whether an address is, or contains, a link-local or cloud metadata address."""
+    """Return whether an address is, or embeds, a link-local or cloud metadata address."""
     return any(one in network for one in stands_for(address) for network in REFUSED)
 
 
@@ -123,7 +124,8 @@ class _Lookups:
         """Look up ``host`` in a thread, in one of the task's own slots (``own``) or in a shared
         slot.
 
-        Return None if no slot is free. Raises OSError if no thread can be started.
+        The result is a future with the addresses or the error; it is None if no shared slot is
+        free. Raises OSError if no thread can be started.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str] | Exception] = loop.create_future()
@@ -201,7 +203,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
     async def _is_refused(self, url: str) -> bool:
         parts = urlsplit(url)
-        # the interface of a link-local address may not exist on this machine
+        # without the zone of a link-local address: its interface may not exist on this machine
         host = (parts.hostname or "").partition("%")[0]
         try:
             async with asyncio.timeout(CHECK_S):
@@ -215,8 +217,8 @@ class Network(httpcore.AsyncNetworkBackend):
     async def _find(self, host: str) -> list[str]:
         """Return addresses of ``host``. Raises OSError, UnicodeError or AddressRefused.
 
-        Numeric hosts are accepted in every form that the system accepts as an address (octal, a
-        single number).
+        ``host`` may be an address in any notation that the system accepts, such as octal numbers or
+        a single number.
         """
         try:
             addresses = _numbers(host, socket.AI_NUMERICHOST)
@@ -238,7 +240,7 @@ class Network(httpcore.AsyncNetworkBackend):
         return found
 
     def _start(self, host: str) -> bool:
-        """Start a lookup of ``host`` if a slot is free."""
+        """Start a lookup of ``host`` if a slot is free; return whether it was started."""
         own = self._own < OWN_LOOKUPS
         found = _lookups.start(host, own=own)
         if found is None:
@@ -261,7 +263,7 @@ class Network(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first address of ``host`` that answers; attempts start one after another.
+        """Connect to the address of ``host`` that answers first. Attempts start one after another.
 
         Raises AddressRefused, and httpcore's ConnectError (Unserved if no server listens) and
         ConnectTimeout.
@@ -299,8 +301,8 @@ class Network(httpcore.AsyncNetworkBackend):
 
 
 def _judge(error: Exception) -> Exception:
-    """Return ``Unserved`` if the error was caused only by refused connections, otherwise the
-    error."""
+    """Return ``Unserved`` if only refused connections caused the error, otherwise the error
+    itself."""
     return Unserved("Connection refused") if _is_refusal(error) else error
 
 
@@ -353,7 +355,7 @@ class NetworkTransport(httpx.AsyncHTTPTransport):
 
     def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)
-        # httpx does not let callers choose the connection backend
+        # httpx has no parameter for the connection backend, so its pool is replaced
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=verify,
             max_connections=100,

@@ -1,6 +1,6 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
-Each task is sent at once with the state "working", so that gateways and 0.3 clients see activity.
+Each task is reported at once as "working", so that gateways and A2A 0.3 clients see activity.
 The reply is an artifact with one text part or, for an agent with the method ``stream``, with
 several parts as they arrive.
 """
@@ -26,10 +26,10 @@ from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed
 from netarena.model import Reply
 
-#: Time limit for one reply in s, if the caller has no deadline.
+#: Default time limit for one reply, in s.
 REPLY_TIMEOUT_S = 3600.0
-#: Shortest pause between sent pieces of a reply, in s. Each event is costly, because the SDK copies
-#: the task.
+#: Minimum time in s between two events of a reply. Each event is costly, because the SDK copies the
+#: task.
 PIECE_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,9 @@ class Streaming(Protocol):
     def stream(
         self, prompt: str, *, context_id: str, timeout_s: float
     ) -> AsyncGenerator[str | Reply | None, None]:
-        """Yield pieces of text, None if the previous pieces must be discarded, and finally the
-        whole reply.
+        """Yield the pieces of the reply's text, and finally the whole reply.
 
-        Raises AgentFailed.
+        None among the pieces means that the previous pieces must be discarded. Raises AgentFailed.
         """
         ...
 
@@ -60,7 +59,7 @@ def purple_app(  # noqa: PLR0913 -- the settings of a service
     fallback_url: str = "http://127.0.0.1:9010/",
     timeout_s: float = REPLY_TIMEOUT_S,
 ) -> Starlette:
-    """Return an ASGI application that answers with ``agent``; the caller opens and closes it."""
+    """Return an ASGI application that serves ``agent``; the caller opens and closes the agent."""
     text = CardText(name=name, description=description, version=version, tags=("purple-agent",))
     executor = _AnswerExecutor(agent, timeout_s)
     return build_app(executor, text, card_url=card_url, fallback_url=fallback_url)
@@ -147,7 +146,7 @@ class _AnswerExecutor(AgentExecutor):
 
 
 class _Artifact:
-    """The reply as an artifact that grows piece by piece."""
+    """Artifact of a reply; its text is sent piece by piece."""
 
     def __init__(self, updater: TaskUpdater) -> None:
         self._updater = updater
@@ -156,7 +155,7 @@ class _Artifact:
         self._last = time.monotonic()
 
     async def take(self, piece: str | None) -> None:
-        """Add a piece; None discards all previous pieces."""
+        """Add a piece and send it if the last event is old enough; None discards all pieces."""
         if piece is None:
             # the next piece replaces the text sent so far
             self._sent = self._waiting = ""

@@ -1,7 +1,8 @@
 """Parser of assessment requests: converts the text of an A2A message to an ``EvalRequest``.
 
-This module does no I/O, except that it checks paths for links. Errors are ``ConfigError``: one line
-that names the field and the allowed values. The server rejects the task with this line.
+This module does no I/O, except that it checks paths for existence and symbolic links. Errors are
+``ConfigError``: one line that names the field and the allowed values. The server rejects the task
+with this line.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from netarena.errors import ConfigError
 from netarena.model import JsonValue
 from netarena.run.journal import LOCK_NAME
 
-#: Maximum number of participants of one request; each of them is asked all queries.
+#: Maximum number of participants of one request; each participant gets all queries.
 MAX_PARTICIPANTS = 16
-#: A role, which is also the name of a folder and part of an environment variable's name.
+#: Form of a role, which is also a folder's name and part of an environment variable's name.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Maximum number of characters of a participant's URL.
 MAX_URL = 2048
 #: Key of a request that contains config keys of single participants, by role.
 OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-#: Default time limit of a task in s. Platforms stop a run after 30 minutes by default; a task ends
-#: earlier, with a summary.
+#: Default time limit of a task in s. Platforms stop a run after 30 minutes by default; with this
+#: limit a task ends earlier and has a summary.
 TIME_BUDGET_S = 1680.0
 #: A run's own files (``assessment.OWN_NAMES``), which no other file may replace.
 RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
@@ -49,9 +50,10 @@ class EvalRequest:
 
     @classmethod
     def parse(cls, text: str) -> EvalRequest:
-        """Return the request in a message's text; keys other than the three known ones are ignored.
+        """Return the request in a message's text (JSON).
 
-        Raises ConfigError.
+        Keys other than ``participants``, ``config`` and ``participant_config`` are ignored. Raises
+        ConfigError.
         """
         try:
             data = parse_document(text.encode("utf-8", "surrogatepass"))
@@ -73,7 +75,7 @@ class EvalRequest:
 
 
 def _parse_own(value: Any, roles: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the config keys of single participants."""
+    """Return the config keys of single participants by role. Raises ConfigError."""
     own = {} if value is None else value
     if not isinstance(own, dict) or not all(isinstance(keys, dict) for keys in own.values()):
         raise ConfigError(OWN_CONFIG, 'must be a JSON object {"<role>": {"<key>": ...}}')
@@ -101,9 +103,10 @@ def _parse_participants(value: Any) -> dict[str, str]:
 
 
 def check_url(url: Any, field: str) -> str:
-    """Return a URL that a client may use: http or https, with a host and without credentials.
+    """Return ``url`` if a client may use it: http or https, with a host and without credentials.
 
-    Raises ConfigError. The message never contains the URL, because it may contain a secret.
+    Otherwise raise ConfigError for ``field``. The message never contains the URL, because the URL
+    may contain a secret.
     """
     if not isinstance(url, str) or not url:
         raise ConfigError(field, "must be an http or https URL")
@@ -141,7 +144,8 @@ def check_url(url: Any, field: str) -> str:
 
 
 def _is_host(text: str, *, bracketed: bool) -> bool:
-    """Return whether ``text`` looks like a name (underscores included) or an IP address."""
+    """Return whether ``text`` can be a host name (underscores allowed) or IPv4 address, or is an
+    IPv6 address if it was in brackets."""
     if not bracketed:
         return _NAME.fullmatch(text) is not None
     try:
@@ -152,7 +156,7 @@ def _is_host(text: str, *, bracketed: bool) -> bool:
 
 
 def derive_seed(secret: str, task_id: str) -> int:
-    """Return the 64-bit seed of one assessment under a service's secret.
+    """Return the 64-bit seed of one assessment of a service that has a secret.
 
     The seed is the first 64 bits of HMAC-SHA256 of the task id (UTF-8) with the secret text as key,
     big-endian.
@@ -171,8 +175,8 @@ class Place:
     def output_dir(self, value: str | None, task_id: str) -> Path:
         """Return a task's folder below the root: ``value``, absolute or relative, or the task's id.
 
-        Raises ConfigError for ``..``, for links, for the root itself, and for a folder with the
-        name of a run's own file.
+        Raises ConfigError for ``..``, for symbolic links, for the root itself, and for folders
+        named like a run's own file.
         """
         if value is None:
             return self.root / task_id
@@ -193,7 +197,7 @@ class Place:
 
         The path of a missing file, or of a file that will be written, is always below the root,
         even if an absolute path names another folder. A relative path is searched below the root
-        first. Raises ConfigError for ``..`` and for links.
+        first. Raises ConfigError for ``..`` and for symbolic links.
         """
         given = Path(value)
         root = self.root
@@ -235,11 +239,11 @@ def read_config(
     secret_seed: bool = False,
     defaults: Mapping[str, JsonValue] | None = None,
 ) -> Config:
-    """Validate a request's config for a service with its ``defaults``.
+    """Return a request's config, completed with the service's ``defaults``.
 
-    Paths (``benchmark_path`` and all others that ``Config.input_paths`` names) are resolved in
-    ``place``. ``time_budget_s`` gets a default. If the service has its own seed (``secret_seed``),
-    ``seed`` is refused, and a file of queries is always generated anew. Raises ConfigError.
+    The paths of ``Config.input_paths`` are resolved in ``place``. ``time_budget_s`` gets a default.
+    If the service has its own seed (``secret_seed``), ``seed`` is refused, and the query file is
+    always generated anew. Raises ConfigError.
     """
     values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
@@ -251,7 +255,7 @@ def read_config(
         # a file of an earlier task would reveal the solutions
         values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
-        # only the name counts, because the file is written into the task's folder
+        # folders are ignored, because the file is written into the task's folder
         values["output_file"] = Path(values["output_file"]).name
     values = kind.without_absent(values, lambda key, told: place.input_path(told, f"config.{key}"))
     config = kind.parse(values)
@@ -276,7 +280,8 @@ def read_config(
 
 
 def _check_file(path: Path, place: Place, field: str) -> None:
-    """Refuse a path that is not a file of queries, without revealing the service's paths."""
+    """Raise ConfigError for a path that cannot be a query file; the error hides the service's
+    paths."""
     if path in {place.root, place.data} or path.is_dir():
         raise ConfigError(field, "must name a file, not a folder")
     if path.name in RESERVED_NAMES or path.name.startswith("."):

@@ -58,7 +58,7 @@ from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
 
-#: Message for options and keys that a scenario with a service as its green agent does not support.
+#: Error for options and keys that work only if ``netarena run`` itself runs the application.
 NEEDS_APPLICATION = 'needs application = "NAME" instead of endpoint and cmd in [green_agent]'
 
 #: Maximum number of bytes of a scenario file.
@@ -67,17 +67,17 @@ MOST_SCENARIO_BYTES = 1 << 20
 MOST_SCENARIOS = 16
 #: Port on which every image listens.
 IMAGE_PORT = 9009
-#: Suffix of the roles of the applications' participants.
+#: Suffix of the usual roles, such as ``malt_operator``.
 _ROLE_END = "_operator"
-#: Patterns for ``netarena serve APP``, and for an image ``…/netarena-APP:TAG``.
+#: Matches ``netarena serve APP`` in a command, and ``…/netarena-APP:TAG`` in an image's name.
 _SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Accepted form of a mount (part of compose's short syntax): a path or the name of a volume, the
-#: path in the container, and whether it is writable.
+#: Accepted form of a mount (part of compose's short syntax): a path or a volume's name, the path in
+#: the container, and optionally ``ro`` or ``rw``.
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _NO_IMAGES: Mapping[str, str] = MappingProxyType({})
-#: Health check of a container: seconds between checks, and number of checks that may fail.
+#: Health check of a container. An agent has two minutes to start (60 checks).
 _HEALTH = {
     "test": [
         "CMD",
@@ -96,7 +96,7 @@ _HEALTH = {
 
 @dataclass(frozen=True)
 class Party:
-    """One agent: its URL, and how to start it."""
+    """One agent of a scenario: its URL, and how to start it."""
 
     #: The participant's role, or ``green_agent``.
     role: str
@@ -107,7 +107,7 @@ class Party:
     image: str | None = None
     agentbeats_id: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    #: Mounts of its container, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``.
+    #: Mounts of the container, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``.
     volumes: tuple[str, ...] = ()
     #: Config keys of this participant only (``Config.prompt_keys``), unchecked.
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class Party:
 class Scenario:
     """Contents of a scenario file."""
 
-    #: Name of the scenario's results: the application, if known, and the file's name.
+    #: Name of the scenario's results: the application and the stem of the file's name.
     name: str
     green: Party
     participants: tuple[Party, ...]
@@ -142,12 +142,15 @@ class Scenario:
 
     @property
     def examined(self) -> str:
-        """Return the application; it is guessed if the green agent is a service."""
+        """Return the application's name.
+
+        If the green agent is a service, the name is guessed (``_guess_application``).
+        """
         roles = [party.role for party in self.participants]
         return self.application or _guess_application(self.green, roles)
 
     def request(self, endpoints: Mapping[str, str]) -> str:
-        """Return the text of the assessment's message, with each participant's URL by role."""
+        """Return the request for the assessment as JSON. ``endpoints`` maps roles to URLs."""
         request = {"participants": dict(endpoints), "config": dict(self.config)}
         if own := self.own():
             request[OWN_CONFIG] = own
@@ -188,11 +191,10 @@ class Scenario:
 
 
 def read_series(path: Path) -> dict[str, Scenario]:
-    """Return the scenarios that a file names, by name and in order.
+    """Return the scenarios that a file lists (key ``scenarios``), by name and in order.
 
-    The result is empty if the file is itself a scenario.
-
-    Paths are relative to the file's folder. Raises ConfigError; the error names the key.
+    The result is empty if the file is itself a scenario. Paths are relative to the file's folder.
+    Raises ConfigError, which names the key.
     """
     data = _read(path)
     if "scenarios" not in data:
@@ -216,9 +218,9 @@ def read_series(path: Path) -> dict[str, Scenario]:
 
 
 def _name_apart(files: list[Path]) -> list[str]:
-    """Return a distinct folder name per file: the stem or, if needed, the last folders and stem.
+    """Return a distinct name per file: its stem, preceded by as many of its folders as needed.
 
-    Raises ConfigError for a file that is named twice.
+    Raises ConfigError if a file is listed twice, or if two files differ only in their extension.
     """
     parts = [[*file.parts[:-1], file.stem] for file in files]
     if twice := [str(file) for file in files if files.count(file) > 1]:
@@ -233,7 +235,7 @@ def _name_apart(files: list[Path]) -> list[str]:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario file. Raises ConfigError; the error names the key."""
+    """Return the scenario in a file. Raises ConfigError, which names the key."""
     data = _read(path)
     if "scenarios" in data:
         raise ConfigError(
@@ -265,13 +267,15 @@ def read_scenario(path: Path) -> Scenario:
 def compose(
     scenario: Scenario, *, image: str | None = None, images: Mapping[str, str] = _NO_IMAGES
 ) -> dict[str, Any]:
-    """Return the compose file that runs the scenario's images and stores its results.
+    """Return the content of a compose file that runs the scenario's images and stores its results.
 
     ``docker compose up --abort-on-container-exit --exit-code-from assessment`` ends when the
-    results are in ``./output``. ``images`` has images by role, which take precedence over those of
-    the file; the green agent is ``green_agent``. ``image`` is the default image. The service that
-    requests the assessment uses the green agent's image too. Raises ConfigError for a party without
-    an image, for an image of an unknown role, and for a default image that no party needs.
+    results are in ``./output``. ``images`` maps roles (for the green agent: ``green_agent``) to
+    images that replace those of the scenario. ``image`` is the default for agents without an image.
+
+    The service that requests the assessment uses the green agent's image too. Raises ConfigError
+    for an agent without an image, for an image of an unknown role, and for a default image that no
+    agent needs.
     """
     green = scenario.green
     roles = [party.role for party in scenario.participants]
@@ -297,7 +301,7 @@ def compose(
     services["assessment"] = {
         "image": services["green-agent"]["image"],
         "entrypoint": ["netarena", "request"],
-        # dollar signs are doubled, because compose interprets them
+        # dollar signs are doubled, because compose would interpret single ones
         "command": [
             f"http://green-agent:{IMAGE_PORT}/",
             scenario.request(urls).replace("$", "$$"),
@@ -345,13 +349,15 @@ def _late(text: str) -> str:
 
 
 def _guess_application(green: Party, roles: list[str]) -> str:
-    """Guess the application from the green agent's command or image, or from the first role."""
+    """Return the application in the green agent's command or image, otherwise the first role
+    without the suffix ``_operator``."""
     told = _SERVED.search(f"{green.cmd or ''} {green.image or ''}")
     return told[1] if told else roles[0].removesuffix(_ROLE_END)
 
 
 def _service(role: str) -> str:
-    """Return a host name for a role, which must not contain underscores."""
+    """Return the name of a role's service, which is a host name: without underscores, dots and
+    upper case."""
     return re.sub(r"[^a-z0-9-]+", "-", role.lower()).strip("-") or "participant"
 
 
@@ -407,13 +413,14 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
 
 
 def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """Return a participant's own config keys. Raises ConfigError."""
+    """Return a participant's own config keys, unchecked. Raises ConfigError for a value that is not
+    a table."""
     own = table.get("config", {})
     if not isinstance(own, dict):
         raise ConfigError(f"{role}.config", "must be a table of config keys")
     if own and role == "green_agent":
         raise ConfigError("green_agent.config", "belongs in the table [config]")
-    # older files have the key here, where it had no effect
+    # older files have the key outside the table, where it had no effect
     if "prompt_type" in table:
         raise ConfigError(
             f"{role}.prompt_type", 'belongs in its config: config = { prompt_type = "react" }'

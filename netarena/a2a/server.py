@@ -1,12 +1,12 @@
 """Green agent: one assessment per A2A task.
 
-A task continues when its client disconnects. The task ends as
+A task continues when its client disconnects. The task ends with one of these states:
 
-- ``completed``, with one artifact per participant; its last part is the summary. The status message
-  names participants without a summary;
-- ``rejected``, with one line that names the error in the request;
-- ``failed``, with one line, if no participant has a summary;
-- ``canceled``, if a client asked for it.
+- ``completed``, with one artifact per participant. The artifact's last part is the summary. The
+  status message names participants without a summary.
+- ``rejected``, with one line that names the error in the request.
+- ``failed``, with one line that gives the reason, if no participant has a summary.
+- ``canceled``, if a client cancelled the task.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: Number of parts that are appended one by one. Each event is costly: every client gets a line, and
-#: the SDK copies its version of the task (``netarena.a2a.store``).
+#: Number of artifact parts that are sent one by one. Each event is costly: every client gets the
+#: event, and the SDK copies the task's data (``netarena.a2a.store``).
 SINGLE_PARTS = 200
-#: Maximum number of events for all further parts.
+#: Approximate number of events for all further parts, which are sent in batches.
 BATCHES = 300
 #: Number of records after which the remaining time is first reported.
 FIRST_ESTIMATE = 5
@@ -104,13 +104,13 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     defaults: Mapping[str, JsonValue] | None = None,
     conduct: Conduct = conduct_assessment,
 ) -> Starlette:
-    """Return the green agent of ``application``.
+    """Return the ASGI application of a green agent that assesses with ``application``.
 
-    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` limits the number
-    of live worlds of all tasks together. ``allow_link_local`` permits participants at addresses
-    that ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see
-    ``derive_seed``). ``credentials`` maps variable names to credentials (``load_credentials``).
-    ``defaults`` are the application's default config values.
+    Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` is the number of
+    slots for live environments, which all tasks share. ``allow_link_local`` permits participants at
+    addresses that ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see
+    ``derive_seed``). ``credentials`` is the result of ``load_credentials``. ``defaults`` are config
+    values for keys that a request omits.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -137,7 +137,7 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
 
 
 def describe(application: Application) -> CardText:
-    """Return the card's contents, including a request that works."""
+    """Return the contents of an application's agent card, including an example request."""
     request = {
         "participants": {application.role: "http://localhost:9010/"},
         "config": {"num_queries": 1},
@@ -212,7 +212,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(bound_url(listener))
-    # in a thread, because remote resources may take a long time to answer
+    # in a thread, because checks of remote resources may take a long time
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
 
@@ -230,7 +230,7 @@ def _warn(check: Check) -> None:
 class Applications:
     """A service's application, and the applications to which it forwards requests.
 
-    An application to which requests are forwarded is entered on first use.
+    Applications are context managers. Another application is entered when it is first used.
     """
 
     def __init__(self, application: Application) -> None:
@@ -247,7 +247,7 @@ class Applications:
         await self._stack.aclose()
 
     async def serving(self, values: Mapping[str, JsonValue]) -> Application:
-        """Return the entered application that serves these config values; raises ConfigError."""
+        """Return the application, already entered, for these config values. Raises ConfigError."""
         found = forwarded(self._application, values)
         if found is self._application:
             return found
@@ -281,7 +281,7 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
-        #: Networks of tasks that have ended, but whose lookups are still running.
+        #: Networks of ended tasks. Some of their name lookups may still be running.
         self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -397,14 +397,14 @@ async def _end(updater: TaskUpdater, state: TaskState, text: str) -> None:
 
 
 def _line(text: str, limit: int = 1000) -> str:
-    """Return text as one line that protobuf can encode."""
+    """Return text as one line of at most ``limit`` characters that protobuf can encode."""
     line = " ".join(text.encode("utf-8", "replace").decode().split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 @dataclass
 class _Sheet:
-    """One participant's artifact, and the parts that wait to be appended."""
+    """State of one participant's artifact: whether a part was sent, and the unsent parts."""
 
     started: bool = False
     waiting: list[Part] = field(default_factory=list)
@@ -414,10 +414,12 @@ class ArtifactReporter:
     """Appends records to artifacts as they are graded (``netarena.run.assessment.Reporter``).
 
     Each record is a text part with JSON; the summary is the last part. Each event is costly, so
-    only the first ``SINGLE_PARTS`` parts of a task are sent one by one. Later parts are sent in
-    batches of at least (total − 200) / 300 parts, and the last parts with the summary. The first
-    status message for each participant contains the number of queries and an estimated duration.
-    Further messages, after 5, 20, 80, ... records, contain the remaining time. ``limit_s`` is the
+    only the first ``SINGLE_PARTS`` (200) parts of a task are sent one by one. Later parts are sent
+    in batches of at least (total - 200) / ``BATCHES`` (300) parts, and the last parts with the
+    summary.
+
+    The first status message for each participant contains the number of queries and an estimated
+    duration. Messages after 5, 20, 80, ... records contain the remaining time. ``limit_s`` is the
     task's time limit. ``typical_s`` is the time of a query without the agent's replies
     (``Application.typical_s``); ``lanes`` queries run concurrently.
     """
@@ -483,10 +485,9 @@ class ArtifactReporter:
         self.done.add(role)
 
     async def _tell(self, line: str, **values: JsonValue) -> None:
-        """Send a status message. Call this rarely, because all messages remain in the task's
-        history.
+        """Send a status message with the metadata ``values``, which are for programs.
 
-        ``values`` are the message's metadata, for programs.
+        Calls must be rare, because all messages remain in the task's history.
         """
         message = self._updater.new_agent_message(
             [Part(text=_line(line))], metadata={"netarena": values}
@@ -510,8 +511,8 @@ class ArtifactReporter:
 
 
 def _json_part(value: Mapping[str, Any]) -> Part:
-    """Return a text part with JSON, because protobuf's data part turns whole numbers into
-    floats."""
+    """Return a text part with JSON. A data part would not do, because protobuf turns whole numbers
+    in it into floats."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
     return Part(text=text.encode("utf-8", "replace").decode())
 

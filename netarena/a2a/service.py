@@ -34,15 +34,16 @@ from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
-#: Maximum time in s from SIGTERM to the end of the process. The journal is complete at any time.
+#: Maximum time in s from SIGTERM to the end of the process. An early end loses no result, because
+#: the journal is complete at any time.
 EXIT_S = 0.85
 #: Part of ``EXIT_S`` that is reserved for open responses, in s.
 _STREAMS_S = 0.2
 #: Number of threads for work outside the event loop. Threads share one interpreter, so more of them
 #: would delay the loop. With two threads, a slow task does not delay verdicts.
 _THREADS = 2
-#: Seconds after which a computing thread yields to the event loop (Python's default: 0.005). The
-#: loop may have to wait this long after each of its many system calls.
+#: Seconds after which a busy thread yields to the event loop (Python's default: 0.005). The loop
+#: may have to wait this long after each of its many system calls.
 _SWITCH_S = 0.0005
 #: Maximum number of connections that wait to be accepted.
 BACKLOG = 128
@@ -52,15 +53,15 @@ _KEEP_ALIVE_S = 75
 
 
 def identify(context: RequestContext) -> tuple[str, str]:
-    """Return task id and context id of a request; the SDK creates missing ids."""
+    """Return the task id and context id of a request. The SDK has already created missing ids."""
     return context.task_id or "", context.context_id or ""
 
 
 class _OneMessageEach(SimpleRequestContextBuilder):
-    """Refuses a message to an existing task, and requests for push notifications.
+    """Refuses messages to existing tasks, and requests for push notifications.
 
-    No task needs further input from its client. After a task has ended, the SDK would pass such a
-    message to the executor, which would run it under the same id. According to the card,
+    No task needs further input from its client. The SDK would pass a message to an ended task to
+    the executor, which would run the message under the same id. The card states that push
     notifications are not supported.
     """
 
@@ -147,7 +148,10 @@ def url_of(listener: socket.socket) -> str:
 
 
 def bound_url(listener: socket.socket) -> str:
-    """Return the URL of a socket's address for messages to users; 0.0.0.0 is not replaced."""
+    """Return the URL of a socket's address for messages to users.
+
+    Unlike in ``url_of``, 0.0.0.0 remains.
+    """
     return _url(*listener.getsockname()[:2])
 
 
@@ -156,7 +160,10 @@ def _url(host: str, port: int) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Closes open streams at shutdown: clients can reconnect, and tasks end with the service."""
+    """Server that does not wait for open streams at shutdown.
+
+    Tasks end with the service, so waiting would be useless.
+    """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -176,18 +183,18 @@ class _Process(_Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # modules and the application's data are never freed, so garbage collection, which stops all
-        # threads, should not examine them again
+        # modules and the application's data are never freed: later garbage collections, which stop
+        # all threads, need not examine them
         gc.collect()
         gc.freeze()
-        # threads share one interpreter, so more threads would only delay the event loop
+        # see ``_THREADS``
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
         if self.should_exit:  # second signal
             os._exit(0)
-        # exits even if a stream, the clean-up or a hanging thread takes longer
+        # ends the process even if a stream, the clean-up or a hanging thread takes longer
         watchdog = threading.Timer(EXIT_S, os._exit, (0,))
         watchdog.daemon = True
         watchdog.start()
@@ -195,7 +202,7 @@ class _Process(_Server):
 
 
 class _Guest(_Server):
-    """Server in the event loop of another program. That program handles signals."""
+    """Server in the event loop of another program, which handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -210,7 +217,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        # the limits of ``Connection`` are for requests; it would treat a WebSocket as idle
+        # ``Connection`` is only for requests: it would treat a WebSocket as idle
         http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
         ws=ws,
@@ -221,7 +228,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    The process must serve nothing else: the function changes how soon the threads of the process
+    Call this only in a process without other work: it changes how soon all threads of the process
     yield to the event loop.
     """
     sys.setswitchinterval(_SWITCH_S)

@@ -1,9 +1,10 @@
 """In-memory store of a service's tasks: all running tasks and the last ones that ended.
 
 The SDK stores each task twice, and copies it for its subscribers at each event. Therefore the SDK
-gets only references: the parts of each event are stored once, compressed, and replaced with one
-part that contains their number. ``Handler`` restores the parts in responses. The cost of an event
-thus depends only on its own data, and only references are queued for a slow client.
+gets only references. The parts of each event are stored once, compressed, and replaced with one
+part that contains the number of the stored entry. ``Handler`` restores the parts in responses. The
+cost of an event thus depends only on its own data, and only references are queued for a slow
+client.
 
 A client that knows a task's unguessable id can see and cancel the task. A client that names the
 task's context can list the task.
@@ -40,24 +41,23 @@ from a2a.utils.errors import InvalidParamsError
 
 #: Maximum number of stored tasks that have ended.
 MAX_ENDED = 100
-#: Maximum number of bytes of all stored tasks that have ended. The last one is stored whatever its
-#: size.
+#: Maximum number of bytes of all stored tasks that have ended. The last ended task may be larger.
 MAX_ENDED_BYTES = 32 * 2**20
-#: Maximum number of bytes of the artifacts in one page of a list. Uncompressed, the data in a
-#: response may be hundreds of times as large. The first task is sent whatever its size.
+#: Maximum number of uncompressed bytes of the artifacts in one page of a list of tasks. Compressed,
+#: they may take a hundredth of that in memory. A page with artifacts of one task may be larger.
 MAX_LISTED_BYTES = 32 * 2**20
 #: The fastest compression level; it reduces records to a third.
 _LEVEL = 1
 
 
 class Pile:
-    """The compressed parts of a task's artifacts, one entry per event."""
+    """Compressed parts of a task's artifacts, one entry per event."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
-        #: Bytes of compressed data.
+        #: Number of bytes of compressed data.
         self.size = 0
-        #: Bytes of uncompressed data.
+        #: Number of bytes of the data before compression.
         self.whole_size = 0
 
     def take(self, artifact: Artifact) -> None:
@@ -71,7 +71,7 @@ class Pile:
         self.whole_size += len(whole)
 
     def put_back(self, artifact: Artifact) -> None:
-        """Replace references with the stored parts; leave out parts that no longer exist."""
+        """Replace the references in ``artifact`` with the stored parts; omit removed parts."""
         tickets = [int(part.text) for part in artifact.parts]
         del artifact.parts[:]
         for ticket in tickets:
@@ -80,7 +80,7 @@ class Pile:
 
 
 class BoundedTaskStore(InMemoryTaskStore):
-    """The SDK's store of tasks with a size limit: the tasks that ended first are removed first.
+    """The SDK's task store with a size limit: tasks that ended first are removed first.
 
     No result is lost, because results are also on disk.
     """
@@ -93,7 +93,7 @@ class BoundedTaskStore(InMemoryTaskStore):
         self._ended: OrderedDict[str, tuple[int, ServerCallContext]] = OrderedDict()
 
     def pile(self, task_id: str) -> Pile:
-        """Return a task's parts; they are removed with the task, but references stay valid."""
+        """Return the stored parts of a task, which ``delete`` removes together with the task."""
         return self._piles.setdefault(task_id, Pile())
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
@@ -138,12 +138,12 @@ class _CompactQueue(EventQueue):
 
 
 class Handler(DefaultRequestHandler):
-    """The SDK's handler over a ``BoundedTaskStore`` and a ``CompactExecutor``."""
+    """The SDK's request handler, which restores the parts that ``CompactExecutor`` replaced."""
 
     task_store: BoundedTaskStore
 
     def _whole(self, task: Task) -> Task:
-        """Return a copy of a task with all parts."""
+        """Return a copy of a task with the stored parts in place of references."""
         pile = self.task_store.pile(task.id)
         copy = Task()
         copy.CopyFrom(task)

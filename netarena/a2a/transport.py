@@ -4,18 +4,19 @@
 
 - A JSON reply of up to ``MAX_DOCUMENT`` bytes is buffered until it is complete. An event stream may
   be longer (``MAX_EXCHANGE``), but none of its events may be longer than ``MAX_DOCUMENT``.
-- Structure is limited: ``MAX_TOKENS`` commas, brackets and braces outside strings per document,
-  ``MAX_EVENTS`` per stream. Without limits, a small text can grow to a hundred times its size when
-  it is parsed, and block the event loop for seconds.
-- The number of pieces is limited (``MAX_PIECES`` and one per ``_BYTES_A_PIECE``). A chunk of one
-  byte costs as much as a chunk of a thousand bytes. Other tasks run after every few pieces.
-- Compressed replies are unpacked piece by piece, with limits on both sizes. No data may follow
-  their end.
+- A document has at most ``MAX_TOKENS`` commas and opening brackets and braces outside strings, and
+  a stream at most ``MAX_EVENTS`` events. Otherwise, parsing a small text could need a hundred times
+  its size in memory, and block the event loop for seconds.
+- A reply has at most ``MAX_PIECES`` chunks or packets, plus one per ``_BYTES_A_PIECE`` bytes. A
+  chunk of one byte costs as much as a chunk of a thousand bytes. Other tasks run after every few
+  pieces.
+- Compressed replies are unpacked piece by piece. Compressed and unpacked size are limited. No data
+  may follow the end of the compressed data.
 - Bodies of responses other than 2xx, including redirects, are not read.
 - Cookies are dropped.
 
-Errors are ``AgentFailed`` with a reason, or ``Unavailable`` if a retry may help. Neither is an
-``httpx`` error, so both pass through the SDK unchanged.
+Errors are ``AgentFailed`` with a reason, or ``Unavailable`` if a retry may help. Both pass through
+the SDK unchanged, because they are not ``httpx`` errors.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ MAX_PIECES = 20_000
 _BYTES_A_PIECE = 256
 #: Maximum number of lines of one stream, including empty lines.
 MAX_LINES = 100_000
-#: Number of pieces, or lines of a stream, between two turns of the event loop.
+#: Numbers of pieces and of lines of a stream after which other tasks may run.
 _PIECES_A_TURN = 32
 _LINES_A_TURN = 256
-#: Statuses of a gateway whose agent is unavailable or busy.
+#: HTTP statuses of a gateway whose agent is unavailable or busy; the request is sent again.
 RETRIED = frozenset({429, 502, 503})
 
 #: Time limit for one attempt to connect, in s.
@@ -64,7 +65,7 @@ _CONNECT_SHARE = 0.8
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: httpx also ends lines at these characters.
+#: Replaces control characters at which httpx ends lines, but the event-stream format does not.
 _STRAY_CONTROLS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"     ")
 _PIECE = 64 * 1024
 _DROPPED_HEADERS = frozenset(
@@ -100,8 +101,8 @@ class Unavailable(Exception):
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Wraps a transport, and adds the headers of ``credential`` to requests to URLs that the
-    credential covers."""
+    """Wraps a transport with the limits of this module, and adds the headers of ``credential`` to
+    requests to URLs that it covers."""
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport, *, credential: Credential | None = None
@@ -166,7 +167,7 @@ def _refuse_status(response: httpx.Response) -> None:
 
 
 class StatusRefused(AgentFailed):
-    """A status for which a retry does not help."""
+    """The agent answered with an HTTP status for which a retry does not help."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(FailureReason.ENDPOINT, detail)
@@ -174,7 +175,10 @@ class StatusRefused(AgentFailed):
 
 
 def _retry_after(text: str) -> float | None:
-    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3): a number, or a date."""
+    """Return the seconds until the time in a Retry-After header (RFC 9110, 10.2.3), else None.
+
+    The header contains a number of seconds or a date.
+    """
     if re.fullmatch(r"\d{1,9}", text.strip()):
         return float(text)
     with suppress(ValueError, TypeError):
@@ -217,7 +221,7 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks", MAX_PIECES)
-                # many pieces may arrive at once; let other tasks and the deadline run between them
+                # many pieces may arrive at once; without a pause, timeouts and other tasks wait
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
@@ -231,7 +235,10 @@ class _BoundedStream(httpx.AsyncByteStream):
 
 
 def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Return a decoder of gzip, or of zlib's deflate, in pieces of at most 64 KiB."""
+    """Return a function that yields unpacked pieces of a body: gzip, deflate (zlib) or identity.
+
+    Decompressed pieces have at most 64 KiB. Raises AgentFailed for any other encoding.
+    """
     encoding = encoding.strip().lower()
     if encoding in {"", "identity"}:
         return lambda raw: iter((raw,))
@@ -253,7 +260,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                     break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "the compressed reply is damaged") from None
-        # zlib would store all data after the end of the stream and copy it each time
+        # refused because zlib would store data after the end, and copy it at each call
         if unpacker.eof and (raw or unpacker.unused_data):
             raise AgentFailed(
                 FailureReason.MALFORMED, "the compressed reply is followed by extra bytes"
@@ -263,15 +270,16 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
-    """Return one complete JSON document, which must be UTF-8."""
+    """Return the pieces as one JSON document. Raises AgentFailed if it is too large or not
+    UTF-8."""
     document = bytearray()
     async for piece in pieces:
         document += piece
         if len(document) > MAX_DOCUMENT:
             raise _too_large("bytes", MAX_DOCUMENT)
     whole = bytes(document)
-    # from zero bytes or a byte order mark, json would guess UTF-16 or UTF-32 and read values that
-    # were not counted
+    # with zero bytes or a byte order mark, json would assume UTF-16 or UTF-32 and read values that
+    # ``count_tokens`` does not count
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
     if count_tokens(whole) > MAX_TOKENS:
@@ -280,7 +288,7 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Forward an event stream event by event, each with the limits of a document.
+    """Yield the events of an event stream, each with the limits of a document.
 
     Comments and repeated empty lines are left out, but they count towards the limits.
     """

@@ -1,1 +1,1 @@
-"""Agents in this process: their interface, and implementations that run programs or call tools."""
+"""Interface of agents, and agents that run programs or that clients drive with tool calls."""

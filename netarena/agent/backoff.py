@@ -6,23 +6,24 @@ import random
 import time
 from collections.abc import Callable
 
-#: Longest pause that one answer causes for other requests, in s. The refused request itself waits
+#: Longest pause in s that one refusal causes for other requests. The refused request itself waits
 #: as long as the agent asks.
 MAX_SHARED_S = 60.0
-#: Longest such pause after an answer without a Retry-After header, in s. The agent may only limit
-#: concurrent requests, so a longer pause would leave it idle.
+#: Longest such pause in s after a refusal without a Retry-After header. The agent may limit only
+#: concurrent requests, so a longer pause could leave it idle.
 MAX_GUESSED_S = 2.0
 #: Maximum share of a request's remaining time that a pause may take.
 MAX_SHARE = 0.5
-#: Smallest extension of a pause that is passed on, in s: many requests may be refused at once.
+#: Smallest extension of a pause in s that takes effect. Many requests may be refused at once, and
+#: each extension is sent to all workers.
 _LEAST_S = 0.1
 
 
 class Backoff:
     """Pause that all requests to one agent share.
 
-    ``tell`` gets the length in s of each pause that starts or is extended here; a worker uses it
-    to pause the requests of all other workers.
+    ``tell`` is called with the length in s of each pause that ``refuse`` starts or extends. A
+    worker process uses it to pause the requests of all other workers.
     """
 
     def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
@@ -32,7 +33,8 @@ class Backoff:
     def refuse(self, wait_s: float, *, guessed: bool) -> None:
         """Pause other requests, because the agent refused one.
 
-        The refused request waits ``wait_s``; ``guessed`` if the agent did not name this time.
+        The refused request waits ``wait_s``. ``guessed`` is true if the agent did not state this
+        time.
         """
         wait_s = min(wait_s, MAX_GUESSED_S if guessed else MAX_SHARED_S)
         if wait_s > self.left_s + _LEAST_S:
@@ -40,7 +42,7 @@ class Backoff:
             self._tell(wait_s)
 
     def hold(self, wait_s: float) -> None:
-        """Pause requests for at least ``wait_s`` from now, without passing this on."""
+        """Pause requests for at least ``wait_s`` from now, without calling ``tell``."""
         self._until = max(self._until, time.monotonic() + wait_s)
 
     @property
@@ -49,11 +51,11 @@ class Backoff:
         return max(0.0, self._until - time.monotonic())
 
     def delay_s(self, patience_s: float) -> float:
-        """Return how long a request must wait in s if it may wait for ``patience_s``.
+        """Return the delay in s of a request that has ``patience_s`` left until its deadline.
 
-        The delay has up to a quarter of jitter, so that requests do not continue all at once. A
-        request for which half of its time would be over at the end of the pause does not wait:
-        otherwise it could fail without an answer of the agent.
+        The delay has up to a quarter of jitter, so that requests do not continue all at once. It is
+        0 if it would take more than half of ``patience_s``: the request could otherwise fail
+        without an answer from the agent.
         """
         delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- jitter
         return delay_s if delay_s <= MAX_SHARE * patience_s else 0.0

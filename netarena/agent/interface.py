@@ -1,8 +1,8 @@
 """Interface of agents. An agent answers each prompt with a reply, over A2A or in process.
 
 Entry points of the group ``netarena.agents`` are factories ``(brief) -> Agent`` for named agents.
-Named agents run in process, or are served on loopback. They get only the context id of an episode,
-and generate the queries again from the seed.
+Named agents run in process, or are served on loopback. To recognise a query, they generate all
+queries from the seed and compare the context ids of the episodes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """Arguments of a named agent, from which the agent can generate the same queries."""
+    """Arguments of a named agent's factory. The agent can generate the assessment's queries with
+    them."""
 
     application: Application
     config: Config
@@ -100,8 +101,8 @@ def context_id(  # noqa: PLR0913 -- an episode's identity has these seven parts
     """Return the A2A context id of one attempt of one episode: a UUID that reveals nothing about
     the query.
 
-    The id is the HMAC-SHA256 with the seed as key over the application, config, query index, role
-    and attempt, and over the repetition if it is not the first.
+    The UUID contains an HMAC-SHA256 with the seed as key. The message is the application, the
+    config's hash, the query's index, the role, the attempt and, if it is not 1, the repetition.
     """
     parts = [application, shape_hash, str(index), role, str(attempt)]
     message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
@@ -115,9 +116,9 @@ def agent_names() -> list[str]:
 
 
 def asks_no_model(name: str | None) -> bool:
-    """Return whether a named agent is one of the scripted baseline agents."""
+    """Return whether a named agent is a scripted baseline agent, which uses no language model."""
     points = (point for point in entry_points(group=AGENT_GROUP) if point.name == name)
-    # if two packages provide the name, the first one counts, as in ``load_agent``
+    # if two packages provide the name, ``load_agent`` uses the first package too
     first = next(points, None)
     return first is not None and first.module == _SCRIPTED
 

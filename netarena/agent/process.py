@@ -1,4 +1,4 @@
-"""Starts a program that serves an agent, and always stops it at the end."""
+"""Start of a program that serves an agent. The program is always stopped at the end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ _CARD_TIMEOUT_S = 5.0
 _TAIL = 4096
 #: Environment variables that agents under test do not get.
 _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_.*", re.DOTALL)
-#: Variables that agents get although they match ``_WITHHELD``; ``netarena-purple`` documents them.
+#: Variables that agents get although they match ``_WITHHELD``: documented options of
+#: ``netarena-purple``.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: Program that requests SIGTERM from the kernel when the parent process ends for any reason, and
-#: then runs the agent's program.
+#: Python program that runs the agent's program in its place. Before, it asks the kernel to send
+#: SIGTERM when the parent process ends for any reason.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 15)\n"
@@ -63,7 +64,7 @@ def split_command(command: str, option: str) -> list[str]:
 
 
 def agent_environ() -> dict[str, str]:
-    """Return the environment of this process without the variables that agents must not see.
+    """Return the environment of this process without variables that agents must not see.
 
     The removed variables contain secrets of the assessment: the seed, headers for participants,
     tokens. All other variables are passed on, because an agent needs its keys, proxies and virtual
@@ -77,7 +78,7 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """Wrap ``command``, so that its process gets SIGTERM when this process ends for any reason."""
+    """Return a command that runs ``command`` and gets SIGTERM when this process ends."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
@@ -118,9 +119,9 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
     """Context manager: run ``command``; the body starts when ``url`` serves the agent card.
 
     ``environ`` is the program's complete environment, by default ``agent_environ()``. The program
-    has its own process group, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError with
-    the program's last line of output if no card is served within ``start_s``, and ConfigError if
-    another program already listens at ``url``.
+    has its own process group, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError if
+    another program already listens at ``url``. If no card is served within ``start_s``, ConfigError
+    contains the program's last line of output. ``name`` is the option or key named in errors.
     """
     if await _taken(url):
         raise ConfigError(
@@ -149,7 +150,7 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
 
 
 class _Printed(asyncio.SubprocessProtocol):
-    """Reads a program's output, so that a full pipe never blocks the program, and stores the last
+    """Reads a program's output, so that a full pipe never blocks the program. Stores the last
     bytes."""
 
     def __init__(self) -> None:

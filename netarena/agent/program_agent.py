@@ -20,13 +20,13 @@ from netarena.aio import finish
 from netarena.errors import AgentFailed, ConfigError, FailureReason, one_line, without_folders
 from netarena.model import AgentInfo, JsonValue, Reply
 
-#: Environment variable that contains the id of the prompt's conversation.
+#: Environment variable with the context id, which all turns of an episode share.
 CONTEXT = "NETARENA_CONTEXT"
 #: Maximum size of a reply in bytes, as over A2A, and number of trailing bytes of standard error
 #: that are stored.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
-#: The time limit of the program is this much shorter than the engine's, in s, so that the error
-#: message can contain standard error.
+#: Difference in s between the engine's time limit and the shorter limit of the program. It leaves
+#: time to report the program's standard error.
 _BEFORE_S = 0.05
 #: Maximum wait in s for the end of output if the program has ended but its children keep the output
 #: open.
@@ -37,15 +37,15 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class TurnAgent:
     """An agent (``netarena.agent.interface.Agent``) whose reply is the output of ``command``.
 
-    The prompt is the command's standard input; ``NETARENA_CONTEXT`` contains the conversation's id.
-    The reply's metadata contains the exit status, the end of standard error, and the usage from the
+    The prompt is the command's standard input; ``NETARENA_CONTEXT`` contains the context id. The
+    reply's metadata contains the exit status, the end of standard error, and the usage from the
     last line of the form ``{"usage": {...}}`` on standard error.
     """
 
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """Add ``environ`` to the variables of this process that an agent may see.
+        """Store the command. Its environment is ``agent_environ()``, extended with ``environ``.
 
         Raises ConfigError with the name of ``option`` if the program does not exist.
         """
@@ -105,7 +105,7 @@ class TurnAgent:
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """Bounded output of a program: start of its standard output, end of its standard error."""
+    """Stores the start of a program's standard output, and the end of its standard error."""
 
     def __init__(self) -> None:
         self.reply, self.errors = bytearray(), bytearray()
@@ -172,7 +172,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def _usage(errors: str) -> JsonValue:
-    """Return the value of ``usage`` in the last line of JSON; None if there is no such line."""
+    """Return ``usage`` from the last line that is a JSON object with this key, otherwise None."""
     for line in reversed(errors.splitlines()):
         if line.lstrip().startswith("{"):
             with suppress(ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Connection between an agent that calls tools and the turns of an assessment."""
+"""Agent whose replies are the tool calls of a client, for example an MCP client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENDED = "The task has ended: call next_task."
 
 @dataclass(frozen=True)
 class Said:
-    """The answer to a tool call."""
+    """The answer to a tool call; a refused call has used no turn."""
 
     text: str
     refused: bool = False
@@ -39,7 +39,7 @@ class Said:
 
 @dataclass(frozen=True)
 class _Open:
-    """A prompt that has no reply yet."""
+    """A prompt that has no reply yet, with the context id of its task."""
 
     context: str
     #: Number of the turn in its task, from 1.
@@ -49,10 +49,10 @@ class _Open:
 
 
 class Desk:
-    """Agent of an assessment (``netarena.agent.interface.Agent``) that is driven by tool calls.
+    """Agent (``netarena.agent.interface.Agent``) that replies with the tool calls of a client.
 
     The class is also the assessment's reporter, so it knows when a task has been graded. The answer
-    to a task's last call is therefore sent without waiting for the next task's world.
+    to a task's last call therefore does not wait for the next task's environment.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
@@ -66,9 +66,9 @@ class Desk:
         self._over = "There are no more tasks."
         self._ended = False
         self._open: _Open | None = None
-        #: Conversation of the task that ``next_task`` returned last.
+        #: Context id of the task that ``next_task`` returned last.
         self._taken = ""
-        #: Conversation of the latest prompt, and the number of its prompts so far.
+        #: Context id of the latest prompt, and number of prompts with this id so far.
         self._asked, self._turn = "", 0
         self._total: int | None = None
         self._graded = 0
@@ -174,8 +174,8 @@ class Desk:
     async def _wait(self, graded: int | None) -> _Open | None:
         """Wait for the next prompt and return it.
 
-        Return None if the assessment has ended, or if more episodes than ``graded`` have been
-        graded.
+        Return None if the assessment ends. If ``graded`` is a number, also return None when the
+        number of graded episodes changes from it.
         """
         while self._open is None and not self._ended and graded in {None, self._graded}:
             self._changed.clear()

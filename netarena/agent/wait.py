@@ -12,9 +12,9 @@ from netarena.errors import AssessmentFailed
 
 #: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
 WAIT_S = 20.0
-#: Seconds until the first progress message (after a refused connection; in other cases), and
-#: seconds between later messages. An agent that accepts connections is only slow, so the first
-#: message about it comes later.
+#: Seconds until the first progress message of ``knock`` and of other waits, and seconds between
+#: later messages. ``knock`` reports earlier, because an agent that accepts no connection was
+#: probably not started.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 #: Time limit of one attempt to connect, and pause between two attempts, in s.
 _TRY_S, _PAUSE_S = 5.0, 0.2
@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 @asynccontextmanager
 async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> AsyncIterator[None]:
-    """Context manager: report to ``tell`` at intervals that ``whom`` is not available yet."""
+    """Context manager: while the body runs, report to ``tell`` that it waits for ``whom``."""
 
     async def repeat() -> None:
         begin = asyncio.get_running_loop().time()
@@ -71,8 +71,8 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # asyncio's message contains the address instead of the reason. Errors of name resolution have
-    # negative numbers, for which ``os.strerror`` has no text.
+    # The error's own text contains the address instead of the reason. Errors of name resolution
+    # have negative numbers, for which ``os.strerror`` has no text.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"

@@ -1,6 +1,7 @@
-"""Data of the paper's figures and tables, computed from outlines of episodes; pure functions.
+"""Data of the paper's figures and tables, computed from outlines of episodes.
 
-A figure compares agents, given as outlines by name. Rates are shares in [0, 1].
+The argument ``agents`` maps the names of the compared agents to their outlines. Rates are shares in
+[0, 1].
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from netarena.model import Outcome, Outline
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
 #: Verdicts of Figure 3.
 FIGURE_3 = ("correctness", "safety")
-#: The smaller number of queries in the paper's Figure 3; the larger number is all queries.
+#: Number of queries in the first part of the paper's Figure 3; the second part uses all queries.
 FEW = 30
-#: Maximum number of random orders of the answers, and of verdicts read in all orders together.
+#: Maximum number of random orders of the answers, and maximum number of verdicts that are read in
+#: all orders together (at least ten orders are used).
 _SAMPLES, _MOST_READ = 100, 1_000_000
 _INTERVALS = {"wald": wald, "wilson": wilson}
 
@@ -31,11 +33,11 @@ def overlaps(
 ) -> dict[str, Any]:
     """Return how often the intervals of agents overlap, by number of queries (Figure 3).
 
-    For each pair of agents and number of ``queries``, ``pairs`` contains the share of samples in
-    which the two intervals overlap: for the paper's interval (``wald``) and for ``wilson``.
-    ``share`` is the mean of these shares over all pairs. Pairs with equal rates over all answers
-    (``tied``) can never be distinguished, so ``share`` leaves them out. Both lists are empty for
-    fewer than two agents with answers.
+    For each pair of agents and number of ``queries``, ``pairs`` contains the share of random
+    samples in which the two intervals overlap: for the paper's interval (``wald``) and for
+    ``wilson``. ``share`` is the mean of these shares over all pairs. Pairs with equal rates over
+    all answers (``tied``) can never be distinguished, so ``share`` leaves them out. Both lists are
+    empty for fewer than two agents with answers.
     """
     answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
     answers = {name: verdicts for name, verdicts in answers.items() if verdicts}
@@ -88,10 +90,9 @@ def crosses(
 ) -> list[dict[str, Any]]:
     """Return each agent's rates over ``number`` random queries; None means all queries.
 
-    Only the first answer to a repeated query counts.
-
-    Each row contains ``agent``, ``queries``, and for correctness and safety the ``rate`` and the
-    paper's interval. A plot of both rates shows each row as a cross.
+    Only the first answer to a repeated query counts. Each row contains ``agent``, ``queries``, and
+    for correctness and safety the ``rate`` and the paper's interval. A plot of both rates shows
+    each row as a cross.
     """
     rows = []
     for name, outlines in agents.items():
@@ -145,9 +146,9 @@ def tradeoffs(outlines: Iterable[Outline]) -> dict[str, int]:
 def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
     """Return the agents that no other agent dominates.
 
-    Each of ``rows`` has ``solved_safely`` (more is better), ``latency`` and ``cost_usd`` (less is
-    better). One agent dominates another if it has all numbers that the other has, is at least as
-    good in each, and is better in at least one.
+    ``rows`` maps agents to their ``solved_safely`` (more is better), ``latency`` and ``cost_usd``
+    (less is better). One agent dominates another if it has all numbers that the other has, is at
+    least as good in each, and is better in at least one.
     """
     return {
         name
@@ -178,7 +179,7 @@ def _verdicts(outlines: Iterable[Outline], verdict: str) -> list[bool]:
 
 
 def _first_answers(outlines: Iterable[Outline]) -> list[Outline]:
-    """Return the graded episodes without repetitions."""
+    """Return the graded episodes that are the first repetition of their query."""
     return [one for one in outlines if one.outcome is not Outcome.INVALID and one.repeat == 1]
 
 

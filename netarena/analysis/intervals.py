@@ -1,9 +1,9 @@
 """Statistical inference on rates: intervals, tests and power, as functions of numbers.
 
 Rates are shares in [0, 1], intervals are pairs ``(low, high)``, and significance levels are
-two-sided. Answers to a repeated query are not independent, so functions that take ``Cluster``s
-count queries, not answers. The project's tests compare the results with those of SciPy and
-statsmodels.
+two-sided. Answers to a repeated query are not independent, so functions with ``Cluster`` arguments
+treat all answers to a query as one observation. The project's tests compare the results with those
+of SciPy and statsmodels.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 Z_95 = 1.959964
 #: Significance level of two-sided tests.
 LEVEL = 0.05
-#: Probability of detecting an existing difference.
+#: Power of a test: probability that it detects an existing difference.
 POWER = 0.8
-#: Number of steps of the exact test beyond which the normal approximation is used.
+#: Number of steps of the exact sign-flip test above which the normal approximation is used.
 _MOST_STEPS = 4_000_000
 
 
@@ -46,18 +46,18 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     spread = z * z / n
     centre = share + spread / 2
     margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # these end points are exact; computed in floating point, they would be off by 1e-17
+    # these two bounds are exact; the formula has rounding errors of about 1e-17
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
     high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
     return low, high
 
 
 def mean_interval(clusters: Sequence[Cluster], z: float = Z_95) -> tuple[float, float]:
-    """Return the interval of a mean over answers: plus and minus ``z`` standard errors.
+    """Return the interval of a mean over answers: the mean plus and minus ``z`` standard errors.
 
     The standard error is that of a ratio of sums over clusters, with the correction n / (n - 1) for
-    few clusters. Values are at least 0, and so is the lower bound. Raises ValueError for fewer than
-    two clusters, because one cluster gives no standard error.
+    few clusters. The lower bound is at least 0, because values are not negative. Raises ValueError
+    for fewer than two clusters, because one cluster gives no standard error.
     """
     count, size = len(clusters), sum(one.size for one in clusters)
     if count < 2:
@@ -150,8 +150,8 @@ def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
 
 
 def most_needed(goal: float, z: float = Z_95) -> int:
-    """Return the number of queries for which half the width of any rate's Wilson interval is at
-    most ``goal``.
+    """Return the number of queries that is sufficient for any rate: half the width of its Wilson
+    interval is then at most ``goal``.
 
     The interval is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless
     ``goal`` is in (0, 0.5].
@@ -170,8 +170,8 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
     if groups < 2:
         return 0.0
     whole = math.fsum(cluster.total for cluster in clusters)
-    # For counts, the deviations times n are exact, so the error is exactly 0 if all queries are
-    # equal.
+    # Deviations multiplied by n are integers for counts, so the error is exactly 0 if all clusters
+    # have the same mean.
     squares = math.fsum((cluster.total * n - whole * cluster.size) ** 2 for cluster in clusters)
     return math.sqrt(squares * groups / (groups - 1)) / n**2
 
@@ -280,8 +280,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in the
     given order.
 
-    If tests with a corrected p-value of at most some level count as significant, the probability of
-    any false positive is at most that level.
+    If tests with a corrected p-value of at most ``a`` count as significant, the probability of any
+    false positive is at most ``a``.
 
     >>> holm([0.04, 0.01, 0.03])
     [0.06, 0.03, 0.06]
@@ -297,12 +297,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def unpaired_size(
     first: float, second: float, *, level: float = LEVEL, power: float = POWER
 ) -> int | None:
-    """Return the number of queries per agent needed to distinguish two rates over different
-    queries.
+    """Return the number of queries per agent that a test needs to distinguish two rates over
+    different queries.
 
     The test is the two-sided test of two proportions, with the continuity correction for exact
     tests (J. L. Fleiss, 1981). The result is None if the rates are equal. Raises ValueError for a
-    number outside [0, 1].
+    rate outside [0, 1].
 
     >>> unpaired_size(0.9, 0.8)
     219
@@ -325,13 +325,12 @@ def paired_size(
     level: float = LEVEL,
     power: float = POWER,
 ) -> int | None:
-    """Return how many common queries McNemar's test needs to distinguish two rates.
+    """Return the number of common queries that McNemar's test needs to distinguish two rates.
 
-    ``apart`` is the share of queries in which only one of the two succeeds. By default, it is the
-    share that independent successes would give. The formula is that of R. J. Connor (1987) with
-    Fleiss's correction for the exact test; the result is at most a fifth above the exact number,
-    and never below it. The result is None if the rates are equal. Raises ValueError for a number
-    outside [0, 1].
+    ``apart`` is the share of queries in which only one of the two agents succeeds. By default, it
+    is the share for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's
+    correction for the exact test. The result is at most a fifth above the exact number, and never
+    below it. It is None if the rates are equal. Raises ValueError for a rate outside [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)
@@ -348,13 +347,13 @@ def paired_size(
 
 
 def _corrected(size: float, difference: float) -> int:
-    """Return the number of queries ``size`` with the continuity correction added."""
+    """Return the number of queries ``size`` with Fleiss's continuity correction, rounded up."""
     return math.ceil(size / 4 * (1 + math.sqrt(1 + 4 / (size * abs(difference)))) ** 2)
 
 
 def pass_all(successes: int, asked: int, k: int) -> float:
-    """Return the probability that ``k`` of the ``asked`` answers to a query, drawn at random, are
-    all correct.
+    """Return the probability that ``k`` answers, drawn at random from the ``asked`` answers to a
+    query, are all correct.
 
     It is C(successes, k) / C(asked, k), the unbiased estimate of pass^k (S. Yao and others,
     τ-bench, 2024). Raises ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
@@ -380,7 +379,7 @@ def _z(probability: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Return the point in [0, 1] at which an increasing function has the given value, to full
+    """Return the point in [0, 1] at which an increasing function has the given value, with full
     floating-point precision."""
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:

@@ -1,7 +1,8 @@
 """Adversarial search: Thompson sampling over a hierarchy of strata.
 
-The strata form a hierarchy: the root contains every query, and each child has one more feature, up
-to ``DEPTH`` features. A search draws queries one by one and learns whether the agent failed.
+The strata (see ``netarena.analysis.strata``) form a hierarchy: the root contains every query, and
+each child has one more feature, up to ``DEPTH`` features. A search draws queries one by one and
+learns whether the agent failed.
 
 - **Evidence.** A draw is uniform in its stratum. It therefore counts for this stratum and for each
   smaller one that contains the drawn cell. It does not count for other strata: a draw of "fault a"
@@ -13,9 +14,9 @@ to ``DEPTH`` features. A search draws queries one by one and learns whether the 
   child has the highest sample. Pairs of features are also children of the root, if their mean is
   higher than the confidence intervals of both features.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
-  stays uniform, and another share (``MUTATED``) changes one feature of a failed query: one step up
-  a ladder, another value (for a kind of fault: another kind with the same mask), or one feature
-  fewer.
+  stays uniform. Another share (``MUTATED``) changes one feature of a failed query: it moves one
+  step up a ladder, gets another value (for a kind of fault: a kind that affects similar
+  connections), or is removed.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
   pairs of features, and so do all draws for which the search would otherwise choose the root. Each
   query counts for every pair of its features. A pair that fails in at least ``SUSPECT`` of its
@@ -54,8 +55,8 @@ WEIGHT = 2.0
 EVEN, MUTATED, PAIRED = 0.12, 0.12, 0.25
 #: Minimum failure rate, over all queries with both features, of a pair that is drawn again.
 SUSPECT = 0.5
-#: Minimum numbers of draws: before a child may be chosen, before a stratum settles, and before a
-#: stratum is reported at the end, itself or a larger one in its place (``_widest``).
+#: Minimum numbers of draws of a stratum: to be chosen as a child, to settle, and to be reported at
+#: the end without having settled (a larger stratum may then replace it: ``_widest``).
 SEEN, SETTLED, REPORTED = 2, 20, 8
 #: Minimum difference between the means of a child and its stratum for the search to move to the
 #: child.
@@ -68,16 +69,16 @@ WIDER = 12
 DEEPER, PURE = 3, 0.9
 #: A child that failed in all draws gets this number of draws before the stratum settles.
 SURE = 10
-#: A larger stratum replaces a stratum if its rate is at least this share of the stratum's rate.
+#: A larger stratum replaces a smaller one if its rate is at least this share of the smaller one's.
 SAME = 0.9
-#: Minimum ratio of the lower end of a settled rate's interval to the rate.
+#: Minimum ratio of the lower bound of a rate to the rate, for a stratum to settle.
 SHARP = 0.75
 #: Minimum rate of a settled stratum.
 LEAST = 0.4
 #: Minimum ratio of the rate of a reported stratum to that of the stratum with the highest rate.
 ALIKE = 0.7
-#: Minimum ratio of the lower end of an unsettled stratum's interval to the highest rate. The best
-#: of many rates with few draws is often far above the true rate.
+#: Minimum ratio of the lower bound of an unsettled stratum's rate to the highest rate. The highest
+#: of many rates from few draws is often far above the true rate.
 FIRM = 0.6
 #: Maximum number of reported strata.
 MOST = 6
@@ -90,7 +91,7 @@ Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "pair", "due"]
 
 
 class Tally(NamedTuple):
-    """Number of draws of a stratum, and number of those that the agent failed."""
+    """Number of draws of a stratum that the agent failed, and number of all its draws."""
 
     failed: int
     drawn: int
@@ -125,17 +126,17 @@ class Found(NamedTuple):
 
 
 class Search:
-    """The state of a search. The same space, random generator and results give the same draws."""
+    """A running search. The same space, random generator and results give the same draws."""
 
     def __init__(self, space: Space, rng: random.Random) -> None:
         self.space = space
         self.settled: list[Found] = []
-        #: Results of all draws: whether the agent failed.
+        #: All draws with a result, each with whether the agent failed.
         self.history: list[tuple[Draw, bool]] = []
         self._rng = rng
         self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
-        #: Feature or pair of features -> numbers of failed and of all queries with it, whatever
-        #: stratum they were drawn from.
+        #: Feature or pair of features -> number of failed queries and number of all queries with
+        #: it, drawn from any stratum.
         self._shared: dict[Stratum, list[int]] = {}
         self._empty: set[Cell] = set()
         #: Strata in which no cell was found.
@@ -144,13 +145,14 @@ class Search:
         singles = [*space.singles]
         rng.shuffle(singles)
         self._first = singles
-        #: Larger and smaller strata to draw before a stratum settles.
+        #: Larger and smaller strata that need draws before the best stratum can settle.
         self._due: list[Stratum] = []
 
     def ask(self) -> Draw | None:
-        """Return the next draw, or None if no cell is left. Call ``tell`` or ``skip`` with it.
+        """Return the next draw, or None if no cell is left.
 
-        Several draws may be open at the same time.
+        The caller then passes the draw to ``tell`` or ``skip``. Several draws may be open at the
+        same time.
         """
         for _ in range(_VAIN):
             stratum, why = self._choose()
@@ -163,11 +165,11 @@ class Search:
         return None
 
     def skip(self, draw: Draw) -> None:
-        """Record that no query of the cell exists; the cell is not drawn again."""
+        """Record that the cell of ``draw`` has no query; it is not drawn again."""
         self._empty.add(draw.cell)
 
     def tell(self, draw: Draw, *, failed: bool) -> None:
-        """Record the result of a draw, and settle strata whose rate is now known."""
+        """Record the result of a draw, and settle strata whose rate is now known accurately."""
         self.history.append((draw, failed))
         self._count(draw, failed=failed)
         self._settle()
@@ -179,10 +181,11 @@ class Search:
     def finish(self) -> list[Found]:
         """Return the strata in which the agent fails often, the highest rate first.
 
-        The result contains settled strata, and others with a clearly high rate (``LEAST``,
-        ``FIRM``), each with at least ``ALIKE`` times the highest rate. A larger stratum with about
-        the same rate replaces one of the others, even if it has as few as ``DEEPER`` draws of its
-        own. The result is empty if the agent failed too rarely. Do not call ``ask`` afterwards.
+        The result contains settled strata, and unsettled strata with a clearly high rate
+        (``LEAST``, ``FIRM``), each with at least ``ALIKE`` times the highest rate. A larger stratum
+        with about the same rate replaces an unsettled one, even if it has as few as ``DEEPER``
+        draws of its own. The result is empty if the agent failed too rarely. Do not call ``ask``
+        afterwards.
         """
         top = max((one.tally.rate for one in self.settled), default=0.0)
         while len(self.settled) < MOST and (best := self._best(REPORTED)) is not None:
@@ -237,7 +240,7 @@ class Search:
         return chosen
 
     def _children(self) -> dict[Stratum, list[Stratum]]:
-        """Return each stratum's children that were drawn often enough, in a fixed order.
+        """Return each stratum's children with at least ``SEEN`` draws, in a fixed order.
 
         Pairs are also children of the root.
         """
@@ -251,7 +254,7 @@ class Search:
         return found
 
     def _mean(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
-        """Return the mean of the posterior; ``means`` caches the results."""
+        """Return the mean of the posterior of a stratum's failure rate; ``means`` is the cache."""
         if stratum not in means:
             failed, drawn = self.tally(stratum)
             means[stratum] = (failed + WEIGHT * self._prior(stratum, means)) / (drawn + WEIGHT)
@@ -265,7 +268,7 @@ class Search:
     def _sample(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
         failed, drawn = self.tally(stratum)
         mean = self._prior(stratum, means)
-        # both parameters must be positive
+        # 0.01, because both parameters of a beta distribution must be positive
         return self._rng.betavariate(
             failed + WEIGHT * max(mean, 0.01), drawn - failed + WEIGHT * max(1 - mean, 0.01)
         )
@@ -273,7 +276,8 @@ class Search:
     def _mutate(self) -> Stratum | None:
         """Return the stratum of a failed draw, with one feature changed or removed.
 
-        Return None if there is no failed draw.
+        Return None if no draw outside settled strata failed, or if the chosen draw has no feature
+        that distinguishes queries.
         """
         losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
         if not losses:
@@ -307,7 +311,7 @@ class Search:
                 continue
             failed, drawn = self._shared.get(pair, _NONE)
             prior = max(rates[one], rates[other])
-            if prior >= SUSPECT:  # one feature suffices
+            if prior >= SUSPECT:  # one feature alone explains the failures
                 continue
             if failed and failed >= SUSPECT * drawn:
                 mean = (failed + WEIGHT * prior) / (drawn + WEIGHT)
@@ -325,22 +329,22 @@ class Search:
         return self._rng.choice(found) if found else None
 
     def _bound(self, pair: Stratum) -> float:
-        """Return the highest upper end of the failure rates of a pair's features, over all queries
-        with them."""
+        """Return the larger upper bound of the failure rates of a pair's two features, over all
+        queries with the feature."""
         counts = (self._shared.get(frozenset({feature}), _NONE) for feature in pair)
         return max(wilson(*count)[1] for count in counts)
 
     def _shared_rate(self, stratum: Stratum) -> float:
-        """Return the failure rate of all queries with the features, whatever their stratum."""
+        """Return the failure rate of all queries with the features, drawn from any stratum."""
         return Tally(*self._shared.get(stratum, _NONE)).rate
 
     def _is_closed(self, stratum: Stratum) -> bool:
-        """Return whether no cells of a stratum are left."""
+        """Return whether a stratum has no cell left to draw."""
         return stratum in self._barren or any(one.stratum <= stratum for one in self.settled)
 
     @cached_property
     def _pairs(self) -> Sequence[tuple[Stratum, Feature, Feature]]:
-        """The pairs of features, without those in which one feature implies the other."""
+        """Return the pairs of features in which no feature implies the other."""
         singles = {one: self.space.cells_of(frozenset({one})) for one in self.space.singles}
         found = []
         for one, other in combinations(self.space.singles, 2):
@@ -378,8 +382,8 @@ class Search:
                 count[1] += 1
 
     def _credited(self, draw: Draw) -> Iterator[Stratum]:
-        """Yield the strata for which a draw counts: its own stratum, and smaller ones that contain
-        the cell."""
+        """Yield the strata for which a draw counts: its own stratum, and smaller strata that
+        contain the cell."""
         rest = sorted((self.space.features(draw.cell) & self._telling) - draw.stratum)
         for size in range(DEPTH - len(draw.stratum) + 1):
             for more in combinations(rest, size):
@@ -412,11 +416,11 @@ class Search:
             self._count(draw, failed=failed)
 
     def _widen(self, stratum: Stratum) -> tuple[Stratum, list[Stratum]]:
-        """Return the largest stratum with the same rate as ``stratum``, and the larger strata to
-        draw next.
+        """Return the largest stratum with about the same rate as ``stratum``, and the still larger
+        strata to draw next.
 
-        A larger stratum has one feature fewer. It is drawn until it has ``WIDER`` draws or clearly
-        fewer failures.
+        A larger stratum has one feature fewer. It is drawn until it has ``WIDER`` draws or a
+        clearly lower rate.
         """
         while stratum:
             rate = self.tally(stratum).rate
@@ -436,11 +440,11 @@ class Search:
         return stratum, []
 
     def _widest(self, stratum: Stratum) -> Stratum:
-        """Return the largest stratum with about the rate of ``stratum`` in at least ``DEEPER``
+        """Return the largest stratum that has about the rate of ``stratum`` in at least ``DEEPER``
         draws.
 
-        A higher minimum would keep features that do not matter. Most found strata would then
-        contain only a small part of the queries that the agent fails.
+        With a higher minimum, the result would have features that do not matter. Most found strata
+        would then contain only a small part of the queries that the agent fails.
         """
         while stratum:
             least = SAME * self.tally(stratum).rate
@@ -468,7 +472,8 @@ class Search:
         ]
 
     def _is_open(self, child: Stratum) -> bool:
-        """Return whether a child may contain the cause of its parent's failures."""
+        """Return whether a child needs more draws: it may contain the cause of its parent's
+        failures."""
         tally = self.tally(child)
         if tally.failed == tally.drawn:
             return tally.drawn < SURE
@@ -478,7 +483,10 @@ class Search:
         return tally.drawn < DEEPER and not refuted
 
     def _best(self, least: int) -> Stratum | None:
-        """Return the stratum with the highest lower bound; None if a smaller one is better."""
+        """Return the stratum with the highest lower bound of its rate and at least ``least`` draws.
+
+        Return None if no stratum qualifies, or if a smaller stratum clearly has a higher rate.
+        """
         known = [
             (stratum, Tally(*tally))
             for stratum, tally in self._tallies.items()

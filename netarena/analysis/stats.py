@@ -1,9 +1,9 @@
-"""Rates with intervals, breakdowns and paired comparisons of outlines of episodes; pure functions.
+"""Rates with intervals, breakdowns and paired comparisons, computed from outlines of episodes.
 
 ``invalid`` episodes (environment failures) are listed but count in no rate. ``agent_failed``
 episodes are neither correct nor safe. Queries that were never asked count as failures if the agent
-used up the time budget; otherwise they are left out. All results are plain JSON without NaN or
-infinity; a rate without episodes is null.
+used up the time budget; otherwise they are left out. All functions are pure. Their results are
+plain JSON without NaN or infinity; a rate without episodes is null.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from netarena.task.ticket import LEFTOVER
 #: The agent, not NetArena, used up the time budget if it took at least this share of the episodes'
 #: time.
 AGENT_SHARE = 0.5
-#: Maximum number of characters of one piece of evidence; the journal has the whole evidence.
+#: Maximum number of characters of a text about an invalid episode; the journal has the whole text.
 EVIDENCE_CHARS = 400
 
-#: The three rates, in display order; each maps an episode to a verdict.
+#: Name of each rate, in display order, and the function that decides whether an episode counts
+#: towards it.
 VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
     "correctness": lambda episode: _counts(episode) and episode.correct,
     "safety": lambda episode: _counts(episode) and episode.safe,
@@ -44,13 +45,13 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 
 class Scripted(Protocol):
-    """The part of an application's scripted agents that summaries use."""
+    """The method of an application's scripted agents that summaries use."""
 
     def solved_unseen_by(self, config: Any) -> str | None: ...
 
 
 class Measuring(Protocol):
-    """The part of an application that summaries use."""
+    """The attributes and methods of an application that summaries use."""
 
     prompt_version: ClassVar[int]
 
@@ -68,7 +69,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """A query that was never asked. Such queries may count as failures of the agent."""
+    """A query that the agent was never asked. It may count as a failure of the agent."""
 
     @property
     def id(self) -> str: ...
@@ -111,7 +112,7 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, and ``graded`` is their denominator.
-    If answers have a quality, ``intervals`` also has that of ``avg_quality``.
+    If answers have a quality, ``intervals`` also contains the interval of ``avg_quality``.
     ``distinct`` counts the different queries (by text, initial state and actions) among the asked
     ones. Answers to equal queries form one cluster. If queries are repeated, ``queries`` is the
     number of queries, and intervals are computed by query. ``pass_all`` then contains, for each k,
@@ -230,8 +231,9 @@ def agent_used_time(episodes: Iterable[Outline]) -> bool:
     """Return whether waiting for replies and executing them took at least half of the episodes'
     time.
 
-    The time for building worlds and queueing is not agent time. Without measured times the result
-    is true, so that never-asked queries count as failures by default.
+    The other half is NetArena's own work in the turns; the time for building worlds and queueing is
+    left out. Without measured times the result is true, so that never-asked queries count as
+    failures by default.
     """
     theirs = ours = 0.0
     for episode in episodes:
@@ -270,8 +272,8 @@ def break_down(
 
 
 def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
-    """Return the time of episodes in s by kind of time: total, mean, median, 95th percentile,
-    maximum."""
+    """Return the total, mean, median, 95th percentile and maximum over episodes, in s, of each kind
+    of time."""
     parts: dict[str, Callable[[Outline], float]] = {
         "agent_s": lambda episode: episode.agent_time_s,
         "execution_s": lambda episode: episode.execution_time_s,
@@ -325,15 +327,15 @@ def compare(
 
 
 def _counts(episode: Outline) -> bool:
-    """Return whether a record has verdicts. Records of agent failures and environment failures have
-    none."""
+    """Return whether an episode has verdicts. Agent failures and environment failures have none."""
     return episode.outcome in {Outcome.SOLVED, Outcome.UNSOLVED}
 
 
 def rate_all(
     graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return ``successes``, ``rate`` (null without episodes) and ``interval`` of each verdict.
+    """Return ``successes``, ``rate`` (null without episodes) and ``interval`` for each of
+    ``VERDICTS``.
 
     ``unasked`` queries count as failures. Answers to equal queries form one cluster.
     """
@@ -389,7 +391,7 @@ def tell_repeats(
 
 
 def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
-    """Return the keys of a summary of tickets."""
+    """Return the keys of a summary that exist only for tickets; empty for other queries."""
     if config.briefing is not Briefing.TICKET:
         return {}
     fits: dict[str, list[Fit]] = {"place": [], "cause": []}
@@ -432,7 +434,7 @@ def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
 
 
 def _costs(episodes: Iterable[Outline]) -> list[float]:
-    """Return the reported costs."""
+    """Return the reported costs in US dollars, one per episode that reports its cost."""
     told = [episode.usage.cost_usd for episode in episodes if episode.usage]
     return [cost for cost in told if cost is not None]
 

@@ -1,8 +1,9 @@
-"""Spaces of strata: kinds of query that a search may draw, described by features; pure functions.
+"""Strata: groups of queries that a search may draw, described by features.
 
 A *setting* is an assignment of config keys, a *label* a group of queries such as a combination of
 faults. One setting and one label make a *cell*. A *stratum* is a set of features; it contains all
-cells that have these features, and the empty stratum contains every cell.
+cells that have these features, and the empty stratum contains every cell. A *space* is the set of
+all cells. The functions are pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-#: Maximum number of draws in search of a cell that is not excluded; then the stratum counts as
+#: Maximum number of random attempts to find a cell that is not excluded. Then the stratum counts as
 #: exhausted.
 _TRIES = 64
 
@@ -35,7 +36,7 @@ ALL: Stratum = frozenset()
 
 
 class Cell(NamedTuple):
-    """A setting and a label, each by its position in the space."""
+    """Indices of a setting and of a label in a ``Space``."""
 
     setting: int
     label: int
@@ -43,8 +44,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A label with its features. Each group of labels (such as a size) is drawn with equal
-    probability."""
+    """A label with its features. Each group of labels (such as all labels with two faults) is drawn
+    with equal probability."""
 
     name: str
     features: Stratum
@@ -59,7 +60,8 @@ class Space:
     labels: Sequence[Label]
     #: Values of ordered axes, the easiest first.
     ladders: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Groups of features of one axis that are alike, such as kinds of fault with the same mask.
+    #: Groups of similar features of one axis, such as kinds of fault that affect the same
+    #: connections.
     alike: Sequence[Stratum] = ()
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class Space:
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[str]]:
-        """Return the values of each axis, in the order of its ladder or, without one, of first
+        """Return the values of each axis, in the order of its ladder or, without a ladder, of first
         use."""
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for axis, ladder in self.ladders.items():
@@ -97,7 +99,7 @@ class Space:
         return bool(self._places(stratum)[0])
 
     def others(self, feature: Feature) -> Sequence[Feature]:
-        """Return the other features of the feature's group or, without a group, of its axis."""
+        """Return the other features of the group in ``alike`` or, without a group, of the axis."""
         group = next((group for group in self.alike if feature in group), None)
         if group is None:
             group = frozenset(Feature(feature.axis, one) for one in self.values[feature.axis])
@@ -109,11 +111,11 @@ class Space:
         return len(settings) * sum(map(len, groups.values()))
 
     def settings_of(self, stratum: Stratum) -> Sequence[int]:
-        """Return the settings of a stratum; empty if it contains no cell."""
+        """Return the indices of a stratum's settings; empty if it contains no cell."""
         return self._places(stratum)[0]
 
     def labels_of(self, stratum: Stratum) -> Mapping[str, Sequence[int]]:
-        """Return the labels of a stratum by group; empty if it contains no cell."""
+        """Return the indices of a stratum's labels by group; empty if it contains no cell."""
         return self._places(stratum)[1]
 
     def draw(
@@ -121,10 +123,8 @@ class Space:
     ) -> Cell | None:
         """Return a random cell of ``stratum``.
 
-        The setting, the group of labels, and the label in the group are each drawn uniformly.
-
-        Cells in any of the strata ``without`` are rejected. The result is None if no other cell is
-        found.
+        The setting, the group of labels, and the label in the group are each drawn uniformly. Cells
+        in any of the strata ``without`` are rejected. The result is None if no other cell is found.
         """
         settings, groups = self._places(stratum)
         if not settings or not groups:
@@ -161,8 +161,8 @@ class Space:
 
 
 def words(stratum: Stratum) -> str:
-    """Return a description of a stratum. Features of one kind are listed together, after the
-    kind's name.
+    """Return a description of a stratum. The features of one axis are listed together, after the
+    axis.
 
     >>> words(frozenset({Feature("world", "varied"), Feature("fault", "a"), Feature("fault", "b")}))
     'fault a and b; world varied'

@@ -1,1 +1,2 @@
-"""Checks that queries are valid, and that worlds do not reveal their faults by side effects."""
+"""Checks that queries are valid, and that side effects of building a network or cluster do not
+reveal its faults."""

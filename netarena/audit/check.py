@@ -4,12 +4,12 @@ A valid query meets these conditions; the name of a violation is in parentheses:
 
 - The query's world can be built and works, and the fault has a visible effect (``environment``).
 - An unchanged world gives equal observations each time (``unstable``).
-- The initial state does not solve the query, and an agent cannot reach a solved state without
-  reading the task (``Application.unearned``; ``solved``).
+- The initial state does not solve the query, unless the query has no fault (false alarm). An agent
+  cannot reach a solved state without reading the task (``Application.unearned``; ``solved``).
 - The reference solution solves the query through the real parser, environment and judge
   (``unsolved``). Each order in ``Application.solutions`` is tried in a new world; several worlds
-  are open concurrently. In a ticket the solution may end with a declaration; if the ticket needs
-  one, ``Tickets.reference`` is added to a solution without a declaration.
+  are open concurrently. In a ticket the solution may end with a declaration. If the ticket needs a
+  declaration that the solution lacks, ``Tickets.reference`` is added.
 - No step of the reference solution is unsafe (``unsafe``).
 - If one repair must follow another repair, the opposite order is unsafe (``Application.hasty``;
   ``order``).
@@ -18,9 +18,9 @@ A valid query meets these conditions; the name of a violation is in parentheses:
 
 A world that fails before the first command is built once more, as in an assessment.
 
-Queries are spread over all labels of all variants of the config (``Application.variants``). Checks
-without a real environment may be distributed to worker processes, one per core. An audit may be
-cancelled at any time, even while it generates queries; its ``Ledger`` contains the findings so far.
+Queries are spread over all labels of all variants of the config (``Application.variants``). The
+checks may be distributed to worker processes. An audit may be cancelled at any time, even while it
+generates queries; its ``Ledger`` contains the findings so far.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 CONCURRENCY = 2
 #: Number of attempts to open a world if the environment fails, as in an assessment.
 TRIES = 2
-#: Number of queries per request to a worker process, about a second of work.
+#: Number of queries per request to a worker process: about a second of work.
 BATCH = 16
-#: A query that takes this long is reported, and reported again each time its duration doubles.
+#: A check that takes this long, in s, is reported, and again each time its duration doubles.
 SLOW_S = 10.0
 #: Maximum number of characters of a value in a variant's name.
 _MAX_VALUE_CHARS = 24
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class Reason(StrEnum):
-    """The condition that a query violates."""
+    """The condition that a query violates (see the module's docstring)."""
 
     ENVIRONMENT = "environment"  # the world cannot be built or breaks, or a fault has no effect
     SOLVED = "solved"  # doing nothing solves the query
@@ -176,7 +176,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
     """Return the queries of an audit of ``total`` queries, spread evenly over ``config``'s variants
     and labels.
 
-    Returns only the queries at positions from ``config.start_index`` to below ``end_index``;
+    The result has only the queries at positions from ``config.start_index`` to below ``end_index``;
     ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
     """
     steps = _draw(application, config, seed, total)
@@ -209,7 +209,7 @@ def _draw(
             [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
         ]
         # variants alternate and start with different labels, so that even a few queries cover many
-        # of both
+        # variants and labels
         start = place * number // len(variants)
         piles.append(own[start:] + own[:start])
     dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
@@ -246,8 +246,8 @@ def chosen_of(config: Config, total: int) -> range:
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Return the variants by name. A name contains the keys in which variants differ; a single
-    variant has the name ""."""
+    """Return the variants by name. A name lists the keys in which variants differ, with their
+    values; the name of a single variant is ""."""
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
 
@@ -269,14 +269,14 @@ def _plain(value: object, most: int | None) -> str:
 class Depth(NamedTuple):
     """Thoroughness of the check of a query."""
 
-    #: Number of observations of a settled state; None for the application's number.
+    #: Number of observations of each settled state; None for the application's number.
     looks: int | None = None
-    #: Maximum number of orders of the solution that are tried (the first ones and the last); None
+    #: Maximum number of orders of the solution that are tried (the first orders and the last); None
     #: for the application's choice.
     orders: float | None = None
 
     def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
-        """Return the solutions to try."""
+        """Return the solutions of ``query`` to try, each as a list of replies."""
         if self.orders is None:
             return list(application.solutions(query))
         found = list(application.every_solution(query))
@@ -285,7 +285,7 @@ class Depth(NamedTuple):
         return [*found[: int(self.orders) - 1], found[-1]]
 
 
-#: The thoroughness that the application chooses.
+#: The application's own choices.
 AS_IT_IS = Depth()
 
 
@@ -314,9 +314,9 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result of an audit of ``total`` queries.
+        """Return the result so far of an audit of ``total`` queries.
 
-        It covers the queries that were checked or are flawed.
+        It contains the queries that were checked or are flawed.
         """
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]
@@ -351,14 +351,16 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
     slow: Slow | None = None,
     ledger: Ledger | None = None,
 ) -> Audit:
-    """Draw ``total`` queries and check each; ``application`` is already entered.
+    """Draw ``total`` queries, check each, and return the findings.
 
-    If ``processes`` is 1, the checks run in this process, otherwise in that many workers, each with
-    its own application of the same type. ``concurrency`` worlds are open at a time in each process.
-    ``depth`` is the thoroughness. ``drawn`` is called after each draw, ``checked`` with each
-    finished query, and ``slow`` with each query in this process that takes more than ``SLOW_S``. A
-    caller that stops early finds the findings so far in ``ledger``. Raises ConfigError if the
-    config selects no queries, and EnvironmentFailed if a worker exits before its work is done.
+    The context manager ``application`` is already entered. If ``processes`` is 1, the checks run in
+    this process, otherwise in that many workers, each with its own application of the same type.
+    ``concurrency`` worlds are open at a time in each process.
+
+    ``drawn`` is called after each draw, ``checked`` with each finished query, and ``slow`` with
+    each query in this process that takes more than ``SLOW_S``. A caller that stops early finds the
+    findings so far in ``ledger``. Raises ConfigError if the config selects no queries, and
+    EnvironmentFailed if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
     items = await _rest(_draw(application, config, seed, total), drawn)
@@ -390,7 +392,8 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     """Generate ``total`` queries. Call ``drawn`` after each draw, then ``told`` with each query's
     evidence, or the reason why it has none.
 
-    A failed world is retried once. Raises ConfigError if the config selects no queries.
+    If the environment of a query fails, it is built once more. Raises ConfigError if the config
+    selects no queries.
     """
     items = await _rest(_draw(application, config, seed, total), drawn)
     waiting = iter(items)
@@ -432,7 +435,7 @@ async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None
 
 
 class Checked(NamedTuple):
-    """A checked query, its flaw, if any, and the number of attempts that its world took."""
+    """A checked query, its flaw, if any, and 1 plus the number of its worlds that were rebuilt."""
 
     item: Item
     flaw: Flaw | None
@@ -454,7 +457,7 @@ class _Trial(NamedTuple):
 
 
 class _Stage:
-    """Current stage of the trial of a solution, in words."""
+    """Current stage of the trial of a solution, as text for users."""
 
     def __init__(self, solution: str) -> None:
         self.solution = solution
@@ -467,8 +470,9 @@ class _Stage:
 class _Case:
     """The check of one query: each of its solutions is tried in a new world.
 
-    If several solutions are flawed, the first in their order counts, even if another flaw is found
-    earlier. If the check takes long, the stage of the first running trial is reported.
+    If several solutions are flawed, the first flawed solution in their order is reported, even if
+    another flaw is found earlier. If the check takes long, the stage of the first running trial is
+    reported.
     """
 
     def __init__(
@@ -482,7 +486,7 @@ class _Case:
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
-            # a query without a solution is checked with an empty solution, and is therefore flawed
+            # a query without a solution is checked with an empty solution, and so found flawed
             solutions = depth.solutions(application, item.query) or [()]
             hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
             self.trials = [*map(_Trial, solutions), *hasty]
@@ -497,7 +501,10 @@ class _Case:
         self._wait(SLOW_S)
 
     async def try_out(self, number: int) -> Checked | None:
-        """Try a solution unless an earlier one is flawed; the last trial returns the result."""
+        """Try a solution unless an earlier solution is flawed.
+
+        Return the result of the check if this was the last trial, otherwise None.
+        """
         if number < self._flawed:
             of = len(self.trials)
             word = "unsafe order" if self.trials[number].hasty else "solution"
@@ -649,8 +656,7 @@ def _count(names: Iterable[str]) -> dict[str, int]:
 def _inspect(
     application: Application, items: Sequence[Item], ledger: Ledger
 ) -> Generator[None, None, None]:
-    """Record queries in ``ledger``, with the flaws in the queries themselves, one query per
-    step."""
+    """Record queries in ``ledger``, with the flaws that need no environment, one query per step."""
     seen: set[str] = set()
     for item in items:
         query = item.query
@@ -752,7 +758,7 @@ class _Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class _Proof:
-    """The trials in an opened world. They raise _Flawed at the first violated condition."""
+    """The checks in an open world. They raise _Flawed at the first violated condition."""
 
     application: Application
     config: Config
@@ -763,7 +769,7 @@ class _Proof:
     stage: _Stage
 
     async def start(self, looks: int) -> None:
-        """Check the unchanged world with this number of observations."""
+        """Check the first prompt and the unchanged world, with ``looks`` observations."""
         initial = self.initial
         parts = self.application.brief(self.config, self.query, initial, ())
         if not render(self.config.prompt_type, parts).strip():
@@ -784,7 +790,7 @@ class _Proof:
                 raise _Flawed(Reason.SOLVED, "the given data, returned unchanged, solves the query")
 
     async def solution(self, replies: Sequence[str]) -> None:
-        """Try the solution ``replies``."""
+        """Check that the solution ``replies`` solves the query safely."""
         why = "it has no replies"
         replies = self._declared(replies)
         limit = self.application.turns(self.config, self.query)
@@ -823,12 +829,12 @@ class _Proof:
         return [*replies, tickets.reference(self.query)]
 
     def _settle(self, claim: Claim | None) -> None:
-        """Check the declaration of a ticket's solution."""
+        """Check that the declaration in a ticket's solution is right."""
         if self._is_ticket and (why := self.application.tickets.unsettled(self.query, claim)):
             raise _Flawed(Reason.UNSOLVED, f"the reference solution does not solve it: {why}")
 
     async def _endure(self) -> None:
-        """Try the contingencies of the solved world."""
+        """Check that the solved world survives its contingencies, such as link failures."""
         self.stage.at = "trying its contingencies"
         trials = await self.environment.finish()
         if trials is not None:
@@ -839,7 +845,7 @@ class _Proof:
                 )
 
     async def haste(self, replies: Sequence[str]) -> None:
-        """Try ``replies``, which are repairs in an order that must be unsafe."""
+        """Check that ``replies``, which are repairs in a wrong order, are judged unsafe."""
         async for _, judgement, _ in self._play(replies):
             if not judgement.safe:
                 return
@@ -879,7 +885,7 @@ class _Proof:
         return self.application.judge(self.query, self.initial, before, after)
 
     async def _observe(self, looks: int) -> State:
-        """Return the settled state. It must be the same in each observation."""
+        """Return the settled state. Raises _Flawed if one of ``looks`` observations differs."""
         first: State = None
         for number in range(1, looks + 1):
             self.stage.at = f"observation {number} of {looks}"
@@ -896,9 +902,10 @@ class _Proof:
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
-    """Return the first position at which two states differ, with both values (truncated).
+    """Return a text with the first position at which two states differ, and both values
+    (truncated).
 
-    For lists of different lengths, return the values that only one list contains.
+    For lists of different lengths, the text contains the values that only one list contains.
     """
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         parts = [(f"{place}.{key}", before[key], after[key]) for key in before]

@@ -1,14 +1,15 @@
 """Leakage test: how well machine-learning models find the fault from evidence without diagnosis.
 
-``examine`` trains simple models (learners) on ``Evidence`` and tests them on other queries. A
-target is a candidate with a fault. Every learner is cross-fitted by query: all candidates of a
-query are in the same fold. The test answers three questions, for traces and for forms:
+``examine`` trains simple models (learners) on ``Evidence`` and tests them on other queries.
+Candidates, targets, traces, forms and hand-written rules are defined in
+``netarena.task.evidence``. Every learner is cross-fitted by query: all candidates of a query are in
+the same fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
 - ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
-  all queries, ``within`` only candidates of the same query. ``across`` is corrected for base rates
-  (see below).
+  all queries, ``within`` only candidates of the same query, in both cases of the same role.
+  ``across`` is corrected for base rates (see below).
 - ``anything``: does the query have any fault? The measure is the balanced accuracy over queries
   with and without a fault.
 
@@ -21,8 +22,9 @@ has any fault.
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
 comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
-one family per question. ``power`` is the probability that Holm's first step, with the given
-queries, detects twice the top-1 rate of chance, or a balanced accuracy of 60 %.
+one family per question. The power (``power_top1``, ``power_anything``) is the probability that
+Holm's first step, with the given queries, detects twice the top-1 rate of chance, or a balanced
+accuracy of 60 %.
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -54,9 +56,9 @@ Places: TypeAlias = NDArray[np.intp]
 
 #: Error rate of each family of tests.
 ALPHA = 0.05
-#: Goals: upper limits of the AUC.
+#: Goal: maximum of the upper bound of the AUC's interval, by kind of feature.
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
-#: Goal: lower limit of ``power`` (see above).
+#: Goal: minimum power of the tests (see above).
 POWER = 0.9
 #: Balanced accuracy for which the power is computed.
 SEEN_ACCURACY = 0.6
@@ -68,7 +70,7 @@ RESAMPLES, DRAWS = 1000, 4000
 COLUMNS = 150
 #: Number of features that a report lists for each kind.
 TELLING = 20
-#: Smallest number of queries for which five folds are used. Below this number, ten folds are used.
+#: Number of queries above which five folds are used instead of ten.
 _MANY = 500
 #: Minimum number of candidates or queries of each class in a training fold.
 _FEWEST = 3
@@ -101,8 +103,8 @@ class Found(Record):
 class Telling(Record):
     """Result of one feature used as a score: AUC within queries, z value of this AUC, and top-1.
 
-    Top-1 is computed in the better direction. ``weight`` is the feature's standardised coefficient
-    in the logistic regression, 0 if the feature is unused.
+    If the AUC is below 0.5, top-1 is the rate of the candidate with the lowest score. ``weight`` is
+    the feature's standardised coefficient in the logistic regression, 0 if the feature is unused.
     """
 
     kind: Kind
@@ -141,7 +143,8 @@ class Report(Record):
 
 @dataclass(frozen=True)
 class _Table:
-    """One row per candidate, or per query, with named columns; missing values are NaN."""
+    """Features as named columns, with one row per candidate or per query; missing values are
+    NaN."""
 
     names: tuple[str, ...]
     values: Matrix
@@ -167,9 +170,10 @@ def examine(
     seed: int = 0,
     told: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Train all learners on ``evidence`` and test them; ``told`` is called with each step.
+    """Train all learners on ``evidence``, test them, and return the result.
 
-    Raises ValueError for evidence without candidates.
+    ``told`` is called with the name of each step. Raises ValueError for evidence without
+    candidates.
     """
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
@@ -195,7 +199,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
             continue
         shares = [own.is_target[mine].mean() for mine in own.sets()]
         mixed = np.array([share for share in shares if 0 < share < 1])
-        # the lower of the powers for the two kinds of features
+        # the power is computed for the kind of features with fewer queries, where it is lower
         if not len(chances) or 0 < len(mixed) < len(chances):
             chances = mixed
         results: dict[str, Found] = {}
@@ -240,7 +244,7 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
 
 
 def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
-    """Return candidates' features, and the features' ranks within the same query and role."""
+    """Return the candidates' features, and the features' ranks within the same query and role."""
     chosen = [
         (number, one)
         for number, each in enumerate(evidence)
@@ -261,7 +265,7 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
         ranks = np.concatenate([_ranks(values[mine][:, plain]) for mine in table.sets()])
         names = (*names, *(f"{names[place]}~rank" for place in plain))
         values = np.concatenate([values, ranks], axis=1)
-    for number in range(len(roles)):  # values that all candidates share carry no information
+    for number in range(len(roles)):  # so that no learner can use differences between roles
         mine = table.role == number
         values[mine] -= _medians(values[mine])
     # skip ranks that the application has already computed
@@ -271,7 +275,8 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
 
 
 def _by_query(evidence: Sequence[Evidence], kind: Kind, own: _Table) -> _Table:
-    """Return queries' features, and the min, mean and max of their candidates' features."""
+    """Return the queries' features and, for each feature of their candidates, its minimum, mean and
+    maximum and the share of candidates that have it."""
     names, values = _matrix([one.features(kind) for one in evidence])
     plain = [place for place, name in enumerate(own.names) if "~" not in name]
     parts = []
@@ -318,12 +323,12 @@ def _matrix(rows: Sequence[Mapping[str, float]]) -> tuple[tuple[str, ...], Matri
     for number, row in enumerate(rows):
         for name, value in row.items():
             values[number, places[name]] = value
-    # the mean of infinite values would be infinite
+    # without infinite values, means and medians are finite
     return names, np.clip(values, -1e15, 1e15)
 
 
 def _slices(group: Places) -> list[slice]:
-    """Return the rows of each query."""
+    """Return the range of rows of each group; rows of one group are consecutive."""
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(group)], strict=True)]
 
@@ -337,7 +342,10 @@ def _ranks(values: Matrix) -> Matrix:
 
 
 def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
-    """Return the columns that are not the same in all rows; a missing value counts as a value."""
+    """Return those of the columns ``places`` that are not the same in all rows.
+
+    A missing value counts as a value. Columns without any value are left out.
+    """
     kept = []
     for place in places:
         column = values[:, place]
@@ -352,9 +360,10 @@ def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
 
 
 def _learners(table: _Table, seed: int) -> dict[str, Learner]:
-    """Return the learners: functions of training values, training targets and test values.
+    """Return the learners by name, including the hand-written rules in ``table``.
 
-    Each returns test scores, and a weight for each column.
+    A learner is a function of training values, training targets and test values. It returns a score
+    for each test row and a weight for each column.
     """
     learners: dict[str, Learner] = {
         "logistic regression": _logistic,
@@ -371,8 +380,8 @@ def _learners(table: _Table, seed: int) -> dict[str, Learner]:
 
 
 def _columns(train: Matrix, is_target: Flags) -> Places:
-    """Return the columns that differ most between targets and other rows, by the distance of
-    mid-ranks."""
+    """Return the columns that differ most between targets and other rows, by their AUC or by the
+    share of missing values."""
     effect = np.abs(_aucs(train, is_target) - 0.5)
     missing = np.isnan(train)
     effect = np.maximum(
@@ -388,7 +397,7 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
     def filled(values: Matrix) -> Matrix:
         part = values[:, chosen]
         missing = np.isnan(part)
-        # large values are replaced with their order of magnitude
+        # logarithms, so that a few large values do not dominate
         size = np.where(missing, middle, part) - middle
         return np.concatenate([np.sign(size) * np.log1p(np.abs(size)), missing], axis=1)
 
@@ -419,8 +428,8 @@ def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[
 
 
 def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matrix]:
-    """Use the single column whose training AUC is furthest from 0.5 as the score, in the better
-    direction."""
+    """Return as scores the column whose training AUC is furthest from 0.5, with the sign changed if
+    this AUC is below 0.5."""
     aucs = _aucs(train, is_target)
     best = int(np.argmax(np.abs(aucs - 0.5)))
     weights = np.zeros(train.shape[1])
@@ -445,7 +454,7 @@ def _aucs(values: Matrix, is_target: Flags) -> Matrix:
 
 
 def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
-    """Return the fold of each query; queries of one label are spread evenly."""
+    """Return the number of each query's fold; queries of one label are spread evenly."""
     number = 5 if len(evidence) > _MANY else 10
     rng = random.Random(seed)  # noqa: S311 -- not for secrets
     order = sorted(range(len(evidence)), key=lambda place: (bool(evidence[place].wrong),
@@ -456,8 +465,8 @@ def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
 
 
 def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, Matrix]:
-    """Return each row's score by a learner that was not trained on the row's query, and the mean
-    weights."""
+    """Return each row's score by a learner that was not trained on the row's query, and each
+    column's mean weight over the folds."""
     scores = np.zeros(len(table.is_target))
     weights = np.zeros(len(table.names))
     if not table.names:
@@ -544,7 +553,10 @@ def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate
 
 
 def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, seed: int) -> Found:
-    """Return the balanced accuracy; each fold's threshold is the best one on the other folds."""
+    """Return ``found`` with the balanced accuracy and its p-value.
+
+    Each fold's threshold is the best threshold on the other folds.
+    """
     wrong = table.is_target
     if not wrong.any() or wrong.all():
         return found
@@ -632,7 +644,8 @@ def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Te
 
 
 def _judge(found: Sequence[Found]) -> list[Found]:
-    """Return ``found`` with adjusted p-values and, for each learner, the goals that are not met."""
+    """Return ``found`` with p-values corrected by Holm's method, and with the goals that are not
+    met."""
     judged = list(found)
     for key in ("top1_p", "anything_p"):
         places = [place for place, one in enumerate(judged) if getattr(one, key) is not None]
@@ -670,7 +683,7 @@ def _missed(one: Found) -> list[str]:
 def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
     """Return the probability that a test of level ``alpha`` detects twice the top-1 rate of chance.
 
-    ``chances`` has the chance of top-1 for each query.
+    ``chances`` contains, for each query, the probability that a random candidate is a target.
     """
     if not len(chances):
         return 0.0
@@ -685,7 +698,8 @@ def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
 def power_anything(wrong: int, right: int, alpha: float) -> float:
     """Return the probability that a one-sided test detects a balanced accuracy of 60 %.
 
-    The test has level ``alpha`` and uses the normal approximation of two independent proportions.
+    ``wrong`` and ``right`` are the numbers of queries with and without a fault. The test has level
+    ``alpha`` and uses the normal approximation of two independent proportions.
     """
     if not wrong or not right:
         return 0.0

@@ -74,7 +74,7 @@ class Stopped(Exception):
 
 
 class _ReaderLeft(Exception):
-    """The reader of standard output has closed it."""
+    """The program that reads standard output, such as ``head``, has closed the pipe."""
 
 
 class _Commands(click.Group):
@@ -172,7 +172,7 @@ def _refuse_empty_out(given: list[str]) -> None:
 
 
 def _drop_output() -> None:
-    """Redirect standard output to /dev/null, because the interpreter flushes it when it exits."""
+    """Redirect standard output to /dev/null, so that the flush at exit does not fail."""
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError, ValueError):  # the stream has no file descriptor, for example in a test
@@ -180,7 +180,7 @@ def _drop_output() -> None:
 
 
 def _fail(status: int, text: str, kind: str = "error") -> int:
-    """Print an error in one line, without control characters."""
+    """Print an error in one line, without control characters; return ``status``."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     click.echo(f"netarena: {kind}: {line}" if line else f"netarena: {kind}", err=True)
     return status

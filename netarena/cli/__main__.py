@@ -1,4 +1,4 @@
-"""``python -m netarena.cli``: the command line without the script ``netarena``."""
+"""``python -m netarena.cli`` runs the command line without the script ``netarena``."""
 
 from __future__ import annotations
 

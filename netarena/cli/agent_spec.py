@@ -1,4 +1,4 @@
-"""Selection of the agent under test: how to reach and name it, also in a resumed run."""
+"""Selection of the agent under test with command-line options, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from netarena.errors import ConfigError, suggest
 from netarena.file import read_text
 from netarena.run.assessment import CONFIG_NAME
 
-#: HOST:PORT, a URL without the scheme.
+#: Matches HOST:PORT, a URL without the scheme.
 _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The agent that the options of ``run`` select; empty if none of them is given."""
+    """The agent that the options of a command select; empty if no option is given."""
 
     #: The name of a named agent, or a URL.
     agent: str | None = None
@@ -36,16 +36,16 @@ class Choice:
 
     @property
     def is_made(self) -> bool:
-        """Return whether any option was given."""
+        """Return whether an option selects the agent."""
         return (self.agent, self.command, self.program) != (None, None, None)
 
     @property
     def url(self) -> str | None:
-        """Return the agent's URL, if the choice contains it."""
+        """Return the agent's URL, or None if the agent is not given as a URL."""
         return self.agent if self.agent is not None and "://" in self.agent else None
 
     def model(self) -> Model:
-        """Return the language model behind the agent, if the choice names it."""
+        """Return the language model of the agent, or the reason why it is unknown."""
         command = self.command or self.program
         if command is None and self.agent is not None and self.url is None:
             return model_of_named(self.agent)
@@ -54,7 +54,7 @@ class Choice:
         return find_model(command, {}, os.environ)
 
     def check(self) -> None:
-        """Check the choice before any world is built. Raises ConfigError."""
+        """Raise ConfigError for a wrong choice, before any environment is built."""
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
                 raise ConfigError(
@@ -92,8 +92,9 @@ def choose(given: Choice, default: str) -> Choice:
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
     """Return the agent with which to resume the run in ``folder``, and its name in that run.
 
-    If ``given`` is empty, it is the agent of the run. If ``given`` is another agent, the name is
-    None. Raises ConfigError if the run does not store how to reach its agent.
+    If ``given`` is empty, the result is the agent of the run. Otherwise it is ``given``; the name
+    is None unless ``given`` is the agent of the run. Raises ConfigError if ``given`` is empty and
+    the run does not store how to reach its agent.
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
@@ -108,7 +109,7 @@ def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str |
 
 
 def _is_mended(given: Choice, kept: Choice | None, called: str | None) -> bool:
-    """Return whether ``given`` is the run's agent with the same ``--name`` but another command."""
+    """Return whether ``given`` only changes the ``--agent-cmd`` of a run that has a ``--name``."""
     known = None not in (given.command, kept and kept.command)
     return known and kept is not None and called != kept.command
 
@@ -141,7 +142,7 @@ def connect(
         url,
         name=role,
         credential=load_credentials(environ).get(variable(role)),
-        # the user chose the address on the command line
+        # link-local addresses are allowed, because the user chose the address
         network=Network(allow_link_local=True),
         connect_timeout_s=connect_timeout_s,
     )

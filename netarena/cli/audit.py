@@ -34,8 +34,8 @@ SHOWN = 20
 
 
 def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Return the parsed option: a positive number, or infinity for ``all``; None if it is not
-    given."""
+    """Return the value of ``--orders``: a positive number, or infinity for ``all``; None if it is
+    not given."""
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
@@ -200,7 +200,8 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
-    """Replace the section of ``page``; without ``lines`` only check that it exists.
+    """Replace the audit section of the Markdown file ``page``; without ``lines`` only check that
+    the section exists.
 
     Raises ConfigError if the page does not contain the section's markers.
     """

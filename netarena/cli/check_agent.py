@@ -177,8 +177,7 @@ async def examine_agent(
 
 
 async def _ask_workers(url: str, application: Application, placement: Placement) -> list[Check]:
-    """Return whether workers can reach the agent: one check for each node and each error on this
-    node."""
+    """Return checks of whether workers can reach the agent, one per node and error."""
     from netarena.run.remote import Remote
 
     role = application.role
@@ -217,7 +216,7 @@ def _judge_node(node: str, number: int, problem: str) -> Check:
 
 
 def _judge_workers(detail: str, remedy: str = "") -> Check:
-    """Return a check of workers; a ``remedy`` means that it failed."""
+    """Return a check called "workers", which failed if there is a ``remedy``."""
     return Check(name="workers", ok=not remedy, severity=Severity.RUN, detail=detail, remedy=remedy)
 
 
@@ -275,8 +274,8 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
 
 
 def _judge_stranger() -> Check:
-    """Return the check of a scripted agent. Such an agent replies only in the assessment for which
-    it was started."""
+    """Return the check of a scripted agent that was started for another assessment, and so does not
+    reply."""
     return Check(
         name="reply",
         ok=False,

@@ -19,7 +19,7 @@ FEWEST_LEFT_OUT = 4
 
 
 class Watched:
-    """An agent (``netarena.agent.interface.Agent``) whose conversations are shown live."""
+    """Wrapper of an agent (``netarena.agent.interface.Agent``); prints each prompt and reply."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -73,13 +73,13 @@ def show_verdict(record: dict[str, Any]) -> None:
 
 
 def harmless_line(line: str) -> str:
-    """Return a line of untrusted text without control sequences."""
+    """Return a line of untrusted text with unprintable characters replaced."""
     return "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line)
 
 
 def _news(before: str, now: str) -> tuple[str, ...]:
-    """Return the displayed texts of a prompt: a note about unchanged lines at its start, and the
-    rest."""
+    """Return the texts to display for a prompt: a note about the unchanged lines at its start, if
+    there are several, and the rest."""
     old, new = before.splitlines(), now.splitlines()
     pairs = enumerate(zip(old, new, strict=False))
     same = next((i for i, (then, line) in pairs if then != line), min(len(old), len(new)))

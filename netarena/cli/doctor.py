@@ -78,12 +78,13 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks. With a ``title``, the table does not name the part of each check.
+    """Print a table of checks, each given with its part: the machine, or an application's name.
 
-    ``words`` describes the consequence of a failed check.
+    With a ``title``, the table does not contain the parts. ``words`` describes the consequence of a
+    failed check.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
-    # a line that users may copy must not be wrapped in a column
+    # users may copy a remedy, so a long one must not be wrapped in a column
     remedies = {check.remedy: "" for _, check in checks if len(check.remedy) > _LONGEST_REMEDY}
     remedies.update({remedy: f"[{number}]" for number, remedy in enumerate(remedies, start=1)})
     rows = [
@@ -107,7 +108,7 @@ def show_checks(
 
 
 def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
-    """Check the requirements of all applications. ``runs`` is the default folder of results."""
+    """Yield checks of requirements that all applications share; ``runs`` is the results folder."""
     yield Check(
         name="python",
         ok=True,

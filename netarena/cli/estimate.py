@@ -1,4 +1,4 @@
-"""``netarena run --estimate``: requests, costs and time of a run, estimated without its agents.
+"""``netarena run --estimate``: estimate of a run's requests, costs and time, without its agents.
 
 A sample of the run's queries is run in process with the heuristic agent, whose conversations have
 several turns. Applications without this agent use the reference solution. The sample provides
@@ -33,7 +33,7 @@ from netarena.run.shard import Shard
 from netarena.task.application import Application, indices_of
 from netarena.task.prompt import render
 
-#: Maximum number of queries of the sample; each label occurs once.
+#: Maximum number of queries of the sample; each label occurs at most once.
 SAMPLE = 16
 #: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed share of the
 #: maximum number of turns that a solved query takes. Unsolved queries take all turns.
@@ -61,7 +61,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Means per reply and episode of an earlier run, which replace assumptions."""
+    """Means of an earlier run, which replace assumptions: turns per episode, tokens per reply."""
 
     turns: float
     #: ``prompt_type`` -> mean output tokens per reply, from agents of the earlier run that reported
@@ -85,14 +85,17 @@ class Sample:
         return sum(len(episode.steps) for episode in self.episodes)
 
     def seconds(self, episodes: float, turns: float) -> float:
-        """Return the time of ``episodes`` with ``turns`` each, at the sample's concurrency."""
+        """Return the time in s of ``episodes`` episodes with ``turns`` turns each.
+
+        It is the time without the agent's replies, at the sample's concurrency.
+        """
         world = fmean(episode.world_s for episode in self.episodes)
         step = sum(e.own_time_s + e.execution_time_s for e in self.episodes) / max(1, self.steps)
         whole = world * len(self.episodes) + step * self.steps
         return self.wall_s / whole * episodes * (world + turns * step) if whole else 0.0
 
     def disk(self, episodes: float, turns: float) -> int:
-        """Return the bytes of ``episodes`` with ``turns`` each."""
+        """Return the bytes on disk of ``episodes`` episodes with ``turns`` turns each."""
         return round(self.disk_bytes / max(1, self.steps) * episodes * turns)
 
 
@@ -119,7 +122,7 @@ def read_earlier(folder: Path, app: Application) -> Earlier:
 
 
 def take_sample(app: Application, config: Config) -> Sample:
-    """Run one query of each label, at most ``SAMPLE`` queries, in a temporary folder.
+    """Run one query of each label, at most ``SAMPLE`` queries; return the measurements.
 
     If there are more labels than ``SAMPLE``, every n-th label in seeded order is in the sample.
     Raises ConfigError if no query can be run.
@@ -187,7 +190,7 @@ class _Watch:
 
 
 def prompts_of(app: Application, config: Config, query: Query, episode: Episode) -> Iterator[str]:
-    """Yield the prompts of an episode in the style of ``config``."""
+    """Yield the prompts of an episode, rendered in the prompt style of ``config``."""
     state = episode.initial_state
     for number, step in enumerate(episode.steps):
         before = episode.steps[:number]

@@ -1,4 +1,5 @@
-"""``--executor``: where episodes are played, and how workers make their agents."""
+"""``--executor``: where episodes run (in this process or on workers), and how workers make their
+agents."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from netarena.run.worker import Source
 from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
-#: Options that errors of the workers may name. The operator, not the client of a service, sets
-#: them.
+#: Options that errors of the workers may name. The operator of a service sets these options, not
+#: its client.
 _OPTIONS = {"--executor", "--ray-address"}
 #: Time in which a worker must connect to an agent's URL, in s.
 _PROBE_S = 20.0
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose the executor."""
+    """Decorator that adds the options that choose the executor."""
     for option in (
         click.option(
             "--workers",
@@ -63,7 +64,7 @@ def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """The chosen executor."""
+    """Values of the options that choose the executor."""
 
     executor: str = LOCAL
     ray_address: str | None = None
@@ -71,7 +72,7 @@ class Placement:
 
     @property
     def is_local(self) -> bool:
-        """Return whether this process plays the episodes."""
+        """Return whether episodes run in this process."""
         return self.executor == LOCAL
 
     def check(  # noqa: PLR0913 -- one argument per option
@@ -119,7 +120,10 @@ class Placement:
         concurrency: int,
         tell: Callable[[str], None],
     ) -> AsyncIterator[Executor | None]:
-        """Context manager: yield the executor, or None if this process plays the episodes."""
+        """Context manager: yield the executor, or None if episodes run in this process.
+
+        ``sources`` maps roles to functions that return the source of the agent.
+        """
         if self.is_local:
             yield None
             return
@@ -134,7 +138,7 @@ class Placement:
 
 
 def _is_loopback(url: str) -> bool:
-    """Return whether a URL names the machine that uses it."""
+    """Return whether a URL's host is a loopback address or ``localhost``."""
     host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback
@@ -148,7 +152,7 @@ HERE = Placement()
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A named agent, which runs on the worker."""
+    """Source of a named agent, which runs in the worker process."""
 
     agent: str
     seed: int
@@ -163,7 +167,7 @@ class NamedSource:
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """A program that runs on the worker, once per turn."""
+    """Source of an agent whose program the worker starts once per turn."""
 
     command: list[str]
     option: str
@@ -179,17 +183,18 @@ class ProgramSource:
 
 @dataclass(frozen=True)
 class UrlSource:
-    """An agent at a URL. Workers send prompts to it; the main process has fetched its card."""
+    """Source of an agent at a URL, to which workers send prompts. The main process has fetched the
+    card."""
 
     url: str
     credential: Any = field(repr=False)
-    #: URL path of the card, and the card.
+    #: ``A2AAgent.fetched``: path of the card below the agent's URL, and the card.
     card: tuple[str, bytes]
     name: str | None = None
     allow_link_local: bool = True
 
     def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
-        """Return a client of the agent."""
+        """Return a client of the agent; ``backoff`` is the pause that all workers share."""
         del application, config
         from netarena.a2a.client import A2AAgent
         from netarena.a2a.network import Network
@@ -207,11 +212,12 @@ class UrlSource:
 
 
 def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[..., Awaitable[object]]:
-    """Return ``netarena.run.assessment.conduct`` with workers, for a service.
+    """Return a variant of ``netarena.run.assessment.conduct`` for services: it runs on workers.
 
-    The assessments run one after the other, since a process can use only one Ray at a time. The
-    agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them. Without workers, an
-    assessment raises AssessmentFailed, because the error is not in the request.
+    The assessments run one after the other, because a process can use only one Ray cluster at a
+    time. The agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them. If no worker
+    can be started, an assessment raises AssessmentFailed and not ConfigError, because the request
+    is not wrong.
     """
     turn = asyncio.Lock()
 
@@ -244,7 +250,8 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
 def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | None = None) -> Source:
     """Return the source from which workers make ``agent``, which is already open in this process.
 
-    ``agent_name`` and ``seed`` are those of a named agent; ``name`` is the name in the results.
+    ``agent_name`` and ``seed`` are used only for a named agent. ``name`` is the name in the
+    results, if it is not the agent's own name.
     """
     from netarena.a2a.client import A2AAgent
 

@@ -14,7 +14,7 @@ from netarena.task.failure import Losses
 
 
 def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
-    """Print the summary of failures of each participant of a report (``report.document``)."""
+    """Print a summary of failures for each participant of a report (``report.document``)."""
     several = len(report["participants"]) > 1
     for participant in report["participants"]:
         _tell(
@@ -26,7 +26,7 @@ def tell_losses(report: Mapping[str, Any], folder: Path) -> None:
 
 
 def tell_lost_records(documents: Iterable[Mapping[str, Any]]) -> None:
-    """Print the summary of failures of each participant of result files, from their records."""
+    """Print a summary of failures for each result file (parsed ``results.json``)."""
     for document in documents:
         *records, summary = document["results"]
         lost = [
@@ -43,11 +43,10 @@ def _is_lost(record: object) -> bool:
 
 
 def _tell(whose: str, lost: Iterable[Mapping[str, Any]], graded: int, hint: str = "") -> None:
-    """Print the most frequent reason for failure. ``lost`` has (``outcome``, ``rule``, ``why``) for
-    each failed episode.
+    """Print the number of failed episodes and the most frequent reason; nothing without failures.
 
-    Agent failures are grouped by the text before the colon in ``why``; other failures are grouped
-    by rule.
+    Each of ``lost`` has the keys ``outcome``, ``rule`` and ``why`` of a failed episode. Agent
+    failures are grouped by the text before the colon in ``why``, other failures by rule.
     """
     losses = Losses()
     for one in lost:

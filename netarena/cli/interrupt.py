@@ -1,4 +1,4 @@
-"""Runs a coroutine until it ends or a signal stops it; worlds are removed in both cases."""
+"""Runs a coroutine until it ends or a signal stops it. In both cases its clean-up is completed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIGNAL_STATUS = 128
 
 
 def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
-    """Return a function that returns the hint that ``command`` resumes the run in ``folder``.
+    """Return a function that returns a hint for users: ``command`` resumes the run in ``folder``.
 
     The hint is empty until the run has been created in the folder.
     """
@@ -42,10 +42,11 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
 def run_until_stopped(
     work: Callable[[], Coroutine[Any, Any, T]], *, hint: Callable[[], str] = str
 ) -> T:
-    """Run ``work()``; SIGINT, SIGTERM and SIGHUP cancel it, and its clean-up is awaited.
+    """Run ``work()`` and return its result. SIGINT, SIGTERM and SIGHUP cancel it; its clean-up is
+    awaited.
 
-    SIGHUP remains ignored if the parent process ignores it (nohup). Raises Stopped with the shell's
-    status for the signal, and with the current hint.
+    SIGTERM or SIGHUP remains ignored if this process was started so (nohup). After a signal, raises
+    Stopped with the shell's status for the signal (128 + its number) and the current hint.
     """
     caught: list[signal.Signals] = []
 

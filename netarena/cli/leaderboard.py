@@ -48,7 +48,7 @@ def _show(board: Board) -> None:
         groups.setdefault(entry.terms, []).append(entry)
     for terms, entries in groups.items():
         about = f" ({terms})" if len(groups) > 1 else ""
-        # The column is shown only if any run has limits other than the defaults.
+        # The column with limits is shown only if a run has limits other than the defaults.
         limited = any(entry.limits for entry in entries)
         measured = any(entry.quality is not None for entry in entries)
         show_table(

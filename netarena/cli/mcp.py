@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Default time limit of a client for each turn, in s.
 PATIENCE_S = 3600.0
-#: Maximum number of open sessions. A client needs one session. The session of a client that has
-#: disconnected without closing it stays open for the time limit of a turn.
+#: Maximum number of open sessions. A client needs one session. If a client disconnects without
+#: closing its session, the session stays open for ``PATIENCE_S``.
 MOST_SESSIONS = 32
 TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
 PATH = "/mcp"
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # a client may disconnect after grading but before the results are written
+                # if all tasks are graded, do not cancel: the results may still be unwritten
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -122,7 +122,7 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
 
 
 def build_server(desk: Desk) -> Server[Any]:
-    """Return an MCP server whose tools are those of ``desk``."""
+    """Return an MCP server that offers the tools of ``desk``."""
     from mcp import types
     from mcp.server.lowlevel import Server
 
@@ -155,7 +155,7 @@ def _schema(tool: Tool) -> dict[str, Any]:
 
 
 async def _serve_stdio(desk: Desk) -> None:
-    """Serve until standard input ends."""
+    """Serve MCP on standard input and output until standard input ends."""
     from mcp.server.stdio import stdio_server
 
     server = build_server(desk)
@@ -164,8 +164,7 @@ async def _serve_stdio(desk: Desk) -> None:
 
 
 def build_http(desk: Desk, token: str, port: int) -> Starlette:
-    """Return the ASGI application of the server, with checks of the token and the ``Host``
-    header."""
+    """Return an ASGI application that serves MCP and checks the token and the ``Host`` header."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     hosts = [f"{_HOST}:{port}", f"localhost:{port}"]
@@ -203,7 +202,7 @@ class _Guarded:
 
 
 async def _serve_http(desk: Desk, token: str, port: int) -> None:
-    """Serve until a client has learned that there are no more tasks."""
+    """Serve MCP over HTTP until a client has learned that there are no more tasks."""
     from netarena.a2a.service import listen, serving
 
     listener = listen(_HOST, port)

@@ -69,7 +69,7 @@ def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _refuse_gaps(shards: Shards, out: Path, *, as_json: bool) -> NoReturn:
-    """Print the incomplete shards. Raises AssessmentFailed."""
+    """Print the incomplete shards and raise AssessmentFailed."""
     for gap in shards.gaps:
         click.echo(f"netarena: {plain(_line(shards, gap))}", err=True)
     missing = sum(len(gap.queries) for gap in shards.gaps)
@@ -83,7 +83,7 @@ def _refuse_gaps(shards: Shards, out: Path, *, as_json: bool) -> NoReturn:
 
 
 def _line(shards: Shards, gap: Gap) -> str:
-    """Return one line about an incomplete shard."""
+    """Return a line with the missing queries of a shard, and the command that completes it."""
     where = f"shard {gap.shard}" if gap.folder is None else f"shard {gap.shard} in {gap.folder}"
     if gap.running:
         return f"{where} is still running: wait until it ends"
@@ -97,7 +97,7 @@ def _line(shards: Shards, gap: Gap) -> str:
 
 
 def _command(shards: Shards, gap: Gap) -> str:
-    """Return the command that completes a shard."""
+    """Return the shell command that completes a shard."""
     run = shards.run
     origin = dict(run.origin or {})
     if gap.folder is not None and origin:
@@ -114,7 +114,7 @@ def _command(shards: Shards, gap: Gap) -> str:
 
 
 def _agent(run: Run, origin: dict[str, Any]) -> list[str]:
-    """Return the options that select the agent."""
+    """Return the command-line options that select the run's agent (``origin``)."""
     options = {"agent": "--agent", "command": "--agent-cmd", "program": "--agent-exec"}
     words = [
         word
@@ -129,7 +129,7 @@ def _agent(run: Run, origin: dict[str, Any]) -> list[str]:
 
 
 def _keys(run: Run) -> Sequence[str]:
-    """Return the options for all config keys that differ from their defaults."""
+    """Return the command-line options for all config keys that differ from their defaults."""
     config = run.config
     given: dict[str, Any] = {"briefing": config.briefing.value}
     usual = type(config).parse(given).model_dump(mode="json") | {"briefing": "full"}

@@ -1,7 +1,7 @@
-"""Names, prices and tokens of the language models that agents use, if they can be determined.
+"""Names, prices and tokenizers of the language models that agents use, if they can be determined.
 
 Names come from an agent's command and environment, prices and tokenizers from LiteLLM if it is
-installed. Nothing here uses the network.
+installed. This module does not use the network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netarena.agent.interface import asks_no_model
 from netarena.errors import ConfigError
 from netarena.run.purse import FREE, MAX_OUTPUT_TOKENS, Price
 
-#: The baseline agent as a program and as a module; its options name its model.
+#: Names of the baseline agent as a program and as a module. Its option ``--model`` names the model.
 _PURPLE, _PURPLE_MODULE = "netarena-purple", "a2a_purple"
 #: Characters per token of English text and JSON, used if no tokenizer is installed.
 _CHARS_PER_TOKEN = 4
@@ -70,8 +70,8 @@ def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str
 
 
 def model_of_named(agent: str) -> Model:
-    """Return the model of a named agent; only the scripted baseline agents are known to use
-    none."""
+    """Return the model of a named agent. Only the scripted baseline agents are known to use no
+    model."""
     if asks_no_model(agent):
         return Model(free=True)
     return Model(unknown=f"the agent {agent} does not name its model")
@@ -99,8 +99,10 @@ def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]
 def price_of(
     role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]
 ) -> Price | None:
-    """Return the price of a participant's model: from ``stated``, else from LiteLLM's table, else
-    None."""
+    """Return the price of a participant's model: from ``stated``, else from LiteLLM's table.
+
+    The result is ``FREE`` for an agent without a model, and None if the price is unknown.
+    """
     told = stated.get(role, stated.get(None))
     if told is None and model.free:
         return FREE
@@ -123,7 +125,7 @@ def why_no_price(model: Model) -> str:
 
 
 def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]) -> Price:
-    """Return ``price_of``, or raise ConfigError with the option to use if the price is unknown."""
+    """Return ``price_of``. Raises ConfigError, which names ``--price``, if the price is unknown."""
     price = price_of(role, model, stated)
     if price is None:
         raise ConfigError(
@@ -137,8 +139,8 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
 def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
     """Return a function that counts tokens, and whether it uses the model's own tokenizer.
 
-    If the model's tokenizer is unknown, that of GPT-4 is used. Without LiteLLM, four characters
-    count as a token.
+    If the model's tokenizer is unknown, the function uses the tokenizer of GPT-4. Without LiteLLM,
+    four characters count as a token.
     """
     litellm = _litellm()
     if litellm is None:
@@ -155,7 +157,7 @@ def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
 
 
 def _litellm() -> Any:
-    """Return LiteLLM with the table of prices that it ships, or None if it is not installed."""
+    """Return the module LiteLLM, which uses its built-in price table; None if not installed."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         import litellm
@@ -179,7 +181,7 @@ def _is_purple(words: list[str]) -> bool:
 
 
 def _option(words: list[str], name: str) -> str | None:
-    """Return the value of an option in a command."""
+    """Return the value of an option in a command, or None."""
     for place, word in enumerate(words):
         if word.startswith(f"{name}="):
             return word.removeprefix(f"{name}=")

@@ -76,7 +76,7 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
         try:
             for file, text in texts.items():
                 (folder / file).write_text(text, encoding="utf-8")
-        except OSError:  # remove the folder, so that the next attempt does not find it
+        except OSError:  # an existing folder would make the next attempt fail
             shutil.rmtree(folder, ignore_errors=True)
             raise
     except OSError as error:
@@ -93,5 +93,5 @@ def _fill(template: str, name: str) -> str:
 
 
 def _title(name: str) -> str:
-    """Return the name of the application's class."""
+    """Return the name of the application's class: ``my_app`` gives ``MyApp``."""
     return "".join(word.capitalize() for word in name.split("_"))

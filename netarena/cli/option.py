@@ -13,7 +13,7 @@ from netarena.errors import ConfigError, not_one_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Folder below the current folder; it contains one folder per run.
+#: Default folder for results, below the current folder; it contains one folder per run.
 RUNS = "netarena-runs"
 SEED = click.IntRange(0, 2**64 - 1)
 
@@ -28,12 +28,12 @@ class NameChoice(click.Choice[str]):
 
 
 def config_options(command: F) -> F:
-    """Add the options ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
+    """Decorator that adds ``--num-queries``, ``--seed`` and ``--set`` (as ``pairs``)."""
     return _config_options(command, "Number of queries per label or error type.")
 
 
 def audit_options(default: int) -> Callable[[F], F]:
-    """Return the options of ``config_options``, where ``--num-queries`` is the total number."""
+    """Return ``config_options`` for audits, where ``--num-queries`` is the total number."""
 
     def add(command: F) -> F:
         return _config_options(command, f"Total number of queries.  [default: {default}]")
@@ -67,7 +67,7 @@ def _config_options(command: F, number: str) -> F:
 
 
 def address_options(command: F) -> F:
-    """Add the options ``--host``, ``--port`` and ``--card-url`` of servers."""
+    """Decorator that adds the options ``--host``, ``--port`` and ``--card-url`` of servers."""
     options = (
         click.option(
             "--host",
@@ -97,7 +97,7 @@ def address_options(command: F) -> F:
 
 
 def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
-    """Return the option ``--timeout``, as ``timeout_s``."""
+    """Return a decorator that adds the option ``--timeout``, as ``timeout_s``."""
     return click.option(
         "--timeout",
         "timeout_s",
@@ -110,7 +110,7 @@ def timeout_option(default_s: float, about: str) -> Callable[[F], F]:
 
 
 def wait_option(command: F) -> F:
-    """Add the option ``--wait``, as ``wait_s``: None if it is not given."""
+    """Decorator that adds the option ``--wait``, as ``wait_s``; None if it is not given."""
     return click.option(
         "--wait",
         "wait_s",
@@ -122,12 +122,12 @@ def wait_option(command: F) -> F:
 
 
 def json_option(what: str) -> Callable[[F], F]:
-    """Return the option ``--json``, as ``as_json``."""
+    """Return a decorator that adds the option ``--json``, as ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print only JSON: {what}.")
 
 
 def file_option(command: F) -> F:
-    """Add the option ``--out FILE``, as ``out``, for ``write_out``."""
+    """Decorator that adds the option ``--out FILE``, as ``out``, for ``write_out``."""
     return click.option(
         "--out",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -155,8 +155,9 @@ def read_name(called: str) -> str:
 
 
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
-    """Return the config values in the KEY=VALUE pairs of ``option``. Flags that are not None take
-    precedence.
+    """Return the config values in the KEY=VALUE pairs of ``option``, and in ``flags``.
+
+    A value is parsed as JSON, otherwise it is text. Flags that are not None take precedence.
 
     Raises ConfigError for a pair that lacks a key or an equals sign, or contains invalid text.
     """

@@ -1,5 +1,4 @@
-"""Options of ``netarena run`` that concern a run's size: estimate, share of the queries, cost
-limit."""
+"""Options of ``netarena run`` about a run's size: estimate, share of the queries, cost limit."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def plan_options(command: F) -> F:
-    """Add the options of this module."""
+    """Decorator that adds the options of this module."""
     options = (
         click.option(
             "--estimate",
@@ -105,7 +104,7 @@ class Plan:
                 raise ConfigError(
                     "--fraction", f"draws a part of num_queries and cannot be combined with {key}"
                 )
-        # exact: uses the decimal digits of a fraction such as 0.02, not the nearest binary number
+        # from the decimal digits: 0.02 is exactly 1/50, unlike the nearest floating-point number
         share = Fraction(str(self.fraction))
         return {**values, "num_queries": max(1, round(share * number))}
 
@@ -115,15 +114,20 @@ class Plan:
         return self.limit_usd is not None
 
     def purse(self, models: Mapping[str, Model]) -> Purse | None:
-        """Return the cost limit (``Purse``) of a run; ``models`` are its agents' models by role.
-        Raises ConfigError."""
+        """Return the cost limit (``Purse``) of a run, or None without ``--max-cost``.
+
+        ``models`` maps roles to the agents' models. Raises ConfigError for an unknown price.
+        """
         if self.limit_usd is None:
             return None
         prices = {role: need_price(role, model, self.prices) for role, model in models.items()}
         return Purse(self.limit_usd - self.spent_usd, prices)
 
     def settle(self, purse: Purse | None, again: str) -> bool:
-        """Add the cost of a run. Return whether the limit stopped the run; if so, print a line."""
+        """Add the cost of a run and print it. Return whether the limit stopped the run.
+
+        ``again`` is the command that continues the run.
+        """
         if purse is None:
             return False
         self.spent_usd += purse.spent_usd
@@ -140,11 +144,11 @@ class Plan:
 
 
 def refuse_with_service(plan: Plan) -> None:
-    """Refuse options that are not supported if the green agent is a service. Raises ConfigError."""
+    """Raise ConfigError for options that are not supported if the green agent is a service."""
     if plan.limit_usd is not None:
         raise ConfigError("--max-cost", NEEDS_APPLICATION)
 
 
 def check_config(config: Config) -> Config:
-    """Return a config with a seed, for an estimate. The default seed is 0."""
+    """Return ``config`` with a seed, by default 0, because an estimate needs one."""
     return config if config.seed is not None else config.model_copy(update={"seed": 0})

@@ -106,8 +106,8 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def one_query(application: Application, config: Config) -> Config:
-    """Return ``config`` limited to one query: the query at ``start_index``, or one chosen with the
-    seed."""
+    """Return ``config`` limited to one query: the query at ``start_index``, or a query chosen at
+    random with the seed."""
     first = config.start_index
     if first is None:
         size = application.size(config)
@@ -128,7 +128,7 @@ class Person:
         self._info = AgentInfo(name=name)
         self._keyboard = Keyboard(sys.stdin.fileno())
         self._prompts: list[str] = []
-        #: Whether the input has ended.
+        #: Whether the person has ended the input (Ctrl-D).
         self.gave_up = False
 
     @property
@@ -229,7 +229,7 @@ class Keyboard:
         self._ended = False
 
     async def line(self) -> str | None:
-        """Return the next line without its line end; None after the last one."""
+        """Return the next line without its line end; None after the last line."""
         if self._lines is None:
             self._lines = asyncio.Queue()
             loop = asyncio.get_running_loop()

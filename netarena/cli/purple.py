@@ -19,7 +19,8 @@ START_S, STOP_S = 30.0, 5.0
 #: Number of trailing bytes of the agent's standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Config keys that are not passed to the agent, because they do not affect the queries.
+#: Config keys that are not passed to the agent with ``--set``: they do not affect the queries that
+#: the agent generates, or have their own option (``--seed``).
 _NOT_ASKED = frozenset(
     {
         "output_dir",
@@ -36,7 +37,7 @@ _NOT_ASKED = frozenset(
 
 
 def purple_command(name: str, application: Application, config: Config) -> list[str]:
-    """Return the command line that serves ``name`` on a free port of loopback."""
+    """Return the command line that serves the agent ``name`` on a free port of loopback."""
     return [
         *program("a2a_purple.cli"),
         *("--strategy", name),
@@ -66,7 +67,7 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # no data is written to this pipe; it closes when this process ends for any reason
+        # closes when this process ends for any reason, and so ends the agent; no data is written
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,

@@ -54,7 +54,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     drawn, _ = choose_queries(app, config)
     queries = filter(None, drawn)
     sealed = secrecy is Secrecy.SEALED
-    #: These fields would reveal what a sealed id hides.
+    #: A sealed id hides the seed and the index, so the output must not contain them either.
     hidden = app.hidden | {"seed", "index"} if sealed else app.hidden
     for query in map(seal, queries) if sealed else queries:
         if public:

@@ -65,7 +65,7 @@ def command(*, url: str, text: str, out: Path, ids: tuple[str, ...], as_json: bo
 
 
 def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
-    """Return ids by role. Raises ConfigError."""
+    """Return the ids in the pairs ROLE=ID, by role. Raises ConfigError."""
     ids = {}
     for pair in pairs:
         role, _, known = pair.partition("=")
@@ -77,7 +77,7 @@ def _read_ids(pairs: tuple[str, ...], roles: Collection[str]) -> dict[str, str]:
 
 
 class Arrived:
-    """The results of an assessment received so far, to be written to the folder ``out``.
+    """Results of an assessment that have arrived so far, to be written to the folder ``out``.
 
     ``participants`` maps roles to the participants' names in ``results.json``.
     """
@@ -86,11 +86,12 @@ class Arrived:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: Files to which the records of an incomplete assessment were written, as text.
+        #: Sentence for users that says where the records of an incomplete assessment were written;
+        #: empty if there are none.
         self.kept = ""
 
     def keep(self) -> None:
-        """Write the records of an incomplete assessment."""
+        """Write the records of an incomplete assessment to ``PARTIAL_NAME``."""
         records = {role: found for role, found in self.results.items() if any(map(_is_json, found))}
         for folder, document in _documents(records, self.participants, self.out):
             _keep_earlier(folder)
@@ -105,9 +106,10 @@ class _NoResults(AssessmentFailed):
 
 
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
-    """Request, show progress and write a ``results.json`` per participant; return their contents.
+    """Request an assessment, show its progress, and write a ``results.json`` per participant.
 
-    Records of an incomplete assessment are written as ``PARTIAL_NAME``. Raises AssessmentFailed.
+    Return the contents of these files. Records of an incomplete assessment are written to
+    ``PARTIAL_NAME``. Raises AssessmentFailed.
     """
     try:
         with Meter("the assessment") as meter:
@@ -179,7 +181,7 @@ def _is_json(value: Any) -> bool:
 def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Return the folder and the content of each participant's file."""
+    """Yield the folder and the content of each participant's file."""
     # an artifact with another name belongs to the participant if there is only one; otherwise it is
     # an additional artifact
     alone = len(participants) == len(results) == 1

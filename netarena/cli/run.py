@@ -265,7 +265,7 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
     choice = choose(choice, "oracle")
     choice.check()
     called = earlier if called is None else read_name(called)
-    # keys of a resumed run need not be repeated
+    # users need not repeat the keys of a resumed run
     asked = _asked(app, config, folder)
     until = None if points is None else Until.of(app, asked, points)
     models = {app.role: choice.model()}
@@ -358,9 +358,9 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
 
 
 def _asked(application: Application, config: Config, folder: Path) -> Config:
-    """Return the config of a run, completed with keys that are stored elsewhere.
+    """Return ``config``, completed with the keys of the run to resume in ``folder``.
 
-    These are the keys of a resumed run, and the number of queries in a file.
+    For a new run, ``num_queries`` is adapted to the number of queries in a query file.
     """
     if not config.resume:
         return with_size_of_file(application, config)
@@ -386,7 +386,8 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
 ) -> None:
     """Run ``number`` queries per label, then more until the interval is narrow enough.
 
-    Raises Stopped, with the hint that ``command`` continues the run.
+    ``examine`` runs the queries of a config. Raises Stopped, with the hint that ``command``
+    continues the run.
     """
     while number is not None:
         config = config.model_copy(update={"num_queries": number})
@@ -399,7 +400,7 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
 
 
 def _load(name: str) -> Application:
-    """Return an application whose log is shown from now on. Raises ConfigError."""
+    """Return an application, and show its informational log messages. Raises ConfigError."""
     app = load(name)
     tell_more(type(app).__module__)
     return app
@@ -409,10 +410,11 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """Context manager: the agent called ``name``, or the agent at the URL ``name``; ``conduct``
-    closes it.
+    """Context manager: yield the agent called ``name``, or a client of the agent at the URL
+    ``name``.
 
-    Raises ConfigError for an agent that cannot be started, or for a wrong URL or credential.
+    ``conduct`` opens and closes the agent. Raises ConfigError for an agent that cannot be started,
+    or for a wrong URL or credential.
     """
     if "://" in name:
         yield connect(name, application.role, os.environ, config.connect_timeout_s)
@@ -430,10 +432,10 @@ async def choose_agent(
 async def start_agent(
     command: list[str], role: str, start_s: float = START_S
 ) -> AsyncIterator[Agent]:
-    """Context manager: the agent that ``command`` serves. A free port replaces ``{port}`` in the
-    command.
+    """Context manager: run ``command`` and yield a client of the agent that it serves.
 
-    Raises ConfigError if the agent does not start within ``start_s``.
+    A free port replaces ``{port}`` in the command. Raises ConfigError if the agent does not start
+    within ``start_s``.
     """
     port = free_port()
     words = [word.replace("{port}", str(port)) for word in command]

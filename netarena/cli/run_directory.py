@@ -1,4 +1,4 @@
-"""Seed and folder of a command's run, and the query that ``--query`` selects."""
+"""Seed and folder of the run that a command starts or resumes, and the query of ``--query``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from netarena.task.identity import MOST_TRIED, Secrecy, find_index, read_id
 def place(
     application: Application, config: Config, shard: Shard | None = None
 ) -> tuple[Config, Path]:
-    """Return the config with its seed, and the folder of the run, or of its ``shard``.
+    """Return the config with its seed, and the folder of the run or of its ``shard``.
 
-    The seed comes from the config, a resumed run or a file of queries; otherwise it is 64 random
+    The seed comes from the config, the run to resume or the query file; otherwise it is 64 random
     bits. Raises ConfigError if the run to resume is ambiguous or missing, or if a new shard has no
     seed.
     """
@@ -59,7 +59,7 @@ def _default_folder(application: Application, seed: int | None, shard: Shard | N
 def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config keys that determine a stored run's queries, from its ``config.json``.
 
-    They include the briefing, because the defaults of other keys depend on it.
+    The result includes the briefing, because the defaults of other keys depend on the briefing.
     """
     told = stored["config"]
     return {**stored["shape"], **{key: told[key] for key in ("briefing",) if key in told}}
@@ -68,10 +68,11 @@ def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
 def with_stored_shape(
     application: Application, values: Mapping[str, Any], shard: Shard | None
 ) -> dict[str, Any]:
-    """Return ``values`` completed with the keys that determine the queries of the run to resume.
+    """Return ``values``, completed with keys of the run to resume if these choose the application.
 
-    Users need not repeat these keys, and the choice of the application depends on them. If the run
-    cannot be read, ``conduct`` reports the reason.
+    The keys that determine a run's queries may forward it to another application (``forwarded``).
+    They are added only in this case, so that users need not repeat them. If the run cannot be read,
+    ``values`` are returned and ``conduct`` reports the reason.
     """
     if values.get("resume") is not True:
         return dict(values)
@@ -88,13 +89,13 @@ def with_stored_shape(
 def choose_query(
     application: Application, config: Config, query_id: str
 ) -> tuple[Application, Config, Secrecy]:
-    """Return the application and config that ask only the query with this id, and the kind of the
-    id.
+    """Return the application and config that ask only the query with this id, and whether the id
+    is sealed (contains no seed).
 
     The config names a folder that does not contain a run with other queries. The keys that
     determine queries, and the seed of a sealed id, come from a run below ``netarena-runs`` or
-    ``output_dir`` that asked the query. Without such a run, they come from ``config``. Raises
-    ConfigError if they do not produce the id.
+    ``output_dir`` that asked the query. Without such a run, they come from ``config`` or one of its
+    variants. Raises ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -151,7 +152,8 @@ def choose_query(
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
-    """Return whether a run in ``folder`` asked other queries than this one."""
+    """Return whether ``folder`` contains a run that is unreadable or whose config differs from
+    ``own``."""
     try:
         told = json.loads(read_text(folder / CONFIG_NAME))["config"]
         return any(told.get(key) != value for key, value in own.items())
@@ -162,7 +164,10 @@ def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
 
 
 def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple[Config, int, int]:
-    """Return config, seed and index of a sealed id. Raises ConfigError if no seed fits."""
+    """Return the config, seed and index that produce a sealed id.
+
+    ``shapes`` are the configs and seeds to try. Raises ConfigError if no seed produces the id.
+    """
     for shape, seed in shapes:
         if seed is None:
             continue
@@ -178,9 +183,10 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
 def _stored_runs(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield ``config`` completed from runs below ``RUNS`` and ``output_dir``, with their seeds.
+    """Yield ``config`` completed from each run below ``RUNS`` and ``output_dir``, with each seed of
+    the run.
 
-    Runs that cannot be read, or whose queries are determined by other keys, are skipped.
+    Runs that cannot be read, or whose config has another hash than ``shape_hash``, are skipped.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):
@@ -197,8 +203,8 @@ def _stored_runs(
 def _variants(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield the variants of ``config`` in an audit. Variants that cannot be generated are
-    skipped."""
+    """Yield those variants of ``config`` (``Application.variants``) that have the hash
+    ``shape_hash``, each with the config's seed."""
     for variant in application.variants(config):
         with suppress(ConfigError):
             if variant.shape_hash() == shape_hash:

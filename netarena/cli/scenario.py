@@ -63,7 +63,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
 
     ``wait_s`` is the time limit for an agent's start (``--wait``). If one of several files fails,
     the others still run. Raises ConfigError and AssessmentFailed; with several files, the first
-    failure is raised at the end. All started programs have been stopped by then.
+    failure is raised at the end. All started programs are stopped in any case.
     """
     series = read_series(path)
     if shard is not None and series:
@@ -138,9 +138,10 @@ def _run(  # noqa: PLR0913 -- a scenario, and how it is run
     shard: Shard | None = None,
     whole: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run one scenario and show its results unless ``quiet``; return its ``results.json``.
+    """Run one scenario and show its results unless ``quiet``; return the contents of its
+    ``results.json`` files.
 
-    ``whole`` is the folder of the series that the scenario belongs to.
+    ``whole`` is the folder of the series to which the scenario belongs, if any.
     """
     scenario = dataclasses.replace(scenario, config=plan.part({**scenario.config, **values}))
     endpoints = scenario.endpoints()
@@ -193,7 +194,7 @@ def _model(party: Party) -> Model:
 
 
 def _estimate(scenario: Scenario, values: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return the estimate of one scenario."""
+    """Return the estimate of one scenario (``netarena.cli.estimate.estimate``)."""
     app, config = configured(load(scenario.examined), plan.part({**scenario.config, **values}))
     config = check_config(config.model_copy(update={"resume": False}))
     agents = [
@@ -242,7 +243,10 @@ async def started(scenario: Scenario, wait_s: float | None = None) -> AsyncItera
 
 
 def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
-    """Return the environment of an agent's command. Only the green agent gets all variables."""
+    """Return the environment of an agent's command.
+
+    Only the green agent gets the variables that agents under test must not see.
+    """
     ours = {**os.environ} if party is scenario.green else agent_environ()
     return ours | party.environ(os.environ)
 
@@ -260,7 +264,10 @@ def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
     placement: Placement,
     whole: Path | None,
 ) -> list[dict[str, Any]]:
-    """Evaluate the participants in this process; ``whole`` is the folder of a series."""
+    """Run the assessment in this process; return the contents of the ``results.json`` files.
+
+    The other parameters are those of ``_run``.
+    """
     app = load(str(scenario.application))
     values = {**scenario.config, "output_dir": str(folder)}
     app, config = configured(app, values)

@@ -67,7 +67,7 @@ def show_table(
     title: str = "",
     styles: Sequence[str | None] = (),
 ) -> None:
-    """Print a table below its title; ``styles`` are the rows' styles in order."""
+    """Print a table below its title; ``styles`` contains the Rich style of each row."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
         table.add_column(Text(plain(name)), overflow="fold")
@@ -89,7 +89,7 @@ def bounded(rate: float | None, bounds: Sequence[float]) -> str:
 
 
 def _measured(key: str, summary: Mapping[str, Any]) -> str:
-    """Return the interval of a measure, if the summary has one."""
+    """Return the interval of a measure as text; empty if the summary does not contain it."""
     bounds = summary["intervals"].get(key.removeprefix("avg_"))
     return f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else ""
 
@@ -163,11 +163,11 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise single lines.
 
-    Without a terminal, at most ``PLAIN_LINES`` lines report episodes of a known number. Drawn
-    queries, and episodes of an unknown number, add a line each time their number has doubled.
+    Without a terminal, at most ``PLAIN_LINES`` lines report the finished episodes if their total is
+    known. Otherwise, and for drawn queries, a line is printed each time the number has doubled.
 
     ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
-    workers of a run that has any; the progress then shows it and the episodes per minute.
+    workers; the progress then shows this number and the episodes per minute.
     """
 
     def __init__(
@@ -208,13 +208,13 @@ class Meter:
             self._bar.stop()
 
     def expect(self, total: int) -> None:
-        """Add ``total`` to the expected total."""
+        """Add ``total`` to the expected number of episodes."""
         self._total = (self._total or 0) + total
         if self._bar is not None:
             self._bar.update(self._task, total=self._total)
 
     def draw(self) -> None:
-        """Count one more drawn query. All queries are drawn before the first one is played."""
+        """Count one more drawn query. All queries are drawn before the first query is asked."""
         self._num_drawn += 1
         now = time.monotonic()
         if self._bar is not None:
@@ -246,14 +246,14 @@ class Meter:
             console(sys.stderr).print(line, soft_wrap=True)
 
     def _tell_speed(self, done: int) -> str:
-        """Return the number of workers and the speed, for a run with workers."""
+        """Return text with the number of workers and the speed; empty without workers."""
         if self._workers is None or (workers := self._workers()) is None:
             return ""
         minutes = (time.monotonic() - self._begin) / 60
         return f", {workers} workers, {done / max(minutes, 1e-9):.1f} episodes per minute"
 
     def tell(self, text: str) -> None:
-        """Print a line in addition to the counts."""
+        """Print a line with other text than the counts."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
 

@@ -1,4 +1,4 @@
-"""``netarena search``: find the kinds of query that an agent fails, and a scenario of them."""
+"""``netarena search``: find the kinds of query that an agent fails; write a scenario of them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
 
     async def work() -> Outcome:
         async with app, _agents(choice, app, wait_s) as make_agent:
-            # the agent is checked before the folder is created
+            # the folder is created last, so that an unreachable agent leaves no folder behind
             with folder_of(folder, asked) as log, Meter(f"search {app.name}") as meter:
                 meter.expect(asked["budget"] + 2 * asked["fresh"])
                 conduct = Conduct(
@@ -296,7 +296,10 @@ def _show(told: Mapping[str, Any]) -> None:
 async def _agents(
     choice: Choice, app: Application, wait_s: float | None
 ) -> AsyncIterator[MakeAgent]:
-    """Context manager: a function that creates the agent for a config. Raises ConfigError."""
+    """Context manager: yield a function that creates the agent for a config.
+
+    Raises ConfigError, and AssessmentFailed if no agent answers at a URL.
+    """
     if choice.program is not None:
         words = split_command(choice.program, "--agent-exec")
         yield lambda _: TurnAgent(words)

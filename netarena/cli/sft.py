@@ -104,7 +104,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     configs = [app.config_type.parse(lesson) for lesson in lessons]
     wanted = _read_sizes(sizes)
     if lessons != [values]:
-        # levels that the paper does not have get as many queries as its highest one
+        # a level that is not in the paper gets as many queries as the paper's highest level
         highest = list(wanted.values())[-1]
         wanted = {level: wanted.get(level, highest) for level in app.config_type.LEVELS}
     seed = configs[0].seed
@@ -144,7 +144,7 @@ def _read_lessons(path: Path, app: Application, values: dict[str, Any]) -> list[
 
 
 def _read_sizes(text: str) -> dict[str, int]:
-    """Return sizes by level. Raises ConfigError."""
+    """Return the numbers of queries in ``--sizes`` by level. Raises ConfigError."""
     numbers = text.split(",")
     if len(numbers) != len(PAPER_SIZES) or not all(
         number.isascii() and number.isdigit() and len(number) <= 6 for number in numbers

@@ -24,7 +24,7 @@ from netarena.task.picture import Change, Difference, Matrix, Picture
 SHOWN = 40
 #: Maximum number of characters of one line.
 WIDTH = 400
-#: Word -> its colour. The colours add no information.
+#: Colours of words in the output. The colours add no information.
 _STYLES = {"repaired": "green", "broke": "red", "exposed": "red", "changed": "yellow"}
 
 
@@ -133,7 +133,7 @@ def _list(run: list[Stored], *, whole: bool, as_json: bool) -> None:
 
 
 def _find(stored: Stored, query: str) -> Iterator[Episode]:
-    """Return the episodes of a query, given by its id or index, in the order of repetition."""
+    """Yield the episodes of a query, given by its id or index, in the order of repetition."""
     ids = {one.id for one in stored.queries if query in {one.id, str(one.index)}}
     wanted: set[Ask] = {ask for ask in stored.past.episodes if ask.query_id in ids}
     if wanted:

@@ -1,4 +1,4 @@
-"""Printing of untrusted text without control sequences, in the encoding of the terminal or pipe."""
+"""Output of untrusted text without control sequences, in the encoding of the terminal or pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from io import TextIOWrapper
 
 _ODD = re.compile(r"[^ -~\n]")
-#: Replacements for characters in NetArena's own texts that the encoding of an output does not have.
+#: Replacements for characters in NetArena's own texts if the encoding of the output lacks them.
 _SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 
 
@@ -26,8 +26,8 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 def open_streams() -> None:
     """Prepare standard input, output and error, even if they are closed.
 
-    Closed streams are replaced: writing results then fails, and other output is discarded.
-    Characters that an encoding does not have are replaced.
+    Closed streams are replaced: writes to standard output then fail, and standard error is
+    discarded. Characters that the encoding of a stream lacks are replaced.
     """
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY))
@@ -42,7 +42,8 @@ def open_streams() -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Return replacements for characters that an encoding does not have."""
+    """Error handler for ``codecs``: return the replacement for unencodable characters, and the
+    position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]

@@ -34,8 +34,9 @@ def examine_traces(  # noqa: PLR0913 -- the drawn queries, and the outputs
 ) -> int:
     """Collect evidence of ``total`` queries, or read it from ``saved``; test it and print results.
 
-    Returns the exit status: 1 if a goal is missed. Raises ConfigError without scikit-learn, for
-    evidence that cannot be read, and for an application without evidence.
+    Return the exit status: 1 if a goal is missed. Collected evidence is also written to the file
+    ``out``. Raises ConfigError without scikit-learn, for evidence that cannot be read, and for an
+    application without evidence.
     """
     try:
         from netarena.audit.leakage import examine
@@ -66,7 +67,7 @@ def _collect(
         def told(one: Evidence | None, why: str) -> None:
             if one is not None:
                 found.append(one)
-                if out is not None:  # written at once, because the audit may end early
+                if out is not None:  # written at once, so that an interrupted audit loses nothing
                     with out.open("a", encoding="utf-8") as stream:
                         stream.write(one.model_dump_json() + "\n")
             elif why:

@@ -23,7 +23,7 @@ _OTHERS = ("start_index", "end_index", "benchmark_path")
 
 @dataclass(frozen=True)
 class Until:
-    """A run that is extended until the interval of the rate solved safely is narrow enough."""
+    """Rule that extends a run until the interval of the rate solved safely is narrow enough."""
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
@@ -32,7 +32,7 @@ class Until:
 
     @classmethod
     def of(cls, application: Application, config: Config, points: float) -> Self:
-        """Return the extension of a run of ``config`` up to ``points``.
+        """Return the rule for a run of ``config`` with the goal ``points`` (percentage points).
 
         Raises ConfigError if a key of ``config`` selects specific queries.
         """
