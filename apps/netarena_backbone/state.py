@@ -59,11 +59,12 @@ class Fact(NamedTuple):
 
 
 Facts: TypeAlias = Mapping[Fact, str]
-#: Function from the facts of a world to the openings that a step closed and the leaks that it
-#: ended, as far as they exist in that world.
+#: Function from the facts of a world to two kinds of facts that exist in that world: openings that
+#: a step closed, and leaks that it ended.
 Held: TypeAlias = Callable[[Facts], frozenset[Fact]]
-#: Function from ``Held`` to the facts of a computed world with the remaining faults but without
-#: these openings and leaks, or to None if there is no such world.
+#: Function from a ``Held`` function to the facts of a computed world. That world has the remaining
+#: faults but not the openings and leaks that ``Held`` finds. The result is None if there is no such
+#: world.
 Repaired: TypeAlias = Callable[[Held], Facts | None]
 
 
@@ -80,12 +81,12 @@ def facts_of(world: World, seen: Observation) -> Facts:
 
 
 def intended(world: World) -> Facts:
-    """Return the facts of the fault-free world."""
+    """Return the facts that are computed for a world."""
     return facts_of(world, expected(world))
 
 
 def predicted(world: World, *, tested: World | None = None, anyhow: bool = False) -> Facts | None:
-    """Return the facts of a world, or None if they depend on a tie.
+    """Return the facts of a world, or None if they depend on a tie between equally good routes.
 
     The facts cover the tests of the world ``tested``, by default of the world itself. With
     ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
@@ -140,7 +141,7 @@ def _word(works: str) -> str:
 
 
 def misfits(wanted: Facts, now: Facts) -> list[Fact]:
-    """Return the facts that differ from the intended state.
+    """Return the facts with different values in ``wanted``, the intended facts, and ``now``.
 
     If the small ping of a pair fails, the pair's path and full-size ping are not listed.
     """
@@ -239,7 +240,7 @@ class _Step:
         self._world, self._wanted = world, wanted
         self._before, self._after = before, after
         self._repaired = repaired
-        #: Routers of other ASes, after which the zones of their hosts are named.
+        #: Names of the routers of other ASes; the zone of such an AS's hosts has the same name.
         self._receivers = {one.router for one in world.outsiders}
 
     @cached_property
@@ -309,7 +310,8 @@ class _Step:
         ]
 
     def _fails_anyway(self, fact: Fact) -> bool:
-        """Return whether a lost fact also fails if only the opening or the leak is repaired."""
+        """Return whether a lost fact also fails in the computed world without the opening or the
+        leak."""
         cut = self._cut
         if cut is None:
             return False
@@ -322,14 +324,14 @@ class _Step:
 
     @cached_property
     def _cut(self) -> Facts | None:
-        """Computed facts of the network without the openings and leaks that the step ended.
+        """The computed facts of the network without the openings and leaks that the step ended.
 
         None if the step ended none, or if these facts are unknown.
         """
         return self._repaired(self._held) if self._withdrawn or self._closed else None
 
     def _held(self, facts: Facts) -> frozenset[Fact]:
-        """Return those of the closed openings and ended leaks that exist in ``facts``."""
+        """Return the closed openings and ended leaks that exist in ``facts``."""
         return frozenset(
             (
                 *(fact for fact in self._withdrawn if self.is_forbidden(fact, facts.get(fact))),
@@ -338,11 +340,12 @@ class _Step:
         )
 
     def was_carried(self, fact: Fact) -> bool:
-        """Return whether only a withdrawn announcement or a closed opening carried some traffic.
+        """Return whether a lost ping or service worked only through a leak or opening that the step
+        ended.
 
-        An announcement may carry traffic between its prefix and other ASes. An opening may carry
-        traffic between the zone and the machine that it connects. Traffic needed the opening or the
-        leak only if it also fails in the computed world without them.
+        A leaked announcement may carry traffic between its prefix and other ASes. An opening may
+        carry traffic between the zone and the machine that it connects. Traffic needed the opening
+        or the leak only if it also fails in the computed world without them.
         """
         if not self._withdrawn and not self._closed:
             return False
@@ -425,7 +428,7 @@ _SAID = {
 
 
 def only_small(wanted: Facts) -> list[Fact]:
-    """Return the pings of full size that fail although small pings of the same pair work."""
+    """Return the full-size pings that fail although small pings of the same pair work."""
     return [
         fact
         for fact, value in wanted.items()
@@ -486,8 +489,8 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
 
     The step is correct if every fact is as intended and the network has converged with all daemons
     running. In a false alarm, all settings must also be the same as at the start. ``repaired`` is
-    as in ``harms``; its first argument has the indices of the parts of faults that exist after the
-    step (``Observation.leftover``).
+    as in ``harms``, with an additional first argument: the indices of the parts of faults that
+    exist after the step (``Observation.leftover``).
 
     With ``planned``, each requested setting must exist too, and only harm according to both
     documentations counts (``harms_of_both``).
@@ -598,7 +601,8 @@ def read(state: State) -> Observation:
 
 
 def first(facts: Iterable[Fact], number: int = MAX_NAMED) -> list[Fact]:
-    """Return some of many facts, taken from each sort in turn so that all sorts are represented."""
+    """Return at most ``number`` facts, taken from each sort in turn so that all sorts are
+    represented."""
     by_sort: dict[str, list[Fact]] = {}
     for fact in facts:
         by_sort.setdefault(fact.sort, []).append(fact)

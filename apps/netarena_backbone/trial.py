@@ -32,7 +32,7 @@ class Failed(NamedTuple):
     documentation."""
 
     contingency: Contingency
-    #: Whether the differences exist only after the link was restored.
+    #: Whether the differences appeared only after the link was restored.
     restored: bool
     wanted: Facts
     now: Facts
@@ -42,7 +42,7 @@ class Failed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Words for the contingency."""
+        """The contingency in words, for example in records."""
         if self.restored:
             return f"the restoration of link {self.contingency.link} after its failure"
         return self.contingency.name

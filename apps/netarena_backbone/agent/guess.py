@@ -1,5 +1,5 @@
 """Replies to backbone queries without inspection of the network: random commands, or a fixed
-text."""
+reset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a command that would repair a certain fault if present, or that injects a fault."""
+    """Return a reply with a command that repairs a possible fault, or that injects a fault."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
@@ -36,7 +36,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """Return one reply for each usual router name; every reply has the same reset."""
+    """Return one reply for each usual router name; every reply runs the same reset command."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)
