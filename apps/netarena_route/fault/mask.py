@@ -199,7 +199,7 @@ class _Draw:
         self._unguarded = self.plan.router
 
     def part(self) -> None:
-        """Add a separation of two more subnets to the plan."""
+        """Separate two more random subnets in the plan."""
         self._ends = self.rng.choice(pairs_to_part(self.plan.world))
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
