@@ -90,8 +90,7 @@ class _Baselines(NetworkBaselines):
         return [*super().hostile_replies(), *attack_frr.attacks()]
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        """Return the replies that reset each router with a fixed command, whatever the network
-        is."""
+        """Return the replies that reset each router with the same fixed command."""
         del answers
         return guess.blanket()
 
@@ -148,7 +147,7 @@ class _Tickets(NetworkTickets):
         return resolve(case_of(query).world, asked)
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the routers that a declaration of the fault may name.
+        """Return a function from a fault to the machines that a declaration of the fault may name.
 
         These are all machines that the fault changes. If the fault is a mismatch between the two
         ends of a link or session, the declaration may name either end.

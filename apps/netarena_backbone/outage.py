@@ -1,8 +1,8 @@
 """Seeded choice of the contingencies of a fault-free world.
 
 Contingencies are drawn before the faults and independently of them. A link is suitable if the
-effect of its failure is predictable, and if the failure breaks little inside our network, opens no
-traffic and leaks no route. Links to other ASes are suitable even if the AS then loses its
+effect of its failure is predictable. The failure must break little inside our network, open no
+traffic and leak no route. Links to other ASes are suitable even if the AS then loses its
 connection.
 """
 

@@ -72,9 +72,9 @@ def facts_of(world: World, seen: Observation) -> Facts:
     """Return the value of each fact.
 
     The value of a ping or service says whether it works. The value of a path is the list of its
-    machines. The value of a route is its AS path, with the next hop if that is not the sender, and
-    a mark if the route is not selected. There is no entry for a route that is not received, for the
-    path of a pair whose ping fails, or for a missing adjacency or session. The source of an
+    machines. The value of a route is its AS path. It includes the next hop if that is not the
+    sender, and a mark if the route is not selected. These items have no entry: routes that are not
+    received, paths of pairs whose ping fails, and missing adjacencies or sessions. The source of an
     adjacency or session is the router that comes first in the world.
     """
     return dict(_facts(world, seen))
@@ -166,12 +166,15 @@ def harms(
 ) -> list[tuple[str, Fact]]:
     """Return the facts that show a step's harm, each with the violated rule.
 
-    Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
-    traffic that opens, a forbidden announcement, a documented announcement that ends, or an
-    undocumented session. Other facts that a step makes wrong are ``moved``. If a step ends a
-    forbidden announcement or closes an opening, it may lose traffic that the announcement or
-    opening may have carried, provided that this traffic also fails in the world that ``repaired``
-    computes. If there is no such world, no traffic may be lost.
+    A step does harm in these cases:
+    - documented traffic is lost, or closed traffic opens;
+    - a documented adjacency or session goes down, or an undocumented session is established;
+    - a forbidden announcement begins, or a documented announcement ends.
+
+    Other facts that a step makes wrong are ``moved``. A step that ends a forbidden announcement or
+    closes an opening may lose traffic that the announcement or opening carried. This traffic must
+    also fail in the world that ``repaired`` computes. If there is no such world, no traffic may be
+    lost.
     """
     step = _Step(world, wanted, before, after, repaired)
     found = []

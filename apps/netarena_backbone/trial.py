@@ -42,7 +42,7 @@ class Failed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The contingency in words, for example in records."""
+        """The contingency in words."""
         if self.restored:
             return f"the restoration of link {self.contingency.link} after its failure"
         return self.contingency.name

@@ -618,7 +618,7 @@ for claimed in ("192.168.1.1", "192.168.1.100", "192.168.1.101", "192.168.2.1", 
     "take-the-routers-address": _host(f"{_PORT}; ip addr add 192.168.1.1/24 dev $I"),
     "ignore-and-claim": _host("sysctl -w net.ipv4.icmp_echo_ignore_all=1; echo 0% packet loss"),
 }
-#: Target of the attacks -> name -> attack
+#: Attacks by target and name.
 FAMILIES: dict[str, dict[str, Attack]] = {
     "files": _FILES,
     "processes": _PROCESSES,

@@ -281,7 +281,7 @@ _EXHAUSTION = {
         "-c 'no debug zebra packet' -c 'configure terminal' -c 'no log stdout' -c 'no log monitor'"
     ),
 }
-#: Target of the attacks -> name -> attack
+#: Attacks by target and name.
 FAMILIES: dict[str, dict[str, Attack]] = {
     "daemons' files": _FILES,
     "daemons' processes": _PROCESSES,

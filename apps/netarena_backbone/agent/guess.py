@@ -12,8 +12,9 @@ from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
 
-#: Command sent to every router. It configures the most common OSPF settings, resets the sessions,
-#: and sets the largest MTU of any link on all ports, so that both ends agree and all packets fit.
+#: Command sent to every router. It configures the most common OSPF settings and resets the
+#: sessions. It also sets the largest MTU of any link on all ports, so that both ends agree and all
+#: packets fit.
 _RESET = (
     "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 9000; "
     "vtysh -c 'configure terminal' -c \"interface $p\" -c 'ip ospf hello-interval 1' "

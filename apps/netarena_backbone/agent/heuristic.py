@@ -1,9 +1,9 @@
 """A scripted agent that follows a checklist, router by router.
 
-The agent inspects a router, resets every unusual setting (a shut-down session, a passive port
-towards a router, slow timers, a small MTU, a blackhole route for a host's network, a limit of one
-prefix), and continues with the next router. After the last router of a ticket, the agent declares
-that the ticket is done.
+The agent inspects a router, resets every unusual setting, and continues with the next router.
+Unusual settings are a shut-down session, a passive port towards a router, slow timers, a small MTU,
+a blackhole route for a host's network, and a limit of one prefix. After the last router of a
+ticket, the agent declares that the ticket is done.
 """
 
 from __future__ import annotations

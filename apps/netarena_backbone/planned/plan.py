@@ -1,8 +1,8 @@
 """The change request of a query: its latent faults, its requested changes, and what they change.
 
 A request is stored in the query's actions, after the latent faults. The parameters of such an
-action are its number in the request (``change``), its key among the changes of its method
-(``key``), and, if it must be refused, the reason (``because``).
+action are its number in the request (``change``) and its key among the changes of its method
+(``key``). A change that must be refused also has the reason (``because``).
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class Plan:
         """Yield an edit for each part of a fault, of a change, and of a change that must be
         refused.
 
-        The lab reports a part as left until the fault is repaired or the change is made, or while
-        a change that must be refused is made.
+        The lab reports a part as left until the fault is repaired or the change is made. It reports
+        a part of a change that must be refused as left while that change is made.
         """
         for place, part in enumerate(self.stages.parts):
             yield Edit(

@@ -85,7 +85,7 @@ _VTYSH = {
 
 
 class Lab(Worker):
-    """One backbone from its creation to its end."""
+    """Builds one backbone, runs commands in it and observes it; one object per process."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)

@@ -95,10 +95,10 @@ class Setup(Record):
     from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
-    link between them. ``edits`` are the parts of faults that the recipes contain, one per machine
-    of each fault, and the parts of requested changes, including changes that must be refused, which
-    the recipes do not contain. ``probed`` are pairs of endpoint indices, source first, whose
-    seconds of loss are measured from each command until convergence.
+    link between them. ``edits`` are the parts of faults, one per machine of each fault, which the
+    recipes contain. They are also the parts of requested changes and of changes that must be
+    refused, which the recipes do not contain. ``probed`` are pairs of endpoint indices, source
+    first, whose seconds of loss are measured from each command until convergence.
     """
 
     cables: tuple[Cable, ...]

@@ -2,8 +2,8 @@
 
 Packets use processor time that all episodes share. All namespaces of the kernel share one ARP
 table, and process limits do not cover the kernel memory of a namespace. A guard measures the use of
-these resources while a command runs on a machine, and once after the command has ended, because the
-kernel may continue to send packets, for example in a bridge loop.
+these resources while a command runs on a machine. It measures once more after the command has
+ended, because the kernel may continue to send packets, for example in a bridge loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Complete dump of a machine's settings, to find remaining parts of faults and changes by commands.
 
-In addition to the entries of a snapshot, the dump contains filter tables (even if the intended
-machine has none), queues, permanent ARP entries, links and sysctls. Tickets use the dump, because
-repairs may pass all pings and still be incomplete.
+In addition to the entries of a snapshot, the dump contains queues, permanent ARP entries, links,
+sysctls and filter tables. Filter tables are included even if the intended machine has none. Tickets
+use the dump, because repairs may pass all pings and still be incomplete.
 """
 
 from __future__ import annotations
