@@ -291,7 +291,7 @@ class Backbone(NetworkApplication):
         return BackboneEnvironment(query, cast("BackboneConfig", config), cast("client.Warm", warm))
 
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world with which its evidence is checked.
+        """Return the parts of a query's world with which its evidence is computed.
 
         Evidence is compared between machines of the same role. Only machines with a login count. In
         a change request, machines that a request changes count as faulty, because no trace may

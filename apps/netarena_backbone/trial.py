@@ -6,9 +6,9 @@ The trials are JSON: a list with an object for each contingency, in the order of
 key             value
 ==============  ==================================================================================
 ``name``        name of the contingency
-``state``       the settled state while it lasted
-``restored``    the state after a failed link was restored; null if it was as before, or if the
-                contingency already failed
+``state``       the settled state during the contingency
+``restored``    the state after a failed link was restored; null if it equals the documentation,
+                or if no link was restored
 ==============  ==================================================================================
 
 The first contingency with a difference from the documentation is the last one tried.

@@ -44,8 +44,8 @@ class Stages:
     """The worlds of a change request, and their facts, each computed once.
 
     ``world`` is the documented world of today. ``faults`` are latent faults of the network, and
-    ``changes`` the requested changes that can be made. ``computed`` may be shared between requests
-    for the same world.
+    ``changes`` are the requested changes except changes that must be refused. ``computed`` may be
+    shared between requests for the same world.
     """
 
     def __init__(
