@@ -71,7 +71,7 @@ _CONTINGENCY_S = 25.0
 #: a failed contingency again.
 _RESERVE_S = 40.0
 
-#: Cached rooms: computed worlds with some of a query's faults.
+#: Cached ``table.Room`` objects, which compute worlds with some of a query's faults.
 _ROOMS: Kept[table.Room] = Kept(8)
 #: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
@@ -90,7 +90,7 @@ class _Baselines(NetworkBaselines):
         return [*super().hostile_replies(), *attack_frr.attacks()]
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        """Return the replies of a fixed reset that ignores the network."""
+        """Return the replies that reset each router with the same fixed command."""
         del answers
         return guess.blanket()
 
@@ -105,8 +105,8 @@ class _Baselines(NetworkBaselines):
         return self._made(query, partial(order.push, rng=rng))
 
     def _made(self, query: Query, find: Callable[[Plan], list[Left]]) -> list[str]:
-        """Return the replies that make the requested changes in the order of ``find``; empty if no
-        changes are requested."""
+        """Return the replies that make the requested changes in the order that ``find`` returns
+        for the plan; empty if no changes are requested."""
         plan = case_of(query).plan
         if plan is None:
             return []
@@ -147,9 +147,9 @@ class _Tickets(NetworkTickets):
         return resolve(case_of(query).world, asked)
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the routers that a declaration of the fault may name.
+        """Return a function from a fault to the machines that a declaration of the fault may name.
 
-        These are all routers that the fault changes. If the fault is a mismatch between the two
+        These are all machines that the fault changes. If the fault is a mismatch between the two
         ends of a link or session, the declaration may name either end.
         """
         world = case_of(query).world
@@ -198,7 +198,7 @@ class Backbone(NetworkApplication):
     )
     config_type: ClassVar[type[Config]] = BackboneConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
-    combinable: ClassVar[bool] = False  # most combinations of kinds fit into few worlds
+    combinable: ClassVar[bool] = False  # few worlds allow a given combination of kinds
     scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType({"routers": (4, 7, 10)})
     glossary: ClassVar[Glossary] = GLOSSARY
     baselines: Baselines = _Baselines()
@@ -208,7 +208,7 @@ class Backbone(NetworkApplication):
 
     @property
     def recorded_name(self) -> str:
-        """Return "route", because backbones were once a world of route, and their ids must not
+        """Return "route", because backbones were once a world of route, and query ids must not
         change."""
         return "route"
 
@@ -224,7 +224,7 @@ class Backbone(NetworkApplication):
         return solution.replies(query, plan.stages.safe_orders())
 
     def hasty(self, query: Query) -> Iterator[Sequence[str]]:
-        """Return the solutions in orders that do harm."""
+        """Return the solutions in orders in which a step does harm."""
         plan = case_of(query).plan
         if plan is None:
             return super().hasty(query)
@@ -291,7 +291,7 @@ class Backbone(NetworkApplication):
         return BackboneEnvironment(query, cast("BackboneConfig", config), cast("client.Warm", warm))
 
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world that its evidence needs.
+        """Return the parts of a query's world with which its evidence is computed.
 
         Evidence is compared between machines of the same role. Only machines with a login count. In
         a change request, machines that a request changes count as faulty, because no trace may

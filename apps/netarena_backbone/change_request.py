@@ -1,7 +1,7 @@
 """Prompt of a change request: the documentation today and after the changes, and the request.
 
-The documentation after the changes lists what differs from today's. It holds if all changes are
-made except those that must be refused.
+The documentation after the changes lists the differences from today's documentation. It holds if
+all changes are made except those that must be refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from netarena_network.prompt import KEYS
 def change_parts(
     case: Case, plan: Plan, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
-    """Return the parts of the next prompt."""
+    """Return the parts of the next prompt of a change request."""
     world = case.world
     rules = Template(read_text(PACKAGE, "change")).substitute(
         asn=world.asn,
@@ -56,7 +56,7 @@ def requests(plan: Plan) -> Iterator[str]:
 
 
 def _afterwards(case: Case) -> Iterator[str]:
-    """Yield the lines about the time after the changes."""
+    """Yield the documentation lines about the network after the changes."""
     yield "Today's documentation still applies, with these exceptions:"
     lines = [
         *differences(case.of_today.wanted, case.wanted, case.world.packet_bytes),
@@ -75,7 +75,7 @@ def _afterwards(case: Case) -> Iterator[str]:
 
 
 def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
-    """Yield what the documentation ``after`` states otherwise than ``before``, in words.
+    """Yield sentences about the differences of the documentation ``after`` from ``before``.
 
     ``packet_bytes`` is the size of the larger pings.
     """
@@ -107,7 +107,8 @@ def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]
 
 
 def _tell_by_size(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
-    """Yield the pairs of which only the small or only the large pings change."""
+    """Yield a line for each list of pairs for which only the small or only the large pings
+    change."""
     fail_before, fail_after = only_small(before), only_small(after)
     small = [fact for fact in fail_after if before.get(fact._replace(sort="ping")) != WORKS]
     gained = [fact for fact in fail_before if after.get(fact) == WORKS]
@@ -127,7 +128,7 @@ def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterato
 
 
 def _backups(case: Case) -> Iterator[str]:
-    """Yield the backup paths that differ from those of today."""
+    """Yield a line for each backup path that differs from today's backup path."""
     today = case.of_today.backups
     for pair in today:
         if pair not in case.backups:

@@ -10,11 +10,11 @@ from pydantic import StrictInt
 
 from netarena.sdk import Briefing, ConfigError, FaultConfig, JsonValue, limits, shapes
 
-#: Range of the number of our own routers.
+#: Minimum and maximum number of our own routers.
 MIN_ROUTERS, MAX_ROUTERS = 4, 10
-#: Keys of route, with their values for backbones in each briefing, from the time when backbones
-#: were a world of route. Ids are hashed with these keys, so that ids and queries do not change.
-#: Stored configurations also contain these keys.
+#: Keys that backbone queries had when backbones were a world of route, with the values for each
+#: briefing. Query ids are hashes that include these keys, so the keys keep old ids and queries
+#: valid. Stored configurations also contain them.
 _INHERITED: Mapping[Briefing, Mapping[str, JsonValue]] = MappingProxyType(
     {
         Briefing.FULL: {"num_switches": 2, "num_hosts_per_subnet": 1, "netem": False},
@@ -28,7 +28,7 @@ class BackboneConfig(FaultConfig):
 
     IN_TICKETS: ClassVar = FaultConfig.IN_TICKETS
 
-    #: Always "backbone": a configuration of route selects backbones with this key.
+    #: Always "backbone". Configurations of route once selected backbones with this key.
     world: Literal["backbone"] = shapes(default="backbone")
     max_iterations: StrictInt | None = limits(default=None, ge=1, le=1000)
     #: Number of our routers; if None, it is drawn for each query.

@@ -15,7 +15,7 @@ NEEDS = (
         ("vtysh --help",),
         f"{_INSTALL_FRR}; if FRR runs as a service of this machine: systemctl disable --now frr",
         "world",
-        # This also checks that the daemons start in a sandbox like that of an episode.
+        # This also checks that the daemons start in a sandbox like the sandbox of an episode.
         test=frr.try_out,
     ),
 )

@@ -29,8 +29,8 @@ from netarena_network.environment import Networked
 _AS_COMPUTED_S = 30.0
 #: Pause between two observations of a network that is not yet in the computed state.
 _PAUSE_S = 0.1
-#: Time limit for repeated observations of a contingency, as long as they are wrong and differ from
-#: each other.
+#: Time limit for repeated observations of a contingency. Observations are repeated while they
+#: differ from the documentation and from each other.
 _CONFIRM_S = 10.0
 
 
@@ -41,7 +41,7 @@ class BackboneEnvironment(Networked):
         super().__init__(query)
         self._warm = warm
         self._emulator = config.emulator
-        # judging: paper counts the parts of faults that are left
+        # the judging mode "paper" counts the parts of faults that remain
         self._traced = config.briefing is Briefing.TICKET or config.judging == "paper"
 
     async def open(self) -> State:
@@ -51,7 +51,7 @@ class BackboneEnvironment(Networked):
         """
         try:
             self._case: Case = case_of(self._query)
-            await asyncio.to_thread(self._case.prepare)  # other episodes go on meanwhile
+            await asyncio.to_thread(self._case.prepare)  # does not block other episodes
             present, parts = self._start()
             setup = render(present)
             if self._case.plan is not None:
@@ -63,7 +63,7 @@ class BackboneEnvironment(Networked):
             KeyError,
             ValueError,
             StopIteration,
-        ) as error:  # a file of queries may contain anything
+        ) as error:  # the query may come from a file with arbitrary content
             raise EnvironmentFailed(
                 f"this is not a backbone query: {error}", proven_ours=True
             ) from None
@@ -74,12 +74,13 @@ class BackboneEnvironment(Networked):
 
     @property
     def _faults(self) -> Sequence[Fault]:
-        """The faults of the network at the start."""
+        """The query's faults."""
         plan = self._case.plan
         return faults_of(self._query) if plan is None else plan.faults
 
     def _start(self) -> tuple[World, Iterator[Edit]]:
-        """Return the world from which the network is built, and the edits that a ticket traces.
+        """Return the world from which the network is built, and the edits whose presence the lab
+        reports in each state.
 
         The edits are computed lazily.
         """
@@ -109,7 +110,7 @@ class BackboneEnvironment(Networked):
         return state
 
     async def finish(self) -> JsonValue:
-        """Try the contingencies in turn, up to the first with a difference from the documentation.
+        """Try each contingency until one differs from the documentation.
 
         Returns their observations (see ``trial``), or None if the world has no contingencies.
         """
@@ -154,7 +155,7 @@ class BackboneEnvironment(Networked):
             return trial.differs(self._case, contingency, state, restored=restored)
 
         net = self._opened
-        neighbours_then = await asyncio.to_thread(known)  # other episodes go on meanwhile
+        neighbours_then = await asyncio.to_thread(known)  # does not block other episodes
         state = await net.observe(neighbours_then, confirmed=True)
         deadline = time.monotonic() + _CONFIRM_S
         while is_wrong(state):
@@ -189,7 +190,8 @@ def _unlike(world: World, wanted: Facts, state: State) -> str:
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """Return the full name of the machine that an agent names with or without prefix.
+    """Return the full name of a machine that an agent names with or without the world's name
+    prefix.
 
     ``r0`` and ``router`` mean the first router. Returns None if there is no such machine.
     """

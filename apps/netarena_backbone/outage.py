@@ -1,8 +1,8 @@
 """Seeded choice of the contingencies of a fault-free world.
 
 Contingencies are drawn before the faults and independently of them. A link is suitable if the
-effect of its failure is predictable, and if the failure breaks little inside our network, opens no
-traffic and leaks no route. Links to other ASes are suitable even if the AS then loses its
+effect of its failure is predictable. The failure must break little inside our network, open no
+traffic and leak no route. Links to other ASes are suitable even if the AS then loses its
 connection.
 """
 
@@ -64,15 +64,16 @@ def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
         return False
     wrong = misfits(wanted, facts)
     is_opened = any(facts.get(fact) == WORKS for fact in wrong)
-    is_narrow = any(fact.sort == "full" for fact in wrong)  # The documentation cannot express this.
+    # The documentation cannot express that only full-size pings fail.
+    is_narrow = any(fact.sort == "full" for fact in wrong)
     if is_opened or is_narrow or forbidden(world, facts):
         return False
     return _lost_inside(world, wanted, facts) <= _MOST_LOST
 
 
 def _lost_inside(world: World, wanted: Facts, facts: Facts) -> int:
-    """Return the number of pings, of both sizes, between our own machines that fail because of the
-    link failure."""
+    """Return the number of pings, of both sizes, between our own machines that the link failure
+    breaks."""
     own = world.names | {host.name for host in world.hosts if host.resolver}
     return sum(
         fact.sort in {"ping", "full"}

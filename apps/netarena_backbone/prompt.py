@@ -51,7 +51,7 @@ _NEIGHBOURS = {
 def prompt_parts(
     query: Query, case: Case, state: State, steps: Sequence[Step], limits: CommandLimits
 ) -> PromptParts:
-    """Return the parts of the next prompt.
+    """Return the parts of the next prompt of a repair query.
 
     ``state`` is the last settled state, and ``steps`` are the turns so far.
     """
@@ -245,7 +245,8 @@ def _idle(world: World, wanted: Facts) -> str:
 
 
 def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
-    """Yield sentences that only the documentation of a contingency contains."""
+    """Yield sentences about the facts that differ between two documentations: ``wanted`` without
+    failures, and ``lasting`` in a contingency."""
     wrong = misfits(wanted, lasting)
     ways = [
         f"{fact.source} -> {fact.target}: {lasting[fact] or 'direct'}"
@@ -280,7 +281,8 @@ def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
 
 
 def list_pairs(facts: Iterable[Fact], between: str) -> str:
-    """Return sources and targets of facts; sources with the same targets are listed together."""
+    """Return the pairs of source and target of facts; sources with the same targets form one
+    group."""
     targets: dict[str, list[str]] = {}
     for fact in facts:
         targets.setdefault(fact.source, []).append(fact.target)
@@ -291,7 +293,7 @@ def list_pairs(facts: Iterable[Fact], between: str) -> str:
 
 
 def _closed(world: World, router: str, address: str) -> str:
-    """Return the reason why a session is not established, in words."""
+    """Return the reason why a session is down by design, in words."""
     peer = next(one for one in world.router(router).bgp.peers if one.address == address)
     if peer.shutdown:
         return "is shut down by design, and must stay shut down"

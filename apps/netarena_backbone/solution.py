@@ -22,7 +22,7 @@ def look(query: Query) -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return the repairs of each fault, each with a diagnosis and the resulting command.
+    """Return the turns that repair each fault; each turn has a diagnosis and the resulting command.
 
     Requested changes count as faults here. Each repair begins with an inspection of its machine.
     The repair also saves the configuration if routers restart with their saved configuration.
@@ -43,9 +43,9 @@ def changes(query: Query, order: Sequence[int]) -> list[Repair]:
 
 
 def in_turns(query: Query, turns: Iterable[Collection[int]]) -> list[Repair]:
-    """Return the turns that make sets of parts of a change request, each set on one machine.
+    """Return the turns that make the parts of a change request, one set of parts after another.
 
-    Raises ValueError if the query has no change request.
+    All parts of a set are on one machine. Raises ValueError if the query has no change request.
     """
     case = case_of(query)
     if case.plan is None:
@@ -73,7 +73,7 @@ def _repair(query: Query, words: str, one: Command, *, saves: bool) -> Repair:
 
 
 def _saved(command: Command) -> Command:
-    """Return a command that also saves the configuration if it may change FRR."""
+    """Return the command, extended to save the configuration if the command may change FRR."""
     if "vtysh" not in command.command:
         return command
     return command.model_copy(update={"command": f"{command.command}; {SAVE}"})

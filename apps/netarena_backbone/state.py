@@ -59,11 +59,12 @@ class Fact(NamedTuple):
 
 
 Facts: TypeAlias = Mapping[Fact, str]
-#: Function from the facts of a world to the openings that a step closed and the leaks that it
-#: ended, as far as they exist in that world.
+#: Function from the facts of a world to two kinds of facts that exist in that world: openings that
+#: a step closed, and leaks that it ended.
 Held: TypeAlias = Callable[[Facts], frozenset[Fact]]
-#: Function from ``Held`` to the facts of a computed world with the remaining faults but without
-#: these openings and leaks, or to None if there is no such world.
+#: Function from a ``Held`` function to the facts of a computed world. That world has the remaining
+#: faults but not the openings and leaks that ``Held`` finds. The result is None if there is no such
+#: world.
 Repaired: TypeAlias = Callable[[Held], Facts | None]
 
 
@@ -71,21 +72,21 @@ def facts_of(world: World, seen: Observation) -> Facts:
     """Return the value of each fact.
 
     The value of a ping or service says whether it works. The value of a path is the list of its
-    machines. The value of a route is its AS path, with the next hop if that is not the sender, and
-    a mark if the route is not selected. There is no entry for a route that is not received, for the
-    path of a pair whose ping fails, or for a missing adjacency or session. The source of an
+    machines. The value of a route is its AS path. It includes the next hop if that is not the
+    sender, and a mark if the route is not selected. These items have no entry: routes that are not
+    received, paths of pairs whose ping fails, and missing adjacencies or sessions. The source of an
     adjacency or session is the router that comes first in the world.
     """
     return dict(_facts(world, seen))
 
 
 def intended(world: World) -> Facts:
-    """Return the facts of the fault-free world."""
+    """Return the facts that are computed for a world."""
     return facts_of(world, expected(world))
 
 
 def predicted(world: World, *, tested: World | None = None, anyhow: bool = False) -> Facts | None:
-    """Return the facts of a world, or None if they depend on a tie.
+    """Return the facts of a world, or None if they depend on a tie between equally good routes.
 
     The facts cover the tests of the world ``tested``, by default of the world itself. With
     ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
@@ -140,7 +141,7 @@ def _word(works: str) -> str:
 
 
 def misfits(wanted: Facts, now: Facts) -> list[Fact]:
-    """Return the facts that differ from the intended state.
+    """Return the facts with different values in ``wanted``, the intended facts, and ``now``.
 
     If the small ping of a pair fails, the pair's path and full-size ping are not listed.
     """
@@ -165,12 +166,15 @@ def harms(
 ) -> list[tuple[str, Fact]]:
     """Return the facts that show a step's harm, each with the violated rule.
 
-    Harm is documented traffic that is lost, a documented adjacency or session that is down, closed
-    traffic that opens, a forbidden announcement, a documented announcement that ends, or an
-    undocumented session. Other facts that a step makes wrong are ``moved``. If a step ends a
-    forbidden announcement or closes an opening, it may lose traffic that the announcement or
-    opening may have carried, provided that this traffic also fails in the world that ``repaired``
-    computes. If there is no such world, no traffic may be lost.
+    A step does harm in these cases:
+    - documented traffic is lost, or closed traffic opens;
+    - a documented adjacency or session goes down, or an undocumented session is established;
+    - a forbidden announcement begins, or a documented announcement ends.
+
+    Other facts that a step makes wrong are ``moved``. A step that ends a forbidden announcement or
+    closes an opening may lose traffic that the announcement or opening carried. This traffic must
+    also fail in the world that ``repaired`` computes. If there is no such world, no traffic may be
+    lost.
     """
     step = _Step(world, wanted, before, after, repaired)
     found = []
@@ -239,7 +243,7 @@ class _Step:
         self._world, self._wanted = world, wanted
         self._before, self._after = before, after
         self._repaired = repaired
-        #: Routers of other ASes, after which the zones of their hosts are named.
+        #: Names of the routers of other ASes; the zone of such an AS's hosts has the same name.
         self._receivers = {one.router for one in world.outsiders}
 
     @cached_property
@@ -309,7 +313,8 @@ class _Step:
         ]
 
     def _fails_anyway(self, fact: Fact) -> bool:
-        """Return whether a lost fact also fails if only the opening or the leak is repaired."""
+        """Return whether a lost fact also fails in the computed world without the opening or the
+        leak."""
         cut = self._cut
         if cut is None:
             return False
@@ -322,14 +327,14 @@ class _Step:
 
     @cached_property
     def _cut(self) -> Facts | None:
-        """Computed facts of the network without the openings and leaks that the step ended.
+        """The computed facts of the network without the openings and leaks that the step ended.
 
         None if the step ended none, or if these facts are unknown.
         """
         return self._repaired(self._held) if self._withdrawn or self._closed else None
 
     def _held(self, facts: Facts) -> frozenset[Fact]:
-        """Return those of the closed openings and ended leaks that exist in ``facts``."""
+        """Return the closed openings and ended leaks that exist in ``facts``."""
         return frozenset(
             (
                 *(fact for fact in self._withdrawn if self.is_forbidden(fact, facts.get(fact))),
@@ -338,11 +343,12 @@ class _Step:
         )
 
     def was_carried(self, fact: Fact) -> bool:
-        """Return whether only a withdrawn announcement or a closed opening carried some traffic.
+        """Return whether a lost ping or service worked only through a leak or opening that the step
+        ended.
 
-        An announcement may carry traffic between its prefix and other ASes. An opening may carry
-        traffic between the zone and the machine that it connects. Traffic needed the opening or the
-        leak only if it also fails in the computed world without them.
+        A leaked announcement may carry traffic between its prefix and other ASes. An opening may
+        carry traffic between the zone and the machine that it connects. Traffic needed the opening
+        or the leak only if it also fails in the computed world without them.
         """
         if not self._withdrawn and not self._closed:
             return False
@@ -425,7 +431,7 @@ _SAID = {
 
 
 def only_small(wanted: Facts) -> list[Fact]:
-    """Return the pings of full size that fail although small pings of the same pair work."""
+    """Return the full-size pings that fail although small pings of the same pair work."""
     return [
         fact
         for fact, value in wanted.items()
@@ -486,8 +492,8 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
 
     The step is correct if every fact is as intended and the network has converged with all daemons
     running. In a false alarm, all settings must also be the same as at the start. ``repaired`` is
-    as in ``harms``; its first argument has the indices of the parts of faults that exist after the
-    step (``Observation.leftover``).
+    as in ``harms``, with an additional first argument: the indices of the parts of faults that
+    exist after the step (``Observation.leftover``).
 
     With ``planned``, each requested setting must exist too, and only harm according to both
     documentations counts (``harms_of_both``).
@@ -598,7 +604,8 @@ def read(state: State) -> Observation:
 
 
 def first(facts: Iterable[Fact], number: int = MAX_NAMED) -> list[Fact]:
-    """Return some of many facts, taken from each sort in turn so that all sorts are represented."""
+    """Return at most ``number`` facts, taken from each sort in turn so that all sorts are
+    represented."""
     by_sort: dict[str, list[Fact]] = {}
     for fact in facts:
         by_sort.setdefault(fact.sort, []).append(fact)

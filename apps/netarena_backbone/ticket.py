@@ -35,9 +35,8 @@ from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: If last night's maintenance showed no symptom, the ticket reports a maintenance with a documented
-#: result with this probability. Other results of that maintenance may differ from the
-#: documentation.
+#: Probability that a ticket reports a documented result of last night's maintenance, if no symptom
+#: occurred during maintenance. Other results of that maintenance may differ from the documentation.
 _MAINTAINED = 0.5
 #: (sort, value) of a fact -> sentences in which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
@@ -98,7 +97,8 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """Return the parts of the next prompt; ``rng`` must have the same seed in each turn."""
+    """Return the parts of the next prompt of a ticket; ``rng`` must have the same seed in each
+    turn."""
     world = case.world
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         asn=world.asn,
@@ -120,7 +120,7 @@ def ticket_parts(
 
 
 def tell_lasting(world: World, result: str = "repair") -> str:
-    """Return the rule that the ``result`` of a task must also be true during the contingencies."""
+    """Return the rule that the ``result`` of a task must also withstand the contingencies."""
     if not world.contingencies:
         return ""
     links = ", ".join(" - ".join(one) for one in world.contingencies)
@@ -155,12 +155,12 @@ def tell_saving(world: World, results: str = "repairs") -> str:
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> tuple[str, ...]:
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
-    A few faults are chosen, and each of them contributes a fact that it makes wrong. A fault that
-    shows only in a contingency contributes an observation during last night's maintenance. Some
-    other tickets also report a maintenance, with one result that is as documented.
+    Each of a few random faults contributes a fact that it makes wrong. A fault that shows only in a
+    contingency contributes an observation during last night's maintenance. Some other tickets
+    report a maintenance too, with a documented result.
 
-    ``case`` caches the observations for the ticket's next turns, because they take up to a second.
-    Only one number is drawn from ``rng``, as the seed of all choices.
+    ``case`` caches the observations for the ticket's next turns, because computing them takes up to
+    a second. Only one number is drawn from ``rng``, as the seed of all choices.
     """
     seed = rng.getrandbits(64)
     key = (repr(faults), seed)
@@ -203,10 +203,10 @@ def _observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> list[st
 def _tell_maintenance(
     case: Case, rng: random.Random, faulty: World, alone: World | None = None
 ) -> list[str]:
-    """Return an observation from last night, while a link was down, or nothing if none is suitable.
+    """Return an observation from last night, while a link was down, or an empty list.
 
-    The observation is true in the world ``faulty``. The world ``alone`` has only one of its faults;
-    if it is given, the observation differs from the documentation of the contingency because of
+    The observation is true in the world ``faulty``. The world ``alone``, if given, has only one of
+    its faults; the observation then differs from the documentation of the contingency because of
     this fault. Otherwise the observation is a documented effect of the link failure.
     """
     cuts = failures(case.world)

@@ -6,9 +6,9 @@ The trials are JSON: a list with an object for each contingency, in the order of
 key             value
 ==============  ==================================================================================
 ``name``        name of the contingency
-``state``       the settled state while it lasted
-``restored``    the state after a failed link was restored; null if it was as before, or if the
-                contingency already failed
+``state``       the settled state during the contingency
+``restored``    the state after a failed link was restored; null if it equals the documentation,
+                or if no link was restored
 ==============  ==================================================================================
 
 The first contingency with a difference from the documentation is the last one tried.
@@ -32,7 +32,7 @@ class Failed(NamedTuple):
     documentation."""
 
     contingency: Contingency
-    #: Whether the differences exist only after the link was restored.
+    #: Whether the differences appeared only after the link was restored.
     restored: bool
     wanted: Facts
     now: Facts
@@ -42,7 +42,7 @@ class Failed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Words for the contingency."""
+        """The contingency in words."""
         if self.restored:
             return f"the restoration of link {self.contingency.link} after its failure"
         return self.contingency.name

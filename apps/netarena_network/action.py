@@ -1,4 +1,4 @@
-"""Actions of route queries: a fault as data, with its injection, repair and description."""
+"""Actions of network queries: a fault as data, with its injection, repair and description."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Command(Record):
 
 
 class Fault(Record):
-    """One fault; ``fault.table.expected`` computes the pairs that it breaks."""
+    """One fault; an application's ``fault.table`` defines the kinds and their methods."""
 
-    #: A kind of ``fault.table.KINDS``, and a method of this kind.
+    #: A kind of the application's ``fault.table.KINDS``, and a method of this kind.
     kind: str
     method: str
     #: The machine that the fault changes, or the first of several machines.
     machine: str
-    #: The position of the fault: indices of subnets and names of machines, as in
-    #: ``fault.method.Site``.
+    #: Parameters that, with the method, determine the fault in the query's world. In route, they
+    #: are indices of subnets and names of machines, as in ``fault.method.Site``.
     parameters: dict[str, JsonValue]
     #: Description of the fault: a sentence without a full stop.
     words: str

@@ -262,7 +262,8 @@ class Diagnosis:
         return {_WALLS: why}
 
     def try_all(self) -> dict[str, str]:
-        """Fork, and return the unmet requirements, tested in namespaces like an episode's."""
+        """Return the unmet requirements, tested by a forked process in namespaces like an
+        episode's."""
         mininet = importlib.util.find_spec("mininet") is not None
         # Loaded before the fork, because only root may be able to read Python's files.
         codecs.lookup("ascii")
@@ -271,7 +272,7 @@ class Diagnosis:
         try:
             inside = isolate() < 0
             found = dict(self.try_inside()) if inside else {}
-        except NamespaceUnavailable as error:  # raised in this process or in the forked one
+        except NamespaceUnavailable as error:  # raised in this process or in the forked process
             inside, found = os.getpid() != asked, {_NAMESPACES: str(error)}
             if not inside:
                 return found

@@ -84,7 +84,8 @@ _FRR = re.compile(
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
 #: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
-#: The ends of connections without an answer, except those of OSPF (protocol 89) and BGP (port 179).
+#: Source and target addresses of unanswered connections in ``conntrack -L``, except those of OSPF
+#: (listed as unknown protocol) and BGP (port 179).
 _UNREPLIED = re.compile(
     r"^(?!unknown )(?!.* [sd]port=179 ).*?src=(\S+) dst=(\S+).*\[UNREPLIED\]", re.MULTILINE
 )
@@ -97,7 +98,7 @@ Reading = Mapping[str, Any]
 
 
 class Readable(Protocol):
-    """The environment of a network."""
+    """An environment with a network, whose machines can run commands."""
 
     async def open(self) -> State: ...
 
@@ -110,7 +111,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """The parts of a query's world that the evidence needs."""
+    """The parts of a query's world with which its evidence is computed."""
 
     #: Readable machine -> role
     roles: Mapping[str, str]
@@ -342,7 +343,7 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
 
 
 def _lines(text: str) -> Counter[str]:
-    """Return the lines of a configuration, without comments and headers."""
+    """Return how often each line of a configuration occurs, without comments and headers."""
     passed = ("!", "Building", "Current", "frr version", "end", "log ", "exit")
     stripped = (line.strip() for line in text.splitlines())
     return Counter(line for line in stripped if line and not line.startswith(passed))
@@ -374,8 +375,8 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
 ) -> tuple[dict[str, dict[str, float]], list[float]]:
-    """Return the echo counts of machines whose pairs all work, and for each machine the requests
-    per peer.
+    """Return the echo counts of machines whose pairs all work, and the sent requests per peer of
+    each machine.
 
     The echo counts of other machines are symptoms, because a request might lack a route, or might
     arrive although the reply is lost.
@@ -409,9 +410,11 @@ def _snmp(text: str) -> dict[str, float]:
 
 
 def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
-    """Return the number of unanswered connections of each machine, in any machine's table.
+    """Return, for each machine, the number of its (source, target) pairs with unanswered
+    connections.
 
-    Packets of routing daemons do not count: they show which sessions exist, which is a symptom.
+    The connection-tracking tables of all machines are read. Packets of routing daemons do not
+    count: they show which sessions exist, which is a symptom.
     """
     owner = {
         _dotted(attributes["2"]): name
@@ -435,7 +438,7 @@ def _dotted(address: int) -> str:
 
 
 def _forms(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield each shape of entry on a machine, and how often it occurs."""
+    """Yield each shape that a machine's entries have, with its number of occurrences."""
     yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
 
 

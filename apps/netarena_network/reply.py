@@ -94,9 +94,9 @@ class _Said(NamedTuple):
 def read_reply(reply: str, words: Collection[str], refusals: Collection[str] = ()) -> Move:
     """Return the machine and the command of a reply, or its declaration.
 
-    ``words`` are the words that a declaration may use for causes, and ``refusals`` those that it
-    may use for refused changes; without ``refusals``, no change may be refused. Raises ReplyRefused
-    with a reason for the agent.
+    ``words`` are the words that a declaration may use for causes. ``refusals`` are the words that
+    it may use as reasons for refused changes; without ``refusals``, no change may be refused.
+    Raises ReplyRefused with a reason for the agent.
     """
     return read_answer(reply, lambda start, end: _find(reply, start, end, words, refusals))
 

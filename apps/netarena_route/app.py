@@ -80,9 +80,11 @@ class _Baselines(NetworkBaselines):
         return guess.blanket(max(map(world_of, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for ``standard`` networks of fixed size, else None.
+        """Return "blanket", an agent that sends a fixed configuration, for ``standard`` networks of
+        fixed size.
 
-        The intended state of these networks is always the same.
+        The intended state of these networks is always the same. The result is None for other
+        networks.
         """
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
@@ -223,14 +225,14 @@ class Route(NetworkApplication):
         return RouteEnvironment(query, cast("RouteConfig", config), cast("client.Warm", warm))
 
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world that its evidence needs.
+        """Return the parts of a query's world with which its evidence is computed.
 
         Evidence is compared between machines of the same role.
         """
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # With this fault, a lock is missing, so the machine has one fewer setting.
+            # If the fault is a missing lock, the machine has one setting less, not one more.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(
@@ -269,8 +271,8 @@ class Route(NetworkApplication):
 def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
     """Return the pairs that a step may lose; see ``netarena_route.fault.opening``."""
     faults, (was, now) = faults_of(query), map(state.fields, (before, after))
-    # Remains that this step added do not come from the fault.
+    # Rows of ``leftover`` that this step added do not come from a fault.
     left = {row[0] for row in now.get("leftover", ()) if row in was.get("leftover", ())}
-    # Only the states of tickets, and with judging: paper, contain the remains of faults.
+    # States contain ``leftover`` only in tickets and with the judging mode "paper".
     gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()
     return carried(world_of(query), faults, was["matrix"], now["matrix"], frozenset(gone))

@@ -87,7 +87,8 @@ _TOUCHED = {
 
 class _Words(Glossary):
     def further(self, fault: Fault) -> Iterator[str]:
-        """Yield further words; for a missing separation, also those for the changed settings."""
+        """Yield further words for a fault; for a missing separation, also the words for the
+        changed settings."""
         yield from super().further(fault)
         if self.word_of(fault) == "guard":
             commands = " && ".join(one.command for one in fault.inject).split(" && ")

@@ -29,7 +29,7 @@ class RouteEnvironment(Networked):
         super().__init__(query)
         self._warm = warm
         self._emulator = config.emulator
-        # judging: paper counts the parts of faults that are left
+        # the judging mode "paper" counts the parts of faults that remain
         self._traced = config.briefing is Briefing.TICKET or config.judging == "paper"
 
     async def open(self) -> State:
@@ -39,7 +39,7 @@ class RouteEnvironment(Networked):
         """
         try:
             self._world, faults = world_of(self._query), faults_of(self._query)
-        except ValueError as error:  # a file of queries may contain anything
+        except ValueError as error:  # the query may come from a file with arbitrary content
             raise EnvironmentFailed(
                 f"this is not a route query: {error}", proven_ours=True
             ) from None
@@ -62,7 +62,8 @@ class RouteEnvironment(Networked):
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """Return the full name of the machine that an agent names with or without prefix.
+    """Return the full name of the machine that an agent names with or without the world's name
+    prefix.
 
     ``router`` means the router. Returns None if there is no such machine.
     """

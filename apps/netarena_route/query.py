@@ -69,8 +69,8 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and the faults drawn for it; a network without room for the faults is
-    redrawn."""
+    """Return a network and the faults drawn for it; networks without room for the faults are
+    discarded."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -89,10 +89,10 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return a fault of each kind and the network, or None if the network has no room for the
+    """Return the network and a fault of each kind, or None if the network has no room for the
     faults.
 
-    If the network has a reserve, locks that resemble the faults isolate it.
+    If the network has reserve hosts, locks that resemble the faults isolate these hosts.
     """
     for _ in range(_TRIES):
         faults = fault.draw(Plan(net), kinds, rng, netem=netem)

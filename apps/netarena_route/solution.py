@@ -16,7 +16,7 @@ def look(query: Query) -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return the repairs of each fault, each with a diagnosis and the resulting command.
+    """Return the turns that repair each fault; each turn has a diagnosis and the resulting command.
 
     Each repair begins with an inspection of the settings that its command changes.
     """

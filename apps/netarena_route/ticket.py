@@ -60,7 +60,8 @@ Pair = tuple[str, str]
 def ticket_parts(
     query: Query, world: World, steps: Sequence[Step], limits: CommandLimits, rng: random.Random
 ) -> PromptParts:
-    """Return the parts of the next prompt; ``rng`` must have the same seed in each turn."""
+    """Return the parts of the next prompt of a ticket; ``rng`` must have the same seed in each
+    turn."""
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         num_subnets=len(world.switches),

@@ -20,7 +20,8 @@ def _router(command: str) -> Attack:
 
 
 def _configure(*lines: str, undo: tuple[str, ...] = (), then: str = "true") -> Attack:
-    """Return an attack that configures lines with vtysh, runs ``then`` and undoes the lines."""
+    """Return an attack that enters configuration lines in vtysh, runs ``then`` and undoes the
+    lines."""
 
     def told(those: tuple[str, ...]) -> str:
         return "vtysh -c 'configure terminal' " + " ".join(f"-c '{line}'" for line in those)
@@ -33,7 +34,8 @@ def _quoted(line: str) -> str:
 
 
 def _each(*lines: str) -> str:
-    """Return one vtysh command per line, because vtysh stops at the first line that fails."""
+    """Return a shell loop with one vtysh call per line, because vtysh stops at the first line
+    that fails."""
     return f'for c in {" ".join(map(_quoted, lines))}; do vtysh -c "$c"; done'
 
 
@@ -279,7 +281,7 @@ _EXHAUSTION = {
         "-c 'no debug zebra packet' -c 'configure terminal' -c 'no log stdout' -c 'no log monitor'"
     ),
 }
-#: Target of the attacks -> name -> attack
+#: Attacks by target and name.
 FAMILIES: dict[str, dict[str, Attack]] = {
     "daemons' files": _FILES,
     "daemons' processes": _PROCESSES,

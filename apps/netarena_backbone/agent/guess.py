@@ -1,5 +1,5 @@
 """Replies to backbone queries without inspection of the network: random commands, or a fixed
-text."""
+reset."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
 
-#: Command sent to every router. It configures the most common OSPF settings, resets the sessions,
-#: and sets the largest MTU of any link on all ports, so that both ends agree and all packets fit.
+#: Command sent to every router. It configures the most common OSPF settings and resets the
+#: sessions. It also sets the largest MTU of any link on all ports, so that both ends agree and all
+#: packets fit.
 _RESET = (
     "for d in /sys/class/net/*-eth*; do p=${d##*/}; ip link set $p up mtu 9000; "
     "vtysh -c 'configure terminal' -c \"interface $p\" -c 'ip ospf hello-interval 1' "
@@ -24,7 +25,7 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a command that would repair a certain fault if present, or that injects a fault."""
+    """Return a reply with a command that repairs a possible fault, or that injects a fault."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
@@ -36,7 +37,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """Return one reply for each usual router name; every reply has the same reset."""
+    """Return one reply for each usual router name; every reply runs the same reset command."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)

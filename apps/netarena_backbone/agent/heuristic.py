@@ -1,9 +1,9 @@
-"""An operator of a backbone who follows a checklist, router by router.
+"""A scripted agent that follows a checklist, router by router.
 
-The operator inspects a router, resets every unusual setting (a shut-down session, a passive port
-towards a router, slow timers, a small MTU, a blackhole route for a host's network, a limit of one
-prefix), and continues with the next router. In a ticket, the operator declares that the ticket is
-done after the last router.
+The agent inspects a router, resets every unusual setting, and continues with the next router.
+Unusual settings are a shut-down session, a passive port towards a router, slow timers, a small MTU,
+a blackhole route for a host's network, and a limit of one prefix. After the last router of a
+ticket, the agent declares that the ticket is done.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _TIMERS = {"hello": ("1",), "dead": ("3", "4", "5")}
 
 @dataclass
 class Operator:
-    """The operator in one conversation; ``reply`` is called with each prompt in turn."""
+    """The agent in one conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """Return the next reply of the checklist."""
+        """Return the next reply of the checklist to a prompt."""
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""
             found = list(_resets(machine, prompt))
@@ -70,7 +70,7 @@ def _type(*lines: str) -> str:
 
 
 def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Yield the resets for a machine, each as a pair of the cause's word and a command."""
+    """Yield a pair for each reset that a machine needs: the word for the cause, and a command."""
     output = prompt.rpartition("\nOutput:\n")[2]
     block = _BLOCK.search(prompt)
     if block is None:

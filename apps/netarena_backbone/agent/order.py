@@ -1,7 +1,7 @@
 """Orders in which scripted agents make the changes of a change request.
 
-The agents know the target configuration but not a safe order, and they refuse no change. An order
-is a list of turns, and a turn is a set of parts (``planned.stages``) on one machine.
+The agents know the target configuration but not a safe order, and they never refuse a change. An
+order is a list of turns, and a turn is a set of parts (``planned.stages``) on one machine.
 """
 
 from __future__ import annotations

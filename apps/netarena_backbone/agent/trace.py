@@ -55,7 +55,7 @@ _KNOWN_FILES = frozenset(
 
 
 def findings(output: str) -> Iterator[str]:
-    """Yield a line for each trace in the output of ``COMMAND``."""
+    """Yield a line for each trace of a later change in the output of ``COMMAND``."""
     sections = {
         title: lines.splitlines()
         for title, _, lines in (part.partition("\n") for part in output.split("== ")[1:])

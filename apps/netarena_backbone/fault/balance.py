@@ -13,18 +13,18 @@ from math import fsum
 
 from netarena_backbone.world.model import World
 
-#: Number of iterations, after which the probabilities hardly change.
+#: Number of iterations; further iterations hardly change the probabilities.
 _ITERATIONS = 30
-#: Relative probabilities of drawing a fault. They are below 1 for machines on which a drawn fault
-#: is visible more often than on other machines, and were measured over 40 worlds.
+#: Relative probabilities that a border router, and the firewall, is drawn. They are below 1 because
+#: a fault on these routers is visible more often. The values were measured over 40 worlds.
 _BORDER, _FIREWALL = 0.8, 0.9
 
 
 def weights(world: World, places: Collection[tuple[float, frozenset[str]]]) -> Mapping[str, float]:
     """Return the weight of each machine in a choice among the machines of a method.
 
-    ``places`` has the probability of each method, and the names of the machines to which the method
-    applies. A machine without methods has weight 1. The weights are computed by iterative
+    ``places`` has a pair for each method: its probability, and the names of the machines to which
+    it applies. A machine without methods has weight 1. The weights are computed by iterative
     proportional fitting (Deming and Stephan, 1940).
     """
     routers = {
@@ -34,7 +34,7 @@ def weights(world: World, places: Collection[tuple[float, frozenset[str]]]) -> M
     routers[world.firewall] *= _FIREWALL
     found = dict.fromkeys(world.machines, 1.0)
     used = frozenset[str]().union(*(names for _, names in places))
-    # Few methods apply to hosts, so hosts only share the probability that they have as a group.
+    # Few methods apply to hosts, so hosts are balanced with each other, but not with routers.
     groups = (
         {name: 1.0 for name in found if name in used and name not in routers},
         {name: wanted for name, wanted in routers.items() if name in used},

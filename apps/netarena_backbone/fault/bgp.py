@@ -129,7 +129,8 @@ def _no_multihop(world: World) -> Iterator[Change]:
 
 def _no_ttl_security(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
-        # With more hops, the session would repeatedly be established at one end and drop again.
+        # If the value is above 1, the session would repeatedly be established at one end and drop
+        # again.
         if peer.ttl_security == 1:
             yield _session(
                 router,
@@ -300,7 +301,7 @@ def _wrong_community(world: World) -> Iterator[Change]:
 
 
 def _other_kind(world: World) -> Iterator[Change]:
-    """Yield changes that mark routes from peers or upstreams as routes from customers."""
+    """Yield changes that give routes from peers or upstreams the community of customer routes."""
     kinds = {outsider.router: outsider.kind for outsider in world.outsiders}
     for router, peer, found in _maps(world, "in"):
         if kinds.get(peer.description, "customer") == "customer":
@@ -319,7 +320,7 @@ def _other_kind(world: World) -> Iterator[Change]:
 
 
 def _others(right: int | None, *values: int) -> Sequence[int]:
-    """Return values that differ from the value that is set."""
+    """Return the values that differ from ``right``, the value that is set; empty if none is set."""
     return [value for value in values if right not in {None, value}]
 
 
@@ -383,7 +384,8 @@ def _leak(world: World) -> Iterator[Change]:
 
 
 def _tells_all(world: World) -> Iterator[Change]:
-    """Yield changes after which a list of our own prefixes permits every prefix."""
+    """Yield changes after which the prefix list of our own prefix permits every prefix up to
+    /24."""
     for router in world.routers:
         for found in router.prefix_lists:
             if found.name == "OURS" and len(found.entries) == 1:
@@ -397,7 +399,7 @@ def _tells_all(world: World) -> Iterator[Change]:
 
 
 def _tells_less(world: World) -> Iterator[Change]:
-    """Yield changes after which a list of our own prefixes contains only half of our prefix."""
+    """Yield changes after which the prefix list of our own prefix contains only half of it."""
     for router in world.routers:
         for found in router.prefix_lists:
             for entry in found.entries:
@@ -418,7 +420,7 @@ def _tells_less(world: World) -> Iterator[Change]:
 
 
 def _admits_less(world: World) -> Iterator[Change]:
-    """Yield changes after which a list denies a prefix of another AS."""
+    """Yield changes after which a prefix list denies one prefix of another AS."""
     for router, peer, found in _maps(world, "in"):
         names = {entry.prefix_list for entry in found.entries}
         for prefix_list in router.prefix_lists:

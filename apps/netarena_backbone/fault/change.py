@@ -23,7 +23,7 @@ class Change:
     """An edit of one or several machines.
 
     ``key`` identifies the change among the changes of its method. ``machine`` is the first machine
-    that is edited. ``holds`` are the settings that no second fault of a query may affect.
+    that is edited. ``holds`` names the settings that no other fault of the query may affect.
 
     If a change edits several ``machines``, they may be repaired in any order, and ``parts`` has
     one edit for each machine.
@@ -55,7 +55,10 @@ class Method(NamedTuple):
 
 
 def simple(machine: str, words: str, edit: Edit, *holds: str, key: str = "") -> Change:
-    """Return a change of one machine."""
+    """Return a change of one machine; ``holds`` are given without the machine's name.
+
+    The key defaults to the machine and the settings.
+    """
     return Change(
         key=key or f"{machine} {' '.join(holds)}",
         machine=machine,

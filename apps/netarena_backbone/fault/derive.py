@@ -45,9 +45,10 @@ _SINGLE = tuple(
         "set metric",
     )
 )
-#: Blocks that are removed as a whole.
+#: First word of blocks that are removed as a whole.
 _ROUTE_MAP = "route-map"
-#: Operational commands that a new setting needs to take effect; ``{}`` is the word at ``*``.
+#: Operational commands that a new setting needs to take effect; ``{}`` stands for the word at
+#: ``*``.
 _AFTERWARDS = {
     ("ospf", "router-id"): "clear ip ospf process",
     ("neighbor", "*", "maximum-prefix"): "clear bgp ipv4 unicast {}",
@@ -125,7 +126,7 @@ def _parse(text: str) -> list[_Block]:
 
 
 def _edit(old: Sequence[_Block], new: Sequence[_Block]) -> Iterator[str]:
-    """Yield the lines that turn the blocks ``old`` into ``new``, removals first."""
+    """Yield the configuration lines that turn the blocks ``old`` into ``new``, removals first."""
     before, after = ({_slot(one.line): one for one in side} for side in (old, new))
     for slot, block in before.items():
         if slot not in after:
@@ -151,15 +152,15 @@ def _remove(block: _Block) -> Iterator[str]:
 
 
 def _is_only_a_place(block: _Block) -> bool:
-    """Return whether a block's first line has no effect of its own."""
+    """Return whether a block's first line only opens the block and sets nothing."""
     return block.line.startswith(("interface ", "address-family ", "router "))
 
 
 def _slot(line: str) -> tuple[str, ...]:
-    """Return the words that name the setting of a line; two lines with the same words set the same
+    """Return the words of a line that name its setting; lines with equal words set the same
     setting."""
     words = tuple(line.split())
-    if words[0] == _ROUTE_MAP:  # name, verdict, number
+    if words[0] == _ROUTE_MAP:  # name, action, number
         return words[0], words[1], words[3]
     name = _name(words)
     return words[: len(name)] if name else words

@@ -1,8 +1,8 @@
 """Faults that no test detects until a link fails, because they affect only backups.
 
-``LASTING`` lists the methods whose changes may have this property: some methods of other faults, at
-places that carry no traffic now, and the methods of this module. Whether a change has the property
-is computed for each world (``table.Room.is_latent``).
+``LASTING`` lists the methods whose changes may have this property: some methods of other faults,
+applied to settings that carry no traffic now, and the methods of this module. Whether a change has
+the property is computed for each world (``table.Room.is_latent``).
 
 Methods that end an adjacency or a documented session are left out, because adjacencies and sessions
 are always tested, on backup links too.
@@ -43,13 +43,13 @@ from netarena_backbone.world.model import (
 )
 from netarena_backbone.world.routing import settle
 
-#: Distances of static routes between those of external and of internal BGP routes.
+#: Administrative distances of static routes, between those of eBGP (20) and iBGP (200) routes.
 _DISTANCES = (120, 130, 150, 180)
 _WEIGHTS = (10, 50, 100, 200)
 
 
 def _wires(world: World) -> Iterator[tuple[Router, Port]]:
-    """Yield our routers' ports to other routers."""
+    """Yield our routers' ports to other routers, including routers of other ASes."""
     for router in world.routers:
         for port in router.ports:
             if not isinstance(world.machines[world.far[router.name, port.name][0]], Host):
@@ -61,7 +61,7 @@ def _pick(key: str, options: tuple[int, ...]) -> int:
 
 
 def _lan_area(world: World) -> Iterator[Change]:
-    """Yield changes that move a network of hosts to another area of its border router."""
+    """Yield changes that move a router's port to hosts into another OSPF area of the router."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf and not port.ospf.passive}
         for port in router.ports:
@@ -112,7 +112,10 @@ def _weight(world: World) -> Iterator[Change]:
 
 
 def _floating(world: World) -> Iterator[Change]:
-    """Yield blackhole routes that iBGP cannot replace if the external route is withdrawn."""
+    """Yield blackhole routes that override iBGP routes but not eBGP routes.
+
+    They take effect when the eBGP route is withdrawn.
+    """
     prefixes = [prefix for system in world.outsiders for prefix in system.prefixes]
     for router in world.routers:
         taken = {static.prefix for static in router.statics}
@@ -165,7 +168,8 @@ def _is_near(router: Router, hop: Hop) -> bool:
 
 
 def _drops_at(name: str, words: str, **match: str) -> Method:
-    """Return a method that drops forwarded packets that leave through a port to a router."""
+    """Return a method that drops forwarded packets that match ``match`` and leave towards a
+    router."""
 
     def changes(world: World) -> Iterator[Change]:
         for router, port in _wires(world):

@@ -180,7 +180,7 @@ def _drops_service(world: World) -> Iterator[Change]:
 
 
 def _accept_missing(world: World) -> Iterator[Change]:
-    """Yield changes that remove an ACCEPT rule."""
+    """Yield changes that remove an ACCEPT rule from the FORWARD chain."""
     for router in world.routers:
         forward = [rule for rule in router.rules if rule.chain == "FORWARD"]
         for number, rule in enumerate(forward, start=1):
@@ -197,7 +197,8 @@ def _accept_missing(world: World) -> Iterator[Change]:
 
 
 def _opened(world: World) -> Iterator[Change]:
-    """Yield rules that accept all traffic from a zone through an outgoing port that has filters."""
+    """Yield rules that accept all traffic from a zone through a port to hosts that has filter
+    rules."""
     for router in world.routers:
         lans = {
             port.name
@@ -218,7 +219,7 @@ def _opened(world: World) -> Iterator[Change]:
 
 
 def _stateful(world: World) -> Iterator[Change]:
-    """Yield filters that drop replies if the request did not pass the same router."""
+    """Yield rules that drop replies if the request did not pass the same router."""
     for router in world.routers:
         rule = Rule(state="INVALID")
         if rule not in router.rules:
@@ -252,7 +253,7 @@ def _drops_long(world: World) -> Iterator[Change]:
 
 
 def _narrow(world: World, port: Port) -> int:
-    """Return an MTU below the size that every path must carry."""
+    """Return an MTU below the packet size that every path must carry."""
     options = narrow(world.packet_bytes)
     return options[crc32(port.name.encode()) % len(options)]
 
@@ -279,7 +280,7 @@ def _narrow_link(world: World) -> Iterator[Change]:
 
 
 def _narrow_lan(world: World) -> Iterator[Change]:
-    """Yield faults in which a router's port to a host has too small an MTU.
+    """Yield changes that give a router's port to a host too small an MTU.
 
     Hosts with a TCP service are left out, because the arrival of their responses depends on the
     kernel's segmentation, which is not computed.
@@ -365,7 +366,7 @@ def _other_record(world: World, *, missing: bool) -> Iterator[Change]:
 
 
 def _with_records(name: str, records: tuple[tuple[str, str], ...]) -> Callable[[Host], Host]:
-    """Return an edit that replaces a DNS server's records for a name, in the same position."""
+    """Return an edit that replaces a DNS server's records for a name, at the same position."""
 
     def edit(host: Host) -> Host:
         found = (records if one[0] == name else (one,) for one in host.records)

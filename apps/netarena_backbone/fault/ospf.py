@@ -36,7 +36,7 @@ def _number(key: str) -> int:
 
 
 def _pick(key: str, options: Iterable[_Option], *but: object) -> _Option:
-    """Return one of ``values`` that is not excluded; the same key always gives the same value."""
+    """Return one of ``options`` that is not in ``but``; the same arguments give the same option."""
     others = [one for one in options if one not in but]
     return others[_number(key) % len(others)]
 
@@ -161,7 +161,7 @@ def _passive(world: World) -> Iterator[Change]:
 
 
 def _duplicate_id(world: World) -> Iterator[Change]:
-    """Yield duplicate router IDs: a router with one neighbour has the ID of that neighbour.
+    """Yield duplicate router IDs: a router with one neighbour gets the router ID of that neighbour.
 
     A network in which two non-adjacent routers have equal IDs would never converge.
     """
@@ -277,7 +277,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
 
 
 def _cost_both(world: World) -> Iterator[Change]:
-    """Yield faults that set the same wrong cost at both ends of a cable."""
+    """Yield changes that set the same wrong cost at both ends of a cable."""
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue
@@ -300,7 +300,11 @@ def _cost_both(world: World) -> Iterator[Change]:
 
 
 def _summary(*, everywhere: bool) -> Method:
-    """Return a method that hides a network of hosts in a summary that is not advertised."""
+    """Return a method in which border routers hide a network of hosts.
+
+    They summarise a prefix that contains the network, but do not advertise the summary.
+    ``everywhere`` applies the change to all border routers of the area.
+    """
 
     def changes(world: World) -> Iterator[Change]:
         for router in world.routers:

@@ -35,7 +35,7 @@ from netarena_backbone.world.model import (
 
 
 def _stop_announcement(world: World) -> Iterator[Change]:
-    """Yield withdrawals of our prefix from one of two sessions with an AS."""
+    """Yield changes that stop announcing our prefix on one of several sessions with an AS."""
     for router, peer, found, entry in _announcing(world):
         yield requested(
             f"{router.name} {found.name}",
@@ -52,7 +52,8 @@ def _stop_announcement(world: World) -> Iterator[Change]:
 
 
 def _start_announcement(world: World) -> Iterator[Change]:
-    """Yield announcements of our prefix on sessions whose route map permits only other routes."""
+    """Yield changes that announce our prefix on a session whose route map permits only other
+    routes."""
     for router, peer in outer_peers(world):
         found = map_of(router, peer.route_map_out)
         lists = [one.name for one in router.prefix_lists if _is_ours(world, one)]
@@ -89,7 +90,7 @@ def _on_networks(name: str, change: Turn) -> Edit:
 
 
 def _announce_prefix(world: World) -> Iterator[Change]:
-    """Yield announcements of the prefix of a zone, in addition to our whole prefix."""
+    """Yield changes that announce a zone's prefix in addition to our whole prefix."""
     origins = [router.name for router in world.routers if world.block in router.bgp.networks]
     known = {static.prefix for router in world.routers for static in router.statics}
     for zone in world.zones:
@@ -126,7 +127,7 @@ def _announce_prefix(world: World) -> Iterator[Change]:
 
 
 def _withdraw_prefix(world: World) -> Iterator[Change]:
-    """Yield withdrawals of a part of our prefix."""
+    """Yield changes that stop announcing a part of our prefix."""
     for prefix, origins, entries in _parts_of_block(world):
         told = _told(entries)
         denied = f", and the entries that permit it ({told})" if told else ""
@@ -139,7 +140,7 @@ def _withdraw_prefix(world: World) -> Iterator[Change]:
 
 
 def _announce_aggregate(world: World) -> Iterator[Change]:
-    """Yield announcements of half of our prefix instead of the prefix of one zone."""
+    """Yield changes that announce one half of our prefix instead of a smaller part in that half."""
     length = IPv4Network(world.block).prefixlen + 1
     for prefix, origins, entries in _parts_of_block(world):
         if IPv4Network(prefix).prefixlen <= length:
@@ -156,7 +157,7 @@ def _announce_aggregate(world: World) -> Iterator[Change]:
 
 
 def _told(entries: Sequence[tuple[str, str, PrefixEntry]]) -> str:
-    """Return the words for entries of prefix lists, "" without entries."""
+    """Return the entries of prefix lists in words, or "" if there are no entries."""
     words = [f"entry {entry.seq} of {name} on {router}" for router, name, entry in entries]
     return listed(words) if words else ""
 
@@ -191,8 +192,8 @@ def _parts_of_block(
 ) -> Iterator[tuple[str, list[str], list[tuple[str, str, PrefixEntry]]]]:
     """Yield the parts of our prefix that we also announce.
 
-    Each comes with the routers that originate it, and with the entries of prefix lists that permit
-    it, as (router, list, entry).
+    Each item is a tuple: the part, the routers that originate it, and the prefix-list entries that
+    permit it, as (router, list, entry).
     """
     prefixes = dict.fromkeys(prefix for router in world.routers for prefix in router.bgp.networks)
     for prefix in prefixes:
@@ -213,9 +214,10 @@ def _is_inside(world: World, prefix: str) -> bool:
 
 
 def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield sessions with ASes that receive our prefix on several sessions.
+    """Yield our sessions with ASes to which we announce our prefix on several sessions.
 
-    Each has the entry that permits the prefix.
+    Each item is a tuple: the router, the peer, the outbound route map, and its entry that permits
+    the prefix.
     """
     found = []
     for router, peer in outer_peers(world):

@@ -36,11 +36,11 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.odd import password_of
 from netarena_backbone.world.render import entry_lines
 
-#: Number of the entry that a request adds to the start of a route map.
+#: Sequence number of an entry that a request adds at the start of a route map.
 FIRST = 5
-#: Number of our routers from which on route reflection is requested.
+#: Minimum number of our routers for requests of route reflection.
 _FEWEST = 5
-#: Steps between local preferences of requests and those that are in use.
+#: Step by which a requested local preference differs from local preferences in use.
 _STEP = 30
 _METRICS = (2, 10, 50, 300)
 _MAXIMA = (20, 50, 100)
@@ -51,7 +51,10 @@ def _kinds(world: World) -> Mapping[str, Outsider]:
 
 
 def _admitting(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield our sessions with other ASes, each with the entry that admits the AS's routes."""
+    """Yield our sessions with other ASes whose inbound route map has exactly one entry.
+
+    Each item is a tuple: the router, the peer, the route map, and its entry.
+    """
     for router, peer in outer_peers(world):
         for found in router.route_maps:
             if found.name == peer.route_map_in and len(found.entries) == 1:
@@ -64,7 +67,8 @@ def named(router: Router, peer: Peer) -> str:
 
 
 def _prefer(name: str, *, up: bool) -> Method:
-    """Return a method that makes a session the most or the least preferred of its kind."""
+    """Return a method that makes a session the most (``up``) or least preferred session among
+    all sessions with ASes of the same kind."""
 
     def changes(world: World) -> Iterator[Change]:
         kinds = _kinds(world)
@@ -100,7 +104,7 @@ def _prefer(name: str, *, up: bool) -> Method:
 
 
 def _prefer_prefix(world: World) -> Iterator[Change]:
-    """Yield a preference of one session for one prefix of another AS."""
+    """Yield changes that prefer one session for one prefix of another AS."""
     prefixes = dict.fromkeys(prefix for one in world.outsiders for prefix in one.prefixes)
     for router, peer, found, entry in _admitting(world):
         outsider = _kinds(world)[peer.description]
@@ -139,7 +143,7 @@ def _prefer_prefix(world: World) -> Iterator[Change]:
 
 
 def _swap_exits(world: World) -> Iterator[Change]:
-    """Yield swaps of the preferred and the backup session with one AS."""
+    """Yield changes that swap the local preferences of two sessions with one AS."""
     for one, other in combinations(_admitting(world), 2):
         (router, peer, found, entry), (far, far_peer, far_found, far_entry) = one, other
         values = entry.local_preference, far_entry.local_preference
@@ -168,7 +172,7 @@ def _swap_exits(world: World) -> Iterator[Change]:
 
 
 def _entry_metric(world: World) -> Iterator[Change]:
-    """Yield new MEDs of the announcements on one of two sessions with an AS."""
+    """Yield changes of the MED that we announce on one of several sessions with an AS."""
     count: dict[int, int] = {}
     for _, peer in outer_peers(world):
         count[peer.asn] = count.get(peer.asn, 0) + 1
@@ -256,7 +260,7 @@ def _shut_neighbour(world: World) -> Iterator[Change]:
 
 
 def _open_neighbour(world: World) -> Iterator[Change]:
-    """Yield starts of sessions that are shut down only at our end."""
+    """Yield changes that start a session that is shut down only at our end."""
     far_ready = _prepared(world)
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -276,7 +280,7 @@ def _open_neighbour(world: World) -> Iterator[Change]:
 
 
 def _add_neighbour(world: World) -> Iterator[Change]:
-    """Yield sessions that another AS and our policies are prepared for."""
+    """Yield changes that add a session for which the other AS and our route maps are prepared."""
     for name, address, peer in _new_peers(world):
         yield requested(
             f"{name} {address}",
@@ -286,7 +290,10 @@ def _add_neighbour(world: World) -> Iterator[Change]:
 
 
 def _move_session(world: World) -> Iterator[Change]:
-    """Yield moves of an AS's session to another border router that the AS is prepared for."""
+    """Yield changes that move an AS's session to another border router of ours.
+
+    The AS and our route maps are prepared for the new session.
+    """
     for name, address, peer in _new_peers(world):
         for router, old in outer_peers(world):
             if old.asn == peer.asn and router.name != name and not old.shutdown:
@@ -317,7 +324,8 @@ def _set_up(name: str, peer: Peer) -> str:
 
 
 def _new_peers(world: World) -> Iterator[tuple[str, str, Peer]]:
-    """Yield our ends of sessions that can be set up: router, address of the other end, settings."""
+    """Yield our ends of sessions that can be set up, as (router, address of the other end,
+    settings)."""
     for (name, address), (far, theirs) in _prepared(world).items():
         router = world.router(name)
         short = far.name.rpartition("_")[2].upper()
@@ -343,7 +351,7 @@ def _new_peers(world: World) -> Iterator[tuple[str, str, Peer]]:
 def _prepared(world: World) -> Mapping[tuple[str, str], tuple[Router, Peer]]:
     """Return the sessions that routers of other ASes try to establish with our routers.
 
-    The key has our router and the address of the other end; the value the other end.
+    The key is (our router, address of the other end). The value is the other end.
     """
     owners = {address: router.name for router in world.routers for address in router.addresses}
     found = {}
@@ -403,7 +411,8 @@ def _password(name: str, *, had: bool, removed: bool = False) -> Method:
 
 
 def _to_reflectors(world: World) -> Iterator[Change]:
-    """Yield changes from a full mesh to route reflection, each with other reflectors."""
+    """Yield changes from a full mesh to route reflection, one for each choice of one or two
+    reflectors."""
     names = [router.name for router in world.routers]
     sessions = {
         (one[0].name, other[0].name): (one[1], other[1]) for one, other in _both_ends(world)

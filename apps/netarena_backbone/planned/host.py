@@ -1,7 +1,7 @@
 """Requested changes of hosts: a service or the name server moves to another host.
 
-A service that moves keeps its name, and its users keep their access: where the router of the new
-host has a filter, the change adds rules for the zones that the old host's router admits.
+A service that moves keeps its name, and its users keep their access: if the new host's router
+filters traffic, the change adds rules for the zones that the old host's router admits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DNS = "dns"
 
 
 def _clients(world: World) -> Sequence[Host]:
-    """Return our hosts, all of which use a name server."""
+    """Return our hosts, each of which uses a name server."""
     return [host for host in world.hosts if host.resolver]
 
 
@@ -34,7 +34,8 @@ class _Place(NamedTuple):
 
 
 def _admitted(world: World, sources: Iterable[Host], place: _Place) -> set[str]:
-    """Return the sources whose packets to a service the router of its host does not drop."""
+    """Return the names of the sources whose packets to a service pass the router of the
+    service's host."""
     host, service, address = place
     gate, port = world.far[host.name, host.port.name]
     rules = [
@@ -59,9 +60,10 @@ def _admitted(world: World, sources: Iterable[Host], place: _Place) -> set[str]:
 def _admissions(
     world: World, sources: Sequence[Host], old: _Place, new: _Place
 ) -> list[Rule] | None:
-    """Return the rules with which the new place of a service has the same users as the old one.
+    """Return the rules that give the service at ``new`` the same users as at ``old``.
 
-    Returns None if the new place would have further users, or only some users of a zone.
+    Returns None if the service at ``new`` would have further users, or would need rules for only a
+    part of a zone.
     """
     others = [one for one in sources if one is not new.host]
     before, after = (_admitted(world, others, place) for place in (old, new))
@@ -89,7 +91,7 @@ def _admissions(
 
 
 def _admitting(world: World, host: Host, rules: Sequence[Rule]) -> tuple[list[Piece], str]:
-    """Return the pieces that add rules on the router of a host, and their words."""
+    """Return the edits that add rules on the router of a host, and the rules in words."""
     if not rules:
         return [], ""
     gate = world.far[host.name, host.port.name][0]
@@ -115,7 +117,7 @@ def _without_service(name: str, service: Service) -> Edit:
 
 
 def _with_record(name: str, target: str, address: str) -> Edit:
-    """Return an edit of the address that a name server has for the name ``target``."""
+    """Return an edit of the address that a name server returns for the name ``target``."""
 
     def change(host: Host) -> Host:
         records = tuple((one, address if one == target else old) for one, old in host.records)
@@ -133,7 +135,7 @@ def _with_resolver(name: str, address: str) -> Edit:
 
 
 def _offered(world: World) -> Iterator[tuple[Offer, Host, Service]]:
-    """Yield the services of our hosts that have a name, each with its host."""
+    """Yield the named services of our hosts, each with its host and its configuration."""
     for offer in world.offers:
         host = world.host(offer.host)
         for service in host.services if host.resolver else ():
@@ -149,7 +151,8 @@ def _name_server(world: World) -> Iterator[tuple[Host, Service]]:
 
 
 def _move_service(world: World) -> Iterator[Change]:
-    """Yield moves of a service to another host, where it listens at the host's own address."""
+    """Yield changes that move a service to another host, where it listens at the host's own
+    address."""
     for (offer, old, service), (server, _) in (
         (one, dns) for one in _offered(world) for dns in _name_server(world)
     ):
@@ -196,7 +199,7 @@ def _move_service(world: World) -> Iterator[Change]:
 
 
 def _move_name_server(world: World) -> Iterator[Change]:
-    """Yield moves of the name server, with all its names, to another host."""
+    """Yield changes that move the name server, with all its names, to another host."""
     for old, service in _name_server(world):
         users = [host for host in _clients(world) if host.resolver == service.address]
         for new in _clients(world):
@@ -263,7 +266,10 @@ def places(world: World) -> Mapping[str, tuple[str, str]]:
 
 
 def asks_of_both(today: World, target: World) -> tuple[Ask, ...]:
-    """Return the tests of services; the new host of a service that moves may answer them too."""
+    """Return today's tests of services.
+
+    If a service moves to another host, that host may answer the test too.
+    """
     then = places(target)
     found = []
     for ask in asks(today):
@@ -274,7 +280,8 @@ def asks_of_both(today: World, target: World) -> tuple[Ask, ...]:
 
 
 def moved(today: World, target: World) -> Iterator[str]:
-    """Yield the services and name servers of ``target`` with another place than today, in words."""
+    """Yield sentences about the services and name servers whose host or address differs in
+    ``target``."""
     before, after = places(today), places(target)
     for offer in target.offers:
         place = after.get(offer.name)

@@ -1,10 +1,9 @@
-"""Faults of today's network that harm nobody until a requested change is made.
+"""Latent faults: faults that have no effect in today's network, but break the requested target.
 
-Most concern settings that only the target uses: the path that traffic moves to, or a link or a
-session that is brought into service. Others show only in a contingency of the target. A fault is
-found by comparing computed worlds: nothing differs from today's documentation while the fault
-exists, and something differs from the documentation of the target, or of one of its contingencies,
-if it still exists after the changes.
+Most latent faults affect settings that only the target uses: the path that traffic moves to, or a
+link or a session that is brought into service. Others take effect only in a contingency of the
+target. A search compares computed worlds. With the fault, today's facts must not change, but the
+facts of the target or of one of its contingencies must.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HELLOS, _DEADS, _COST = (2, 3), (7, 9), 1200
 
 
 def _idle_ports(world: World) -> Iterator[tuple[str, Port, OspfPort]]:
-    """Yield our ports whose OSPF settings are configured, but on which OSPF does not run."""
+    """Yield our ports to other routers of ours that have OSPF settings but do not run OSPF."""
     for router in world.routers:
         for port in router.ports:
             if port.idle is not None and world.far[router.name, port.name][0] in world.names:
@@ -92,10 +91,10 @@ IDLE: Mapping[str, tuple[Method, ...]] = MappingProxyType(
 
 
 def candidates(today: World, target: World, near: Collection[str]) -> list[tuple[str, str, Change]]:
-    """Return the possible faults as (kind, method, change).
+    """Return the possible latent faults as (kind, method, change).
 
     ``near`` are names of ports and route maps, and addresses of peers, that only the target uses.
-    Faults of other settings are not listed.
+    The result contains only faults of these settings.
     """
     tables = ((IDLE, today), (KINDS, target), (LASTING, target))
     return [
@@ -109,7 +108,8 @@ def candidates(today: World, target: World, near: Collection[str]) -> list[tuple
 
 
 def lasting(target: World) -> list[tuple[str, str, Change]]:
-    """Return the faults as (kind, method, change) that may show only in a contingency."""
+    """Return the faults that may have an effect only in a contingency, as (kind, method,
+    change)."""
     return [
         (kind, method.name, change)
         for kind, some in LASTING.items()
@@ -119,7 +119,7 @@ def lasting(target: World) -> list[tuple[str, str, Change]]:
 
 
 def find(today: World, target: World, kind: str, method: str, key: str) -> Change:
-    """Return the fault with these names.
+    """Return the fault with this kind, method and key.
 
     Raises StopIteration if neither today's network nor the target has such a fault.
     """
@@ -135,5 +135,5 @@ def find(today: World, target: World, kind: str, method: str, key: str) -> Chang
 
 
 def _settings(change: Change) -> set[str]:
-    """Return the words of the settings that a change holds: ports, addresses, route maps."""
+    """Return the names in the settings that a change affects: ports, addresses, route maps."""
     return {word for one in change.holds for word in one.split()[1:]}

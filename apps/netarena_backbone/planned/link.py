@@ -35,7 +35,8 @@ def _area_of(end: End) -> str:
 
 
 def move_link(world: World) -> Iterator[Change]:
-    """Yield moves of one link to another area; area 0 keeps a link of each of its routers.
+    """Yield changes that move one link to another area; each router of area 0 keeps a link in area
+    0.
 
     A link of another area moves to area 0. A link of area 0 moves to an area that both of its
     routers are in, or to a new area.
@@ -84,14 +85,15 @@ def _mtu(ends: tuple[End, End], mtu: int, words: str) -> Change:
 
 
 def _raise_mtu(world: World) -> Iterator[Change]:
-    """Yield links that are too small for the packets of hosts today."""
+    """Yield changes that raise the MTU of a link that is too small for the largest packets of
+    hosts."""
     for ends in running_links(world):
         if all(end.port.mtu < world.packet_bytes for end in ends):
             yield _mtu(ends, FULL_MTU, "Raise")
 
 
 def _lower_mtu(world: World) -> Iterator[Change]:
-    """Yield links that become too small for the packets of hosts."""
+    """Yield changes that lower the MTU of a link below the size of the largest packets of hosts."""
     for ends in running_links(world):
         if all(end.port.mtu >= world.packet_bytes for end in ends):
             mtu = pick(f"mtu {name_of(ends)}", narrow(world.packet_bytes))
@@ -112,9 +114,10 @@ def _next_hop(table: Table, net: str) -> str:
 
 
 def _pin(world: World) -> Iterator[Change]:
-    """Yield static routes to a network on two successive routers before the router of its hosts.
+    """Yield changes that add static routes to a network of hosts on two successive routers.
 
-    At least one of the two routers has another next hop today.
+    The routes lead to the router of the hosts. At least one of the two routers has another next hop
+    today.
     """
     tables = settle(world).fib
     hops = [(one, other) for ends in running_links(world) for one, other in (ends, ends[::-1])]
@@ -148,7 +151,7 @@ def _pin(world: World) -> Iterator[Change]:
 
 
 def _unpin(world: World) -> Iterator[Change]:
-    """Yield removals of the static routes to a network of hosts to which OSPF has a path too."""
+    """Yield changes that replace the static routes to a network of hosts with the path of OSPF."""
     nets = dict.fromkeys(net for router in world.routers for net in _networks(world, router.name))
     for net in nets:
         found = [

@@ -32,16 +32,16 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.odd import AREAS, COSTS, KEY_IDS, key_of
 from netarena_backbone.world.render import network_text
 
-#: The highest cost of an interface. Traffic uses its link only if there is no other path.
+#: The highest OSPF cost of an interface. Traffic uses such a link only if there is no other path.
 DRAINED = 65535
-#: Number of links in a request that changes the costs of several links.
+#: Possible numbers of links in a request that changes the costs of several links.
 _PLANNED = (3, 4)
-#: Length of the prefix of a link whose two addresses are all addresses of the prefix (RFC 3021).
+#: Prefix length of a link that has only two addresses (RFC 3021).
 _POINT_TO_POINT = 31
 
 
 def _on_ends(ends: tuple[End, End], **update: object) -> Iterator[Piece]:
-    """Yield an edit of the OSPF settings of both ends of a link."""
+    """Yield an edit for each end of a link, which updates the OSPF settings of the end's port."""
     for router, port in ends:
         yield Piece(router, on_ospf_port(router, port.name, **update), f"ospf {port.name}")
 
@@ -149,7 +149,7 @@ def _start_link(world: World) -> Iterator[Change]:
 
 
 def _started(name: str, port: str) -> Edit:
-    """Return an edit that enables OSPF on a port, with the port's inactive OSPF settings."""
+    """Return an edit that enables OSPF on a port and applies the port's inactive OSPF settings."""
 
     def edit(router: Router) -> Router:
         ports = tuple(
@@ -174,7 +174,7 @@ def _drain_router(world: World) -> Iterator[Change]:
 
 
 def _links_of(world: World, router: Router) -> Iterator[tuple[End, End]]:
-    """Yield both ends of each link of a router on which OSPF runs."""
+    """Yield both ends of each link of a router, for links on which OSPF runs."""
     for ends in running_links(world):
         if any(end.router == router.name for end in ends):
             yield ends
@@ -256,7 +256,10 @@ def _undrain_router(world: World) -> Iterator[Change]:
 
 
 def _leaf_area(world: World) -> Iterator[Change]:
-    """Yield moves of a router with one link to other routers of ours, and its hosts, to an area."""
+    """Yield changes that move a router and its hosts to a new area.
+
+    The router has one link to another router of ours.
+    """
     areas = {_has(end).area for ends in running_links(world) for end in ends}
     areas |= {port.ospf.area for one in world.routers for port in one.ports if port.ospf}
     for ends in running_links(world):
@@ -329,7 +332,8 @@ def _renumber_area(world: World) -> Iterator[Change]:
                 for one in router.ospf.ranges
             )
             if own or ranges != router.ospf.ranges:
-                # No other request may add a summary of the old area at the same time.
+                # "ospf ranges" is held even if unchanged, because no other request may add a
+                # summary of the old area.
                 pieces.append(
                     Piece(router.name, on_ospf(router.name, ranges=ranges), "ospf ranges")
                 )
@@ -343,7 +347,8 @@ def _renumber_area(world: World) -> Iterator[Change]:
 
 
 def _summarise(world: World) -> Iterator[Change]:
-    """Yield summaries of the hosts of an area, on all of its border routers."""
+    """Yield changes that summarise a network of hosts of an area, on all border routers of the
+    area."""
     for area, borders in _borders(world).items():
         for router in world.routers:
             for port in router.ports:
@@ -368,7 +373,7 @@ def _summarise(world: World) -> Iterator[Change]:
 
 
 def _separate(world: World) -> Iterator[Change]:
-    """Yield removals of the summaries that all border routers of an area advertise."""
+    """Yield changes that remove a summary that all border routers of an area advertise."""
     for area, borders in _borders(world).items():
         for one in _ranges(borders[0]):
             if one.area != area or any(one not in _ranges(border) for border in borders):
@@ -392,7 +397,7 @@ def _separate(world: World) -> Iterator[Change]:
 
 
 def _borders(world: World) -> Mapping[str, list[Router]]:
-    """Return the border routers of each area other than area 0."""
+    """Return the border routers of each area except area 0."""
     found: dict[str, list[Router]] = {}
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf and not port.ospf.passive}
@@ -407,7 +412,8 @@ def _ranges(router: Router) -> tuple[Range, ...]:
 
 
 def _is_doubled(router: Router) -> bool:
-    """Return whether a router has two lines for one summary, of which FRR uses the last."""
+    """Return whether a router has two ``range`` lines for one prefix, of which FRR uses the
+    last."""
     summaries = [(one.area, one.prefix) for one in _ranges(router)]
     return len({*summaries}) < len(summaries)
 
@@ -421,7 +427,7 @@ def _names(end: End) -> tuple[str, str]:
 
 
 def _renumber_link(world: World) -> Iterator[Change]:
-    """Yield new addresses for links whose addresses no session and no static route uses."""
+    """Yield changes of the addresses of a link, if no session and no static route uses them."""
     used = [
         IPv4Interface(port.address).network
         for machine in world.machines.values()
@@ -439,7 +445,8 @@ def _renumber_link(world: World) -> Iterator[Change]:
     for ends in running_links(world):
         if named & {bare(end.port.address) for end in ends}:
             continue
-        # The length of the present addresses, as in requests for addresses that are in use.
+        # The new addresses have the old prefix length, as in requests for addresses that are in
+        # use. So the length does not show which requests must be refused.
         length = IPv4Interface(ends[0].port.address).network.prefixlen
         nets = pick(f"net {name_of(ends)}", spare).subnets(new_prefix=length)
         net = pick(f"place {name_of(ends)}", nets)
@@ -449,7 +456,7 @@ def _renumber_link(world: World) -> Iterator[Change]:
 
 
 def renumbering(world: World, ends: tuple[End, End], addresses: Sequence[str]) -> Change:
-    """Return the request to give the ends of a link these addresses."""
+    """Return the change that gives the ends of a link these addresses."""
     told = [
         f"{address} on {end.router} {end.port.name}"
         for end, address in zip(ends, addresses, strict=True)
@@ -476,7 +483,7 @@ def renumbering(world: World, ends: tuple[End, End], addresses: Sequence[str]) -
 
 
 def _by_interface(world: World, end: End) -> bool:
-    """Return whether OSPF is configured on the interface, not with ``network`` statements."""
+    """Return whether OSPF is configured on interfaces, without ``network`` statements."""
     ospf = world.router(end.router).ospf
     return ospf is not None and ospf.interfaces
 

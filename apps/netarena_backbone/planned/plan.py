@@ -1,8 +1,8 @@
 """The change request of a query: its latent faults, its requested changes, and what they change.
 
 A request is stored in the query's actions, after the latent faults. The parameters of such an
-action have its number in the request (``change``), the key of the change among those of its method,
-and the reason why it must be refused (``because``, empty for most).
+action are its number in the request (``change``) and its key among the changes of its method
+(``key``). A change that must be refused also has the reason (``because``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from netarena_backbone.world.model import World
 from netarena_backbone.world.render import recipe
 from netarena_network.action import Command, Fault
 
-#: Parameter of the action of a requested change: its number in the request, from 1.
+#: Name of the parameter that only requested changes have: the number in the request, from 1.
 CHANGE = "change"
 _BECAUSE = "because"
 
 
 class Step(NamedTuple):
-    """One command of an agent, and what it makes or repairs, in words."""
+    """One command of an agent, and the changes or repairs that it makes, in words."""
 
     machine: str
     command: str
@@ -64,7 +64,10 @@ def actions_of(draft: Draft) -> tuple[Fault, ...]:
 def _action(
     one: Latent | Request, right: World, wrong: World, parameters: dict[str, int | str]
 ) -> Fault:
-    """Return the action whose repair turns the world ``wrong`` into the world ``right``."""
+    """Return the action whose repair turns the world ``wrong`` into ``right``.
+
+    Its injection does the reverse.
+    """
     inject, repair = orders(right, wrong), orders(wrong, right)
     return Fault(
         kind=one.kind,
@@ -80,8 +83,8 @@ def _action(
 class Plan:
     """The change request of a query, read from its actions.
 
-    ``world`` is the documented world of today. Raises ValueError if the world has no such change,
-    or if two changes affect the same setting.
+    ``world`` is the documented world of today. Raises ValueError if an action is not possible in
+    the world, or if two changes affect the same setting.
     """
 
     def __init__(self, world: World, actions: Sequence[Fault]) -> None:
@@ -89,9 +92,9 @@ class Plan:
         asked = [one for one in actions if is_requested(one)]
         made = [self._find(one) for one in asked if not one.parameters.get(_BECAUSE)]
         _check_apart(made)
-        #: The world that is documented for the time after the changes.
+        #: The documented world after the changes.
         self.target = Stages(world, (), made).at(())
-        #: The requests in the order of the text.
+        #: The requests in the order in which the prompt lists them.
         self.requests = tuple(self._request(one) for one in asked)
         self.faults = tuple(one for one in actions if not is_requested(one))
         latent = [*map(self._find_latent, self.faults)]
@@ -121,7 +124,7 @@ class Plan:
 
     @property
     def refused(self) -> dict[int, str]:
-        """The numbers of the changes that must be refused, each with the reason."""
+        """Number of each change that must be refused -> the reason."""
         return {
             number: one.because for number, one in enumerate(self.requests, start=1) if one.because
         }
@@ -132,10 +135,11 @@ class Plan:
         return self.stages.at(self.stages.every)
 
     def edits(self) -> Iterator[Edit]:
-        """Yield the parts of faults and changes, and of the changes that must not be made.
+        """Yield an edit for each part of a fault, of a change, and of a change that must be
+        refused.
 
-        The lab reports a part as left until the fault is repaired or the change is made, or while
-        a change that must be refused is made.
+        The lab reports a part as left until the fault is repaired or the change is made. It reports
+        a part of a change that must be refused as left while that change is made.
         """
         for place, part in enumerate(self.stages.parts):
             yield Edit(
@@ -155,7 +159,7 @@ class Plan:
 
     @cached_property
     def told(self) -> tuple[str, ...]:
-        """A line for each of the ``edits``, for records."""
+        """For each of the ``edits``, a line for the record."""
         changes = (*self.stages.faults, *self.stages.changes)
         parts = [f"{one.machine}: {changes[one.owner].words}" for one in self.stages.parts]
         unwanted = [
@@ -167,11 +171,12 @@ class Plan:
 
     @property
     def settings(self) -> range:
-        """Indices of the ``edits`` that must not be left at the end: all but those of faults."""
+        """Indices of the ``edits`` that must not be left at the end: all except parts of faults."""
         return range(len(self.stages.of_faults), len(self.told))
 
     def commands(self, turns: Iterable[Collection[int]]) -> list[Step]:
-        """Return the commands that make sets of parts in turn, one per machine of each set."""
+        """Return the commands that make each set of parts in turn; each machine of a set has one
+        command."""
         changes = (*self.stages.faults, *self.stages.changes)
         left, found = self.stages.every, []
         for turn in turns:
@@ -184,7 +189,7 @@ class Plan:
 
     @cached_property
     def judged(self) -> Planned:
-        """The data of the request with which ``state.judge`` judges a step.
+        """The data that ``state.judge`` needs to judge a step of a change request.
 
         Raises ValueError if today's facts depend on a tie.
         """
@@ -210,7 +215,8 @@ class Plan:
         return found
 
     def _shows(self, fault: Change, wanted: Facts) -> bool:
-        """Return whether a latent fault by itself shows in the target or in a contingency of it."""
+        """Return whether a latent fault by itself changes the facts of the target or of a
+        contingency."""
         world = fault.edit(self.target)
         states = [(self.target, world)]
         states += [(during(self.target, one), during(world, one)) for one in failures(self.target)]
@@ -223,7 +229,7 @@ class Plan:
 
 
 def _with_key(changes: Iterable[Change], action: Fault) -> Change:
-    """Return the change that an action names, with the words that the query states."""
+    """Return the change with the action's key, with the words that the query states."""
     for one in changes:
         if one.key == action.parameters.get("key"):
             return replace(one, words=action.words)

@@ -1,9 +1,9 @@
 """Requested changes that must be refused, each with its reason.
 
 A change must be refused if it cannot be made as it is requested without harm, or if it contradicts
-the documentation. The proof never rests on a search: it is a cut of the network, an address in use,
-one of our own prefixes, or a documented service that the change would block. The texts of these
-requests have the form of other requests.
+the documentation. The reason is always provable without a search: the change would cut the network,
+use an address of another link, accept one of our own prefixes, or block a documented service. The
+texts of these requests have the same form as other requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair: TypeAlias = frozenset[str]
 
 
 def bridges(links: Iterable[Pair]) -> set[Pair]:
-    """Return the links without which some of their machines are no longer connected.
+    """Return the links whose removal disconnects their two machines from each other.
 
     >>> sorted(map(sorted, bridges(map(frozenset, ("ab", "bc", "ca", "cd")))))
     [['c', 'd']]
@@ -37,7 +37,7 @@ def bridges(links: Iterable[Pair]) -> set[Pair]:
 
 
 def _is_connected(pair: Pair, links: Iterable[Pair]) -> bool:
-    """Return whether two machines are connected by links."""
+    """Return whether the links connect two machines, directly or through others."""
     one, other = sorted(pair)
     near = {one}
     rest = list(links)
@@ -56,7 +56,8 @@ def inner_links(world: World) -> set[Pair]:
 
 
 def _no_redundancy(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield removals of links and sessions that are the only path, today and afterwards."""
+    """Yield removals of links and sessions that have no alternative, neither today nor in the
+    target."""
     cut = bridges(inner_links(world) | inner_links(target))
     for change in options(world, "link_out", "remove"):
         if change.machines in cut:
@@ -72,12 +73,13 @@ def _no_redundancy(world: World, target: World) -> Iterator[tuple[str, str, Chan
 
 
 def _address_in_use(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield renumberings to addresses that another link keeps."""
+    """Yield changes that give a link the addresses of another link, which keeps them."""
     possible = {change.key for change in options(world, "renumber", "link")}
     kept = {name_of(ends): ends for ends in running_links(target)}
     links = [ends for ends in running_links(world) if kept.get(name_of(ends)) == ends]
     for ends in links:
-        # New addresses of feasible requests have the length of the present ones, too.
+        # All requests keep the prefix length, so that the length does not show which must be
+        # refused.
         others = [one for one in links if one != ends and _length(one) == _length(ends)]
         if name_of(ends) in possible and others:
             other = pick(f"taken {name_of(ends)}", others)
@@ -90,13 +92,14 @@ def _length(ends: tuple[End, End]) -> int:
 
 
 def _own_prefix(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield new peers that, by the request, announce a prefix which contains one of our zones."""
+    """Yield new peers that announce, according to the request, a prefix that contains one of our
+    zones."""
     del target
     foreign = {one.router for one in world.outsiders}
     zones = [IPv4Network(zone.block) for zone in world.zones if zone.name not in foreign]
     for change in options(world, "neighbour_add", "set_up"):
         prefixes = announced(world, change)
-        # As many prefixes of the same length as the neighbour really has, in the same order.
+        # The request names as many prefixes, of the same length, as the peer really announces.
         length = IPv4Network(prefixes[0]).prefixlen
         nets = [*IPv4Network(world.block).subnets(new_prefix=length)]
         used = [net for net in nets if any(zone.subnet_of(net) for zone in zones)]
@@ -109,7 +112,7 @@ def _own_prefix(world: World, target: World) -> Iterator[tuple[str, str, Change]
 
 
 def announced(world: World, change: Change) -> tuple[str, ...]:
-    """Return the prefixes of the autonomous system to which a change sets up a session."""
+    """Return the prefixes of the AS with which a change sets up a session."""
     known = {peer.address for peer in world.router(change.machine).bgp.peers}
     (new,) = (
         peer
@@ -120,26 +123,27 @@ def announced(world: World, change: Change) -> tuple[str, ...]:
 
 
 def announcing(words: str, prefixes: Iterable[str]) -> str:
-    """Return the words of a request with the prefixes that the new peer announces."""
+    """Return the words of a request, followed by the prefixes that the new peer announces."""
     return f"{words}. This peer announces {listed(prefixes)}"
 
 
 def options(world: World, kind: str, method: str) -> tuple[Change, ...]:
-    """Return the requested changes of a method in a world."""
+    """Return the changes that a method of ``KINDS`` can request in a world."""
     found = next(one for one in KINDS[kind] if one.name == method)
     return tuple(found.changes(world))
 
 
 def _documented_service(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield filters that block a service; whether it is documented is tested by the caller."""
+    """Yield filters that may block a service; the caller tests whether the service is
+    documented."""
     del target
     for kind, method in (("service_filter", "close"), ("zone_filter", "close")):
         for change in options(world, kind, method):
             yield kind, method, change
 
 
-#: Reason -> the requests that must be refused for this reason, each with its kind and method, given
-#: today's world and the target
+#: Reason -> function that yields the changes to refuse for this reason, as (kind, method, change).
+#: The arguments are today's world and the target.
 REFUSED: Mapping[str, Callable[[World, World], Iterator[tuple[str, str, Change]]]] = (
     MappingProxyType(
         {

@@ -1,9 +1,9 @@
 """Seeded draw of a change request: today's world, latent faults and requested changes.
 
-In most requests with several changes the order decides: one of the changes does harm until another
-one is made. For example, it interrupts a link that is the only path until an alternative is in
-service, or it moves traffic to a link whose MTU must be raised first. The draw proposes such pairs,
-and computes the worlds between the steps to verify them.
+In most requests with several changes, the order matters: one change does harm unless another change
+is made first. For example, a change interrupts a link that is the only path until an alternative is
+in service. Another example is a change that moves traffic to a link whose MTU must be raised first.
+The draw proposes such pairs and verifies them with the computed worlds between the steps.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from netarena_backbone.world.routing import settle
 
 #: Number of pairs whose seconds of loss are measured.
 _PROBED = 8
-#: Maximum numbers of worlds, of plans for one world, of pairs in which one change needs the other,
-#: and of further changes that are tried.
+#: Maximum numbers of attempts: worlds; plans for one world; pairs in which one change needs the
+#: other; further changes.
 WORLDS, _PLANS, _PAIRS, _OTHERS = 24, 6, 4, 24
-#: Maximum numbers of latent faults that are tried: of those that show afterwards, and of those that
-#: show only in a contingency, which are harder to find.
+#: Maximum numbers of latent faults that are tried: faults with an effect in the target itself, and
+#: faults with an effect only in a contingency, which are harder to find.
 _MOVED, _LATER = 20, 60
-#: Share of requests with several changes whose order decides, and of requests with at least two
-#: further changes in which a zone is opened to a service that must be closed first.
+#: Share of requests with several changes whose order matters; share of requests with two or more
+#: further changes in which a service must be closed before a zone is opened.
 _ORDERED, _EXPOSED = 0.85, 0.6
 #: Maximum number of parts of the changes, because the search for a safe order grows with it.
 _MOST_PARTS = 10
-#: Number of random orders of the machines that are tried if the order decides, and the minimum
-#: number of them that lose documented traffic.
+#: Number of random orders of the machines that are tried if the order matters, and the minimum
+#: number of these orders that must lose documented traffic.
 _TRIED, _HARMFUL = 3, 2
-#: Share of requests with a latent fault, and of these with a second one; share of latent faults
-#: that show only in a contingency; share of the others that are looked for first on machines that
-#: no change edits.
+#: Four shares: requests with a latent fault; of these, requests with two latent faults; latent
+#: faults that take effect only in a contingency; of the other latent faults, those that are
+#: preferably drawn on machines that no change edits.
 _FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
 #: Share of requests with several changes of which one must be refused.
 _REFUSED = 1 / 6
-#: Share of worlds in which a session with another AS is prepared and can be set up, and share of
-#: further changes that have the form of requests that must be refused in other queries. Without
-#: them, the form of a request would show that it must be refused.
+#: Share of worlds in which a session with another AS is prepared and can be set up; share of
+#: further changes that look like requests that must be refused. Without such changes, the form of a
+#: request would show that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
-#: Share of worlds that are prepared with one of these settings, which requests undo.
+#: Share of worlds that first get one of ``_SETTINGS``, which a request can undo.
 _SET = 0.5
 _SETTINGS = (("path_mtu", "lower"), ("static_routes", "to_static"), ("announcement", "prefix"))
 #: Rules whose violation loses documented traffic.
@@ -77,7 +77,7 @@ _ON_LINK = (
     ("renumber", "link"),
 )
 _ON_SESSION = (("neighbour_remove", "remove"), ("neighbour_remove", "shut_down"))
-#: Forms of the requests that must be refused.
+#: Kinds and methods that requests which must be refused can have.
 _REFUSABLE = (
     *(("link_out", "remove"), ("renumber", "link"), ("neighbour_add", "set_up")),
     *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
@@ -86,13 +86,13 @@ _REFUSABLE = (
 
 
 class NoRequestError(Exception):
-    """No request with the wanted properties was found in the worlds that were drawn."""
+    """Raised if no drawn world has a request with the wanted properties."""
 
 
 class Request(NamedTuple):
     """A requested change with its kind and method.
 
-    ``because`` is the word for the reason why the change must be refused, or "".
+    ``because`` is the word for the reason why the change must be refused, or "" for other changes.
     """
 
     kind: str
@@ -102,7 +102,7 @@ class Request(NamedTuple):
 
 
 class Latent(NamedTuple):
-    """A fault that harms nobody today, with its kind and method."""
+    """A fault without an effect on today's network, with its kind and method."""
 
     kind: str
     method: str
@@ -110,7 +110,7 @@ class Latent(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """Today's documented world, the latent faults, and the requests in the order of their text."""
+    """Today's documented world, the latent faults, and the requests in the order of the prompt."""
 
     world: World
     faults: tuple[Latent, ...]
@@ -128,13 +128,13 @@ def stages_of(
     requests: Iterable[Request],
     computed: Computed | None = None,
 ) -> Stages:
-    """Return the stages of a request; changes that must be refused are not among them."""
+    """Return the stages of a request, without changes that must be refused."""
     made = [one.change for one in requests if not one.because]
     return Stages(world, [one.change for one in faults], made, computed)
 
 
 def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
-    """Return a request of ``number`` changes. Raises NoRequestError if none is found.
+    """Return a drawn request of ``number`` changes; raises NoRequestError if none is found.
 
     The target is documentable, and there is an order in which no step does harm.
     """
@@ -164,9 +164,10 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
 def _draw_in(
     world: World, number: int, rng: random.Random, because: str, *, is_ordered: bool
 ) -> _Room | None:
-    """Return a room with ``number`` changes that can be made in order, or None.
+    """Return a room with ``number`` changes that are safe in their order, or None.
 
-    The room has a place for a change that must be refused for the reason ``because``.
+    ``because`` is the reason why a further change must be refused, or "". It influences how today's
+    world is prepared and which pairs of changes are suitable.
     """
     if because == "own_prefix" or rng.random() < _SPARE:
         sessions = options(world, "neighbour_remove", "remove")
@@ -175,8 +176,9 @@ def _draw_in(
     if is_ordered:
         for tried, (today, first, second) in enumerate(_pairs(world, rng)):
             room = _Room(today)
-            # With two requests of which one is refused, only the first change of a pair is made.
-            # So a change that adds an alternative does not tell that nothing is refused.
+            # If a request has two changes and one must be refused, only the first change of a pair
+            # is made. Otherwise, a change that adds an alternative would show that no change must
+            # be refused.
             made = [first, second][:number]
             if room.is_pair(first, second) if number > 1 else room.is_safe(made):
                 room.made = made
@@ -191,7 +193,8 @@ def _draw_in(
 
 
 def _prepared(world: World, rng: random.Random) -> World:
-    """Return the world with something to bring back or to open, if that is possible."""
+    """Return the world with one or two changes that a request can undo, if such changes are
+    possible."""
     setups = (
         ("link_out", "drain"),
         ("link_out", "remove"),
@@ -210,8 +213,11 @@ def _prepared(world: World, rng: random.Random) -> World:
 
 
 def _with_settings(world: World, rng: random.Random) -> World:
-    """Return the world with a zone that is closed to another one, and often with another setting
-    that a request can undo, if that can be documented."""
+    """Return the world with a zone that is closed to another zone, and often with a second setting
+    that a request can undo.
+
+    Changes that cannot be documented are omitted.
+    """
     names = [("zone_filter", "close")]
     if rng.random() < _SET:
         names.append(rng.choice(_SETTINGS))
@@ -223,17 +229,19 @@ def _with_settings(world: World, rng: random.Random) -> World:
 
 
 def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world and two requests, the second of which probably does harm before the first."""
+    """Yield a world and two requests; the second request probably does harm before the first
+    one."""
     kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit, _pairs_by_mtu)
     (pairs,) = rng.choices(kinds, (0.55, 0.1, 0.2, 0.15))
     return pairs(world, rng)
 
 
 def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a request that interrupts a session of ours, and one that moves traffic to the router
-    at one end of that session.
+    """Yield a world, a request that interrupts an iBGP session, and a request that moves traffic to
+    a router at one end of that session.
 
-    As long as several borders are used, the router at the other end has another exit.
+    While traffic leaves through several border routers, the router at the other end has another
+    exit.
     """
     if documentable(world) is None:
         return
@@ -256,7 +264,7 @@ def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Re
 def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
     """Yield a world with a small MTU on one link, the request to raise it, and a change of costs.
 
-    The costs move traffic of full size to the link.
+    The change of costs moves full-size packets to the link.
     """
     lowered = [*options(world, "path_mtu", "lower")]
     for lower in rng.sample(lowered, len(lowered)):
@@ -275,13 +283,14 @@ def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Req
 
 
 def _narrows(before: Facts, after: Facts | None) -> bool:
-    """Return whether a packet of full size worked before and now fails, while small packets
-    still work."""
+    """Return whether a full-size ping worked before and now fails, although the small ping
+    works."""
     return after is not None and any(before.get(fact) == WORKS for fact in only_small(after))
 
 
 def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world without one link, the request to add it, and a change of another link.
+    """Yield a world without one link, the request to add the link, and a change that interrupts
+    another link.
 
     The other link is the only path between some routers until the first link is in service.
     """
@@ -309,9 +318,10 @@ def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Re
 
 
 def _pairs_by_session(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world without one session, the request to add it, and the end of another session.
+    """Yield a world without one session, the request to add it, and the request to end another
+    session.
 
-    Both sessions are with the same autonomous system, which has no other one.
+    The two sessions are the only sessions with their AS.
     """
     systems = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(world)}
     outs = [
@@ -340,7 +350,7 @@ def _pairs_by_session(world: World, rng: random.Random) -> Iterator[tuple[World,
 
 
 def _shuffled(requests: Sequence[Request], rng: random.Random) -> list[Request]:
-    """Return requests in random order, in which each kind and method is equally likely first."""
+    """Return requests in random order; each kind and method is equally likely to come first."""
     names = sorted({(one.kind, one.method) for one in requests})
     rank = {name: place for place, name in enumerate(rng.sample(names, len(names)))}
     found = rng.sample(requests, len(requests))
@@ -354,11 +364,11 @@ def _one(requests: Sequence[Request], rng: random.Random) -> Request:
 
 
 class _Room:
-    """The requests that are drawn in a world. Worlds between them are computed once."""
+    """The requests that are drawn in one world, with cached facts of the worlds between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        #: The changes that are made, in an order that does no harm.
+        #: The changes to make, in an order that does no harm.
         self.made: list[Request] = []
         self.faults: list[Latent] = []
         self.refused: list[Request] = []
@@ -377,11 +387,12 @@ class _Room:
         return self._options[kind, method]
 
     def stages(self, made: Sequence[Request]) -> Stages:
-        """Return the stages of some requests with the room's latent faults."""
+        """Return the stages of some requests and of the room's latent faults."""
         return stages_of(self.world, self.faults, made, self._computed)
 
     def is_safe(self, made: Sequence[Request]) -> bool:
-        """Return whether it does no harm to repair the faults and to make the changes in order."""
+        """Return whether repairing the faults and then making the changes in this order does no
+        harm."""
         stages = self.stages(made)
         return stages.is_safe(range(len(stages.parts)))
 
@@ -389,14 +400,15 @@ class _Room:
         """Return whether the second change does harm before the first one, but not after it."""
         if first.change.holds & second.change.holds:
             return False
-        # Both changes are in the target in either order. Otherwise the loss that the second change
-        # causes would be documented.
+        # The target contains both changes in either order. Otherwise, the loss that the second
+        # change causes would count as documented.
         stages, number = self.stages([first, second]), len(first.change.machines)
         order = stages.straightforward()
         return stages.is_safe(order) and stages.does_harm([*order[number:], *order[:number]])
 
     def fill(self, number: int, rng: random.Random, *, is_ordered: bool) -> bool:
-        """Add random changes until there are ``number``; return whether that was possible."""
+        """Add random changes until there are ``number`` changes; return whether that was
+        possible."""
         self._is_ordered = is_ordered
         if number - len(self.made) >= 2 and rng.random() < _EXPOSED:
             self._add(self._draw_exposed(rng))
@@ -408,15 +420,15 @@ class _Room:
         return len(self.made) == number
 
     def _add(self, found: Sequence[Request]) -> None:
-        """Add changes if making them in this order, after the others, does no harm."""
+        """Add changes if it does no harm to make them in this order after the other changes."""
         parts = self._parts + sum(len(one.change.machines) for one in found)
         if parts <= _MOST_PARTS and self.is_safe([*self.made, *found]):
             self.made += found
 
     def _draw_exposed(self, rng: random.Random) -> list[Request]:
-        """Return a service that is closed, then a zone that is opened, or nothing.
+        """Return a change that closes a service and a change that opens a zone, or an empty list.
 
-        A host in the zone offers the service. In the other order, a step opens the service.
+        A host in the zone offers the service. In the reverse order, a step would open the service.
         """
         made: list[list[Request]] = [
             [
@@ -436,7 +448,7 @@ class _Room:
         names = [(kind, one.name) for kind, some in KINDS.items() for one in some]
         if rng.random() < _ALIKE:
             names = [name for name in names if name in _REFUSABLE]
-        # Each kind comes at most once, and each kind is equally likely.
+        # Each kind comes at most once, and all kinds are equally likely.
         kinds = {kind for kind, _ in names} - self._kinds
         if not kinds:
             return None
@@ -474,7 +486,7 @@ class _Room:
         return {setting for change in changes for setting in change.holds}
 
     def add_contingencies(self, rng: random.Random) -> bool:
-        """Draw the target's contingencies; return whether the target can be documented.
+        """Draw the target's contingencies; return whether suitable contingencies were found.
 
         Only a request that lowers an MTU may break full-size pings between a pair whose small
         pings still work.
@@ -492,12 +504,11 @@ class _Room:
         return True
 
     def add_latent(self, number: int, rng: random.Random) -> bool:
-        """Add up to ``number`` faults that nothing shows today and that make the target wrong.
+        """Add up to ``number`` latent faults; return whether a fault was found, or true for 0.
 
-        Each shows in the target's present state, or only in one of its contingencies. If a fault
-        has several parts, each of them alone shows. Faults are drawn for the target, because
-        settings that traffic moves to exist only there. Returns whether at least one fault was
-        found if any is wanted.
+        A latent fault does not change today's facts, but the facts of the target or of one of its
+        contingencies. If a fault has several parts, each part by itself changes them. Faults are
+        drawn for the target, because settings that traffic moves to exist only there.
         """
         for _ in range(number):
             is_lasting = rng.random() < _LASTING
@@ -534,9 +545,10 @@ class _Room:
         return False
 
     def _shows(self, wanted: Facts) -> Callable[[Change], bool]:
-        """Return a function that tells whether a fault makes the target differ from ``wanted``.
+        """Return a function that returns whether a fault makes the target's facts differ from
+        ``wanted``.
 
-        If the fault has several parts, each of them alone must do so.
+        If the fault has several parts, each part by itself must do so.
         """
 
         def shows(change: Change) -> bool:
@@ -548,7 +560,8 @@ class _Room:
         return shows
 
     def _shows_later(self, target: World, wanted: Facts) -> Callable[[Change], bool]:
-        """Return a function that tells whether only a contingency of the target shows a fault."""
+        """Return a function that returns whether a fault has an effect only in contingencies of
+        the target."""
         room = Room(target, wanted)
 
         def shows(change: Change) -> bool:
@@ -558,14 +571,15 @@ class _Room:
         return shows
 
     def _is_known(self) -> bool:
-        """Return whether the facts with all faults depend on no tie, today and in the target."""
+        """Return whether the facts with all faults do not depend on a tie, today and in the
+        target."""
         stages = self.stages(self.made)
         return all(stages.facts(left) is not None for left in (stages.every, stages.of_faults))
 
     def add_refused(self, because: str, rng: random.Random) -> bool:
-        """Add a change that must be refused for this reason; return whether there is any.
+        """Add a change that must be refused for this reason; return whether one was found.
 
-        Made alone in the target, it ends something documented, or it is impossible.
+        In the target, the change ends documented traffic, or it contradicts the documentation.
         """
         stages = self.stages(self.made)
         target = stages.at(())
@@ -584,7 +598,8 @@ class _Room:
         return False
 
     def finish(self, rng: random.Random) -> Draft | None:
-        """Return the request with its probed pairs, or None if its order is unsuitable."""
+        """Return the draft with its probed pairs, or None if no order of the changes is
+        suitable."""
         ordered = self._arrange(rng)
         if ordered is None:
             return None
@@ -593,7 +608,7 @@ class _Room:
             requests.insert(rng.randrange(len(requests) + 1), one)
         stages = self.stages(self.made)
         today, wanted = stages.today or {}, stages.target or {}
-        # Of all pairs whose traffic must work the whole time, whatever changes.
+        # Pairs whose traffic works today and in the target, and therefore must work the whole time.
         pairs = [
             (fact.source, fact.target)
             for fact, value in wanted.items()
@@ -604,10 +619,11 @@ class _Room:
         return Draft(world, tuple(self.faults), tuple(map(self._told, requests)))
 
     def _arrange(self, rng: random.Random) -> list[Request] | None:
-        """Return the changes in a random order that has a safe order of parts, or None.
+        """Return the changes in a random order for the prompt, or None if no order is suitable.
 
-        If the order decides, documented traffic is lost in the order of the text, in that of the
-        machines' names, and in most random orders of the machines.
+        There must be a safe order of the parts. If the order matters, several orders must lose
+        documented traffic: the order of the prompt, the order of the machines' names, and most
+        random orders of the machines.
         """
         orders = [rng.sample(self.made, len(self.made)) for _ in range(6)]
         if not self._is_ordered:
@@ -637,12 +653,14 @@ class _Room:
 
 
 def _one_by_one(stages: Stages, order: Sequence[int]) -> list[Left]:
-    """Return the parts that each turn makes: the repairs first, then one part after another."""
+    """Return the parts that each turn makes: first all repairs of faults, then one part per
+    turn."""
     return [stages.of_faults, *(frozenset({part}) for part in order)]
 
 
 def _by_machines(stages: Stages, machines: Sequence[str]) -> list[Left]:
-    """Return the parts that each turn makes: all parts of a machine, with repairs of faults."""
+    """Return the parts that each turn makes: all parts on one machine, including repairs of
+    faults."""
     return [
         frozenset(place for place, part in enumerate(stages.parts) if part.machine == machine)
         for machine in machines
@@ -700,7 +718,8 @@ def _only_in_target(today: World, target: World, before: Facts, after: Facts) ->
 
 
 def _crossed(world: World, facts: Facts) -> set[frozenset[str]]:
-    """Return the pairs of machines between which documented paths have a link."""
+    """Return the pairs of neighbouring machines on documented paths, and of hosts and their
+    routers."""
     gate = {host.name: world.far[host.name, host.port.name][0] for host in world.hosts}
     found = set()
     for fact, value in facts.items():
@@ -713,7 +732,7 @@ def _crossed(world: World, facts: Facts) -> set[frozenset[str]]:
 def _spread(
     found: Sequence[tuple[str, str, Change]], rng: random.Random
 ) -> list[tuple[str, str, Change]]:
-    """Return the faults in random order, in which each kind comes once before any comes twice."""
+    """Return the faults in random order; each kind comes once before any kind comes twice."""
     by_kind: dict[str, list[tuple[str, str, Change]]] = {}
     for one in rng.sample(found, len(found)):
         by_kind.setdefault(one[0], []).append(one)
@@ -722,7 +741,8 @@ def _spread(
 
 
 def facts_with(world: World, fault: Change) -> Facts | None:
-    """Return a world's facts with a fault, or None if they depend on a tie or it cannot exist."""
+    """Return a world's facts with a fault; None if they depend on a tie or the fault is
+    impossible."""
     try:
         edited = fault.edit(world)
     except MissingSettingError:  # the settings exist only in the target

@@ -26,18 +26,18 @@ class Piece(NamedTuple):
 
 
 class End(NamedTuple):
-    """A router of ours and its port to another router of ours."""
+    """An end of a link between two of our routers: the name of the router, and its port."""
 
     router: str
     port: Port
 
 
 def requested(key: str, words: str, pieces: Iterable[Piece], *also: str) -> Change:
-    """Return a requested change. Pieces of one machine become one part.
+    """Return a requested change. All pieces on one machine become one part.
 
-    ``also`` names settings of no single machine that only one request may change.
+    ``also`` names further settings, not of a single machine, that only one request may change.
 
-    Raises ValueError without pieces.
+    Raises ValueError if ``pieces`` is empty.
     """
     by_machine: dict[str, list[Piece]] = {}
     for piece in pieces:
@@ -82,7 +82,8 @@ def name_of(ends: tuple[End, End]) -> str:
 
 
 def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
-    """Return an option that is not excluded; the same key always gives the same option.
+    """Return one of ``options`` that is not in ``but``; the same arguments always give the same
+    option.
 
     Raises ValueError if all options are excluded.
     """
@@ -93,7 +94,7 @@ def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
 
 
 def fresh(key: str, make: Callable[[int], str], *but: str) -> str:
-    """Return a value, made of a number, that is not excluded; equal arguments give the same value.
+    """Return a value of ``make`` that is not in ``but``; equal arguments give the same value.
 
     >>> fresh("a", "key{}".format) == fresh("a", "key{}".format)
     True

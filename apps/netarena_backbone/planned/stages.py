@@ -2,11 +2,12 @@
 
 Each requested change, and each latent fault, consists of *parts*, one for each machine that it
 edits. A part is *left* until the agent has made it (a requested change) or repaired it (a fault).
-With all parts left, the world is the network at the start; with none left, it is the target.
+If all parts are left, the world is the network at the start. If no part is left, the world is the
+target.
 
-A step does harm only if it does the same harm according to today's documentation and according to
-that of the target. Sessions and adjacencies that a requested change takes down while it is made may
-be down in any step.
+A step does harm only if it does the same harm according to both today's documentation and the
+documentation of the target. Sessions and adjacencies that a requested change takes down while it is
+made may be down in any step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from netarena_backbone.world.model import World
 
 #: Indices of the parts that are left.
 Left: TypeAlias = frozenset[int]
-#: Facts of worlds, by the parts (change, index) whose edits differ from the documented world.
+#: Cached facts of worlds. The key is the set of parts, as (change, index), whose edits exist in the
+#: world.
 Computed: TypeAlias = dict[frozenset[tuple[Change, int]], "Facts | None"]
 _NEIGHBOURS = frozenset({"adjacency", "session"})
 #: Maximum number of worlds that a search for a safe order computes.
@@ -42,8 +44,8 @@ class Stages:
     """The worlds of a change request, and their facts, each computed once.
 
     ``world`` is the documented world of today. ``faults`` are latent faults of the network, and
-    ``changes`` the requested changes that can be made. ``computed`` may be shared between requests
-    for the same world.
+    ``changes`` are the requested changes except changes that must be refused. ``computed`` may be
+    shared between requests for the same world.
     """
 
     def __init__(
@@ -66,17 +68,17 @@ class Stages:
 
     @property
     def number_of_worlds(self) -> int:
-        """Number of worlds whose facts have been requested."""
+        """Number of different worlds whose facts have been requested."""
         return len(self._facts)
 
     @property
     def every(self) -> Left:
-        """All parts."""
+        """Indices of all parts."""
         return frozenset(range(len(self.parts)))
 
     @cached_property
     def of_faults(self) -> Left:
-        """The parts of latent faults."""
+        """Indices of the parts of latent faults."""
         return frozenset(
             place for place, part in enumerate(self.parts) if part.owner < len(self.faults)
         )
@@ -89,7 +91,8 @@ class Stages:
         return world
 
     def _edited(self, left: Iterable[int]) -> list[int]:
-        """Return the parts whose edits exist: faults that are left, and changes that are made."""
+        """Return the parts whose edits exist in the world: faults that are left, and changes
+        that are made."""
         kept = {*left}
         return [
             place
@@ -98,7 +101,8 @@ class Stages:
         ]
 
     def facts(self, left: Iterable[int]) -> Facts | None:
-        """Return the facts of the world in which these parts are left, or None if one is a tie."""
+        """Return the facts of the world in which these parts are left, or None if they depend on
+        a tie."""
         key = frozenset(left)
         if key not in self._facts:
             name = frozenset(self._names[place] for place in self._edited(key))
@@ -109,29 +113,29 @@ class Stages:
 
     @cached_property
     def today(self) -> Facts | None:
-        """The facts of today's documentation: those of the network without requested changes and
-        without faults."""
+        """The facts of today's documentation: no requested change is made, and no latent fault
+        exists."""
         return self.facts(self.every - self.of_faults)
 
     @cached_property
     def target(self) -> Facts | None:
-        """The facts that are documented for the time after the changes."""
+        """The facts of the documentation after the changes."""
         return self.facts(())
 
     @cached_property
     def interrupted(self) -> frozenset[Fact]:
         """Sessions and adjacencies that a requested change takes down while it is made.
 
-        They are down although all other changes are made, and also if none of them is made. So the
-        sessions that only lack an alternative path are not among them.
+        The result contains a session only if it is down both with all other changes made and with
+        no other change made. Therefore, sessions that only lack an alternative path are not in the
+        result.
         """
         found = set[Fact]()
         every = self.every - self.of_faults
         for owner in {self.parts[place].owner for place in every}:
             own = {place for place in every if self.parts[place].owner == owner}
-            # One part without the others, and the others without it: these are all states that
-            # the two ends of a session or link can be in.
-            # A part on a host cannot take down any of them.
+            # The states of the two ends of a session or link are: only one part is made, or all
+            # other parts are made. A part on a host cannot take down a session or link.
             for place in sorted(one for one in own if self.parts[one].machine in self.world.names):
                 for made in ({place}, own - {place}):
                     found |= self._down(every - made) & self._down(own - made)
@@ -145,7 +149,7 @@ class Stages:
         return {fact for fact in self.today if fact.sort in _NEIGHBOURS and fact not in now}
 
     def harms(self, before: Left, after: Left) -> list[tuple[str, Fact]] | None:
-        """Return the harm of a step, as ``state.harms`` does; None if its facts are a tie."""
+        """Return the harm of a step, as ``state.harms`` does; None if the facts depend on a tie."""
         was, now = self.facts(before), self.facts(after)
         if was is None or now is None or self.today is None or self.target is None:
             return None
@@ -156,23 +160,27 @@ class Stages:
         return all(self.harms(*step) == [] for step in self.steps(order))
 
     def does_harm(self, order: Sequence[int]) -> bool:
-        """Return whether making the parts in this order does harm that depends on no tie."""
+        """Return whether making the parts in this order does harm; steps that depend on a tie do
+        not count."""
         return any(self.harms(*step) for step in self.steps(order))
 
     def straightforward(self) -> list[int]:
-        """Return the parts of the changes as they are requested, without the latent faults."""
+        """Return the parts of the changes in the order of the request, without the latent
+        faults."""
         return sorted(self.every - self.of_faults)
 
     def by_machine(self) -> list[int]:
-        """Return the parts of the changes machine by machine, as a program would make them."""
+        """Return the parts of the changes in the order of the machines' names, without the
+        latent faults."""
         return sorted(self.straightforward(), key=lambda place: self.parts[place].machine)
 
     def safe_orders(self) -> Iterator[list[int]]:
         """Yield up to two orders of all parts in which no step does harm.
 
-        A search goes deep first and stops after ``_MOST_WORLDS`` worlds. The first order prefers
-        parts of faults and of changes that have begun, in the order of the request. The second
-        order prefers the last parts instead, and is omitted if it equals the first.
+        A depth-first search stops after ``_MOST_WORLDS`` worlds. Both orders prefer parts of
+        faults, then parts of changes that have begun. Among equal parts, the first order prefers
+        the first part of the request and the second order the last part. The second order is
+        omitted if it equals the first.
         """
         first = self._search(lambda one: one)
         if first is not None:
@@ -209,7 +217,7 @@ class Stages:
         return search(self.every, [])
 
     def harmful_orders(self) -> Iterator[list[int]]:
-        """Yield the order of the request and that of the machines' names if they do harm.
+        """Yield the order of the request and the order of the machines' names, if they do harm.
 
         Latent faults are repaired first. Orders whose harm depends on a tie are omitted.
         """
@@ -219,7 +227,8 @@ class Stages:
                 yield [*faults, *order]
 
     def steps(self, order: Sequence[int]) -> list[tuple[Left, Left]]:
-        """Return the parts that are left before and after each part of an order is made."""
+        """Return, for each part of an order, the parts that are left before and after it is
+        made."""
         left = [self.every - {*order[:number]} for number in range(len(order) + 1)]
         return list(pairwise(left))
 

@@ -31,14 +31,15 @@ _CONFIGURE_S = 60.0
 #: Largest MTU of a veth device, and the reserved multicast groups that a bridge can forward: all
 #: except those of spanning tree, pause frames and link aggregation.
 _WIRE_MTU, _ALL_GROUPS = 65535, 0xFFF8
-#: Constants of <linux/sockios.h> and <linux/ethtool.h>: offloads of TCP, and of all protocols.
+#: From <linux/sockios.h> and <linux/ethtool.h>: the ioctl, and the commands that set TCP
+#: segmentation offload (TSO) and generic segmentation offload (GSO).
 _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
     """Create machines, switches and cables with netlink; return the machines' namespaces.
 
-    The namespaces are returned as descriptors. Cables are down. Raises OSError, or pyroute2's
+    The namespaces are returned as file descriptors. Cables are down. Raises OSError, or pyroute2's
     NetlinkError.
     """
     spaces = {recipe.machine: new_network() for recipe in setup.recipes}
@@ -168,7 +169,7 @@ def _raise_all(route: IPRoute) -> None:
 
 
 def segment() -> None:
-    """Disable segmentation offload on the ports of the calling thread's network.
+    """Disable segmentation offload on the ports of the calling thread's network namespace.
 
     If offload were enabled, the kernel would forward several TCP segments as one long packet, and
     rules that match the packet length would give wrong results.

@@ -31,7 +31,7 @@ from netarena.sdk import (
 #: every ten seconds if the first attempt fails.
 DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
 PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
-#: Folder with a daemon's socket, where commands find it.
+#: Folder in which commands find the daemons' sockets.
 SOCKETS = "/run/frr"
 #: Folder for daemons' logs that commands can read, as in ``log file /var/log/frr/bgpd.log``.
 LOGS = "/var/log/frr"
@@ -49,7 +49,7 @@ _COPY = (
 #: Limits of a router's daemons. They run for one episode and use about 1 % of its duration as CPU
 #: time.
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
-#: Time limit for starting, on a busy machine.
+#: Time limit in s for starting daemons, and for saving all configurations, on a busy machine.
 _TRY_S = 20.0
 #: Maximum number of characters of the list of refused log files in a note.
 _NOTE_CHARS = 200
@@ -238,7 +238,8 @@ def try_out(netns: int) -> str:
 
 
 def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
-    """Save frr.conf of each router (name, folder of sockets, folder of the file) as vtysh does.
+    """Save each router's configuration with vtysh; ``routers`` are (name, socket folder, target
+    folder).
 
     Each vtysh runs in a UTS namespace, because it writes the host name into the file. Raises
     EnvironmentFailed if vtysh fails. Failures are detected from the output, because the exit status
@@ -280,7 +281,8 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
 def running(
     terminals: Terminals, routers: Mapping[str, Iterable[str]]
 ) -> dict[str, dict[str, str]]:
-    """Return each router's running configuration by daemon; ``routers`` has their daemons.
+    """Return the running configuration of each router's daemons; ``routers`` maps a router to its
+    daemons.
 
     Raises EnvironmentFailed if a daemon does not answer.
     """
@@ -299,7 +301,8 @@ def running(
 
 
 def end(held: Sequence[Confined]) -> None:
-    """End the daemons of several routers as a service manager does: first with SIGTERM."""
+    """End the daemons of several routers with SIGTERM; kill daemons that still run after
+    ``_END_S``."""
     for one in held:
         one.terminate()
     deadline = time.monotonic() + _END_S
@@ -370,7 +373,7 @@ class Terminals:
         if who in self._sockets or who not in self._paths:
             return self._sockets.get(who)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # A busy daemon's connection queue may be full.
+        # A blocking call would hang if the connection queue of a busy daemon is full.
         one.setblocking(False)
         try:
             one.connect(str(self._paths[who]))
@@ -444,7 +447,7 @@ class Terminals:
 
 
 class _Reading:
-    """The answers of a daemon received so far."""
+    """The answers received from a daemon so far."""
 
     def __init__(self, wanted: int, *, skipped: int) -> None:
         self._wanted, self._skipped = wanted, skipped

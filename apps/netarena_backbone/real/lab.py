@@ -85,7 +85,7 @@ _VTYSH = {
 
 
 class Lab(Worker):
-    """One backbone from its creation to its end."""
+    """Builds one backbone, runs commands in it and observes it; one object per process."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
@@ -93,17 +93,17 @@ class Lab(Worker):
         self._terminals = frr.Terminals()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._recipes: dict[str, Recipe] = {}
-        #: Links of routers that do not send packets yet.
+        #: Router -> interface indices of its links, as long as the links block all packets.
         self._apart: dict[str, list[int]] = {}
         #: Whether a command might have changed a setting since the last observation.
         self._changed = True
         #: Convergence time left to the current contingency, in s.
         self._converge_s = math.inf
-        #: Settings of machines before an agent's first command on them.
+        #: Machine -> digest of its settings before an agent's first command on the machine.
         self._first: dict[str, str] = {}
-        #: Settings that the setup's edits change, determined at the first observation.
+        #: Settings that each of the setup's edits changes, determined at the first observation.
         self._traces: list[leftover.Trace] = []
-        #: Measures packet loss during changes, if the setup has pairs for which loss is measured.
+        #: Measures packet loss during changes; None if the setup has no pairs to measure.
         self._probes: Probes | None = None
 
     @property
@@ -170,7 +170,7 @@ class Lab(Worker):
 
     @contextlib.contextmanager
     def _muted(self, routers: Iterable[str]) -> Iterator[None]:
-        """Drop all packets that routers send, and keep the queues that an agent may have set."""
+        """Drop all packets that routers send. Queues that an agent may have set stay unchanged."""
         with contextlib.ExitStack() as stack:
             for name in routers:
                 with entered(self._spaces[name]):
@@ -224,7 +224,8 @@ class Lab(Worker):
         self._stack.callback(held.close)
 
     def _save_configurations(self) -> None:
-        """Save each router's configuration like ``write memory``, with equal times of all files."""
+        """Save each router's configuration like ``write memory``, and give all files the same
+        time."""
         frr.save(
             (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
             for name in self._daemons
@@ -311,7 +312,7 @@ class Lab(Worker):
             self._netlinks[name].send(messages)
 
     def _addresses(self, name: str) -> dict[str, list[str]]:
-        """Return the addresses of each interface."""
+        """Return the IPv4 addresses of each interface of a machine."""
         found: dict[str, list[str]] = {}
         netlink = self._netlinks[name]
         with entered(self._spaces[name]):
@@ -328,7 +329,7 @@ class Lab(Worker):
         return self._terminals.reach(who, _HOME / who[0] / _SOCKETS)
 
     def _routes(self) -> bytes:
-        """Return the routes of all machines' kernels."""
+        """Return the kernel routes of all machines."""
         return b"".join(one for name in self._names for one in routes(self._netlinks[name]))
 
     def _reach_kernels(self) -> None:
@@ -437,8 +438,11 @@ class Lab(Worker):
         return 0 if self._probes is None else self._probes.sent()
 
     def _end_probes(self) -> None:
-        """Stop sending requests before a contingency, whose observation must not report earlier
-        losses."""
+        """Stop sending requests and discard their losses.
+
+        The observation of a contingency must not report losses from the time before the
+        contingency.
+        """
         if self._probes is not None:
             self._probes.end()
             self._probes.clear()
@@ -641,7 +645,7 @@ class Lab(Worker):
 
 
 def _await_none(problem: Callable[[], str], within_s: float = _LISTEN_S) -> None:
-    """Wait until ``problem`` returns "".
+    """Wait until ``problem`` returns "", which means that no problem is left.
 
     Raises EnvironmentFailed with the returned text if that takes longer than ``within_s``.
     """

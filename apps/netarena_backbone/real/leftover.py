@@ -1,4 +1,4 @@
-"""Finds the remains of faults with which a network was built, and requested changes not yet made.
+"""Detects which faults of a network are not repaired, and which requested changes are not made.
 
 Each part of a fault is given as a machine's recipes without and with that part (``lab_spec.Edit``).
 A part of a requested change is given as the recipes with and without the change.
@@ -27,13 +27,14 @@ from netarena_network.real.reading import unfold
 #: Name of the scratch machine that has the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
-#: Lines of FRR that a requested change need not set: they have no effect on what is requested, or
-#: FRR never lists them because they are the default values.
+#: FRR lines that a requested change need not set: they have no effect on the request, or FRR never
+#: lists them because they are default values.
 _FREE = re.compile(
     r" / neighbor \S+ (?:description .*|timers connect \d+)$"
     r"| / ip ospf (?:hello-interval 10|dead-interval 40|retransmit-interval 5|network broadcast)$"
 )
-#: Lines of the kernel's routes, which follow from addresses in requested changes.
+#: Start of lines about kernel routes. They are ignored in requested changes, because they follow
+#: from addresses.
 _ROUTES = f"{GETROUTE} "
 #: An OSPF area in the form of an address. FRR lists the form that was entered.
 _AREA = re.compile(r"\barea (\d+)\.(\d+)\.(\d+)\.(\d+)\b")
@@ -43,7 +44,8 @@ _ADDRESS = re.compile(r"^(address \S+ \d+) .*(\(2, b(['\"]).*?\3\)).*$")
 
 
 class Trace(NamedTuple):
-    """Settings that one part of a fault adds to a machine, and settings that it removes."""
+    """Settings of a machine that exist only after an edit (``new``), or only before it
+    (``gone``)."""
 
     machine: str
     new: frozenset[str]
@@ -51,11 +53,11 @@ class Trace(NamedTuple):
     strict: bool = False
 
     def is_left(self, now: Setting) -> bool:
-        """Return whether some part still exists in ``now``.
+        """Return whether the edit is left in the settings ``now``.
 
-        A part that replaces a setting exists as long as the new setting exists. A part that only
-        removes settings exists as long as any of them is missing. A ``strict`` part exists as long
-        as any of its new settings exists, or any of the removed settings is missing.
+        An edit that adds or replaces a setting is left as long as a new setting exists. An edit
+        that only removes settings is left as long as any of them is missing. A ``strict`` edit is
+        left as long as any new setting exists or any removed setting is missing.
         """
         if self.strict:
             lines = {*map(_plain, now.lines)}
@@ -63,8 +65,12 @@ class Trace(NamedTuple):
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
-        """Return the part of this trace that ``now`` shows; FRR does not list default values."""
-        if self.strict:  # ``_FREE`` has the default values
+        """Return this trace without the differences that ``now``, the settings at the start, do not
+        show.
+
+        For example, FRR does not list default values. A ``strict`` trace is returned unchanged.
+        """
+        if self.strict:  # ``_FREE`` already excludes default values
             return self
         return self._replace(new=self.new & now.lines, gone=self.gone - now.lines)
 
@@ -97,7 +103,7 @@ def _required(lines: frozenset[str]) -> frozenset[str]:
 
 
 def _plain(line: str) -> str:
-    """Return a line in the form that all ways to enter its setting have in common."""
+    """Return a line in a normal form, which does not depend on how its setting was entered."""
     same = line.replace(" Null0", " blackhole")
     return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, same))
 
@@ -119,7 +125,7 @@ def _texts(recipe: Recipe) -> Iterator[str]:
 def _make(
     edits: Sequence[Edit], cables: Sequence[Cable]
 ) -> list[tuple[frozenset[str], frozenset[str]]]:
-    """Return the kernel settings without and with each edit."""
+    """Return the kernel settings before and after each edit."""
     if not edits:
         return []
     recipes = [recipe for edit in edits for recipe in (edit.before, edit.after)]

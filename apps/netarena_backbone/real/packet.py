@@ -12,9 +12,9 @@ ICMP, ECHO_REPLY, ECHO_REQUEST = 1, 0, 8
 HEADER = struct.Struct("!BBHHH")
 #: Time of a request, as ``ping`` sends it: seconds and microseconds in host byte order.
 STAMP = struct.Struct("=QQ")
-#: Position of the protocol in an IPv4 header.
+#: Offset of the protocol in an IPv4 header, in bytes.
 PROTOCOL = 9
-#: Value of the packet type in addresses and filters of packet sockets: sent by this machine.
+#: Type of packets that this machine sends, in addresses and filters of packet sockets.
 OUTGOING = 4
 #: Payload as ``ping`` sends it, 56 bytes in all.
 _FILLING = bytes(range(0x10, 0x10 + 56 - STAMP.size))

@@ -50,14 +50,14 @@ _SECOND_NS, _MICROSECOND_NS = 1_000_000_000, 1_000
 #: Socket option and message with a packet's time of arrival: seconds and nanoseconds.
 _SO_TIMESTAMPNS = 35
 _TIME = struct.Struct("=qq")
-_SOURCE = slice(12, 16)  # of an IPv4 header
+_SOURCE = slice(12, 16)  # in an IPv4 header
 _SEQUENCES = 1 << 16
 _ETH_P_ALL, _SOL_PACKET, _PACKET_STATISTICS = 0x0003, 263, 6
 #: Number of packets that passed a packet socket's filter since the last query, and number of these
 #: packets that were dropped.
 _STATISTICS = struct.Struct("=II")
 _LEAST_BUFFER_BYTES = 1
-_PACKET_TYPE = 0xFFFFF000 + 4  # position of a packet's type in filters
+_PACKET_TYPE = 0xFFFFF000 + 4  # position of a packet's type for filter instructions
 _DROP = (0x06, 0, 0, 0)
 
 
@@ -75,7 +75,8 @@ class Tally:
         self._waiting: dict[tuple[int, int], _Request] = {}
 
     def ask(self, pair: int, identifier: int, sequence: int, sent_ns: int) -> None:
-        """Record a pair's request at a time (UNIX, ns), even if the request cannot be sent."""
+        """Record a pair's request and its time (UNIX, ns); a request that cannot be sent is
+        recorded too."""
         self._waiting[identifier, sequence] = _Request(pair, sent_ns)
 
     def answer(self, packet: bytes, arrived_ns: int) -> None:
@@ -107,10 +108,11 @@ class Tally:
 
 
 class Probes:
-    """Requests between pairs of endpoints, given as indices of (machine, address).
+    """Sends requests between pairs of endpoints and measures their loss.
 
-    ``spaces`` are the network namespaces of all machines. Packets are counted, and connections
-    removed, on all of them.
+    ``pairs`` are indices of ``endpoints``, which are (machine, address). ``spaces`` are the network
+    namespaces of all machines. Packets are counted, and tracked connections removed, in all of
+    them.
     """
 
     def __init__(
@@ -177,7 +179,7 @@ class Probes:
     def sent(self) -> int:
         """Return the number of probe packets that the machine of ``begin`` has sent since then.
 
-        These are requests and replies, forwarded ones included, on all interfaces.
+        These are requests and replies, including forwarded packets, on all interfaces.
         """
         if self._on:
             self._counted += _count(self._counters[self._on])
@@ -311,7 +313,10 @@ def _count(counter: socket.socket) -> int:
 
 
 def _passing(passed: Sequence[int], *, sent: bool) -> list[tuple[int, int, int, int]]:
-    """Return a packet filter for ICMP messages with these identifiers; ``sent`` by the machine."""
+    """Return a packet filter for ICMP messages with these identifiers.
+
+    If ``sent`` is true, only messages that the machine sends pass the filter.
+    """
     number = len(passed)
     lines = [(0x28, 0, 0, _PACKET_TYPE), (0x15, 0, number + 4, OUTGOING)] if sent else []
     lines += [

@@ -66,8 +66,8 @@ _OPTIONS, _COOKIE_BYTES = struct.pack("!xHHIHHH", 41, 1232, 0, 12, 10, 8), 8
 #: Seconds from 1900, the epoch of NTP, to 1970.
 _NTP_EPOCH_S = 2_208_988_800
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
-#: From linux/inet_diag.h: the message that closes a socket, its request up to the ports, and a
-#: cookie that matches any socket.
+#: From linux/inet_diag.h: type of the message that closes a socket, layout of the message without
+#: the cookie, and a cookie that matches any socket.
 _SOCK_DESTROY = 21
 _DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
 _NAME_CHARS, _LABEL_CHARS = 253, 63
@@ -95,7 +95,7 @@ def places(text: str) -> list[Place]:
 
 
 def addresses(text: str) -> dict[str, str]:
-    r"""Return name -> address from a zone's lines; the first line of a name counts.
+    r"""Return the address of each name in a zone file; only the first line of a name counts.
 
     >>> addresses("Web.example 192.0.2.1\nweb.example 192.0.2.2")
     {'web.example': '192.0.2.1'}
@@ -262,7 +262,7 @@ def _digest(packet: bytes) -> bytes:
 
 @dataclass
 class _Talk:
-    """A TCP connection at its server."""
+    """A TCP connection on the server's side."""
 
     connection: socket.socket
     machine: str
@@ -410,7 +410,7 @@ class Servers:
 
 
 class _Client:
-    """A client that tests one service."""
+    """A client that performs one test of a service."""
 
     def __init__(self, ask: Ask, resolver: str, space: int) -> None:
         self._ask = ask
@@ -544,7 +544,7 @@ class _Names:
         number = int.from_bytes(os.urandom(2))
         #: (number, record type) of the unanswered queries.
         self._open = [(number, _A)]
-        if not careful:  # two queries with different numbers
+        if not careful:  # the C library sends two queries with different numbers
             self._open.append((number ^ (1 + int.from_bytes(os.urandom(1))), _AAAA))
         self.careful = careful
         cookie = os.urandom(_COOKIE_BYTES) if careful else b""
@@ -583,7 +583,7 @@ def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
         with entered(spaces[source]):
             netlink = Netlink(SOCK_DIAG)
         with netlink:
-            netlink.send(messages)  # a socket may have been closed meanwhile
+            netlink.send(messages)  # errors are ignored: a socket may have been closed meanwhile
 
 
 def ask(

@@ -46,8 +46,9 @@ _FILES = ("services", "zone", "resolver")
 #: Prefix of the lines of a running configuration, the same for all daemons.
 FRR = "frr"
 
-#: Attributes of <linux/if_link.h> (address, MTU, queue, bridge), if_addr.h (all except times),
-#: rtnetlink.h (all except caches; of queues, the kind) and neighbour.h (IP address, MAC address).
+#: Netlink attributes that count as settings, from <linux/if_link.h> (address, MTU, queue, bridge),
+#: if_addr.h (all except times), rtnetlink.h (all except caches; of queues, the kind) and
+#: neighbour.h (IP address, MAC address).
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 _KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)
@@ -157,7 +158,7 @@ class Settings:
 
 
 def _texts(folder: str) -> Iterator[str]:
-    """Yield the path and text of each readable file below a folder with hundreds of files."""
+    """Yield the path and text of each readable file below a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -173,7 +174,7 @@ def _texts(folder: str) -> Iterator[str]:
 
 
 def routes(netlink: Netlink) -> list[bytes]:
-    """Return all routes of a machine as the kernel lists them, except learnt exceptions."""
+    """Return all kernel routes of a machine, except cached routes that the kernel learnt."""
     question = bytes([socket.AF_INET]) + bytes(_HEADERS[GETROUTE] - 1)
     return sorted(one for one in netlink.dump(GETROUTE, question) if not _is_learnt(one))
 
@@ -183,7 +184,10 @@ def _is_learnt(route: bytes) -> bool:
 
 
 def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
-    """Return one entry without fields that the kernel changes, or "" if no command set it."""
+    """Return a netlink entry as text, without fields that the kernel changes by itself.
+
+    The result is "" if no command set the entry.
+    """
     header = content[: _HEADERS[kind]]
     found = attributes(content, _HEADERS[kind])
     if kind == GETROUTE:
@@ -202,8 +206,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
             return ""
         return f"neighbour {names.get(index)} {found.get(1)!r} {found.get(2)!r}"
     elif kind == GETQDISC:
-        # The device, the position, and whether the entry is the root queue or another queue, which
-        # may also filter.
+        # The device, the parent (the root or another queue), and the queue's kind and options;
+        # every queue may filter.
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
         lasts = _FLEETING if is_bucket(found) else ""
         picked = [found.get(one) for one in (_KIND, _OPTIONS)]

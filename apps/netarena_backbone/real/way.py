@@ -28,7 +28,7 @@ from netarena_backbone.real.packet import (
 
 _ETH_P_IP = 0x0800
 _TTL = 8  # of an IPv4 header
-#: Step between the microseconds of two pings' marks; a prime.
+#: Difference between the marks of successive pings in microseconds; a prime, so that marks differ.
 _PACE_US = 618_029
 _MOST_S = 5.0
 #: A mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
@@ -63,10 +63,11 @@ class Taps:
         sockets: Sequence[socket.socket],
         wait: Callable[[], object],
     ) -> tuple[tuple[str, ...], ...]:
-        """Return, for each pair, the machines that a ping crossed, in order, without its two ends.
+        """Send a ping for each pair; return the machines that each ping crossed, in order, without
+        its ends.
 
-        ``sockets`` belong to the endpoints. ``wait`` returns when the kernel has processed all
-        packets.
+        ``sockets`` are the sending sockets of the endpoints. ``wait`` returns when the kernel has
+        processed all packets.
         """
         first = int.from_bytes(os.urandom(4))
         marks = [
@@ -104,13 +105,16 @@ class Taps:
 
 
 def _told(seen: Sequence[tuple[int, str]], ends: set[str]) -> tuple[str, ...]:
-    """Return the machines in order of decreasing TTL, without duplicates."""
+    """Return the machines in order of decreasing TTL, without duplicates and without ``ends``."""
     order = sorted(seen, key=lambda one: -one[0])
     return tuple(dict.fromkeys(name for _, name in order if name not in ends))
 
 
 def _tap(space: int, common: bytes) -> socket.socket:
-    """Return a socket that receives echo requests with this payload prefix (BPF from tcpdump)."""
+    """Return a socket that receives echo requests whose payload begins with ``common``.
+
+    The BPF program comes from tcpdump.
+    """
     with entered(space):
         one = socket.socket(
             socket.AF_PACKET,

@@ -1,8 +1,8 @@
 """The judge's ports inside the cables that contingencies cut.
 
-Such a cable consists of two veth pairs and a bridge between them (``build``). If both inner ports
-are down, both machines lose their carrier, as if the cable were unplugged. Otherwise each machine
-has a carrier if the interface at the other end is up, as with a cable without a bridge.
+Such a cable consists of two veth pairs and a bridge between them (``build``). If both ports of the
+bridge are down, both machines lose their carrier, as if the cable were unplugged. Otherwise each
+machine has a carrier if the interface at the other end is up, as with a cable without a bridge.
 
 Agents may rename, move, delete and replace the machines' ends, but cannot reach the judge's ports.
 Therefore an end is identified by the index of its interface, which the kernel reports as the peer
@@ -34,7 +34,7 @@ from netarena_network.real.netlink import (
 )
 
 _LOWER_UP = 0x10000
-#: A veth's peer: its index, and the number of its namespace.
+#: Netlink attributes that identify a veth's peer: its index, and the number of its namespace.
 _PEER = _IFLA_LINK, _IFLA_LINK_NETNSID = 5, 37
 #: Time limit until both machines have noticed that their carrier changed, and pause between checks.
 _NOTICED_S, _PAUSE_S = 5.0, 0.005
@@ -80,8 +80,10 @@ class Wires:
         self._await_carriers(pair)
 
     def restore(self, one: str, other: str) -> None:
-        """Plug the cable in again; return when the carriers are back. Raises the same errors as
-        ``cut``."""
+        """Plug the cable in again; return when the carriers are back.
+
+        Raises the same errors as ``cut``.
+        """
         pair = frozenset((one, other))
         wire = self._wires[pair]
         self._cut.discard(pair)
@@ -99,7 +101,7 @@ class Wires:
                 self._set(wire, up=self._wanted(wire))
 
     def _wanted(self, wire: _Wire) -> tuple[bool, ...]:
-        """Return for each port whether the interface at the other end is up."""
+        """Return, for each port of the bridge, whether the interface at the other end is up."""
         return tuple(_has(link, IFF_UP) for link in self._links(wire)[::-1])
 
     def _set(self, wire: _Wire, *, up: tuple[bool, ...]) -> None:
@@ -131,7 +133,7 @@ class Wires:
             ]
             judge = self._netlinks[""]
             inner = [link for link in links(judge) if link.ifindex in wire.ports]
-            # a bridge port may forward only some time after its carrier is back
+            # a bridge port may not forward at once when its carrier is back
             shut = [
                 forward(link.ifindex) for link in inner if link.flags & IFF_UP and blocked(link)
             ]

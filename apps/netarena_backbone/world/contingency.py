@@ -12,7 +12,7 @@ from typing import NamedTuple
 from netarena_backbone.world.fib import is_on
 from netarena_backbone.world.model import Link, Router, Static, World
 
-#: Time limit for the convergence of one contingency, in s, for a failed and restored link together.
+#: Time limit for convergence in one contingency, in s; failure and restoration of a link share it.
 #: The time that daemons waited for a processor is not counted.
 CONVERGE_S = 20.0
 
@@ -43,14 +43,14 @@ def contingencies(world: World) -> tuple[Contingency, ...]:
 
 
 def failures(world: World) -> tuple[Contingency, ...]:
-    """Return the link failures of a world in the order in which they are tried."""
+    """Return only the link failures of a world, in the order in which they are tried."""
     return tuple(
         Contingency(f"the failure of link {' - '.join(one)}", one) for one in world.contingencies
     )
 
 
 def during(world: World, contingency: Contingency) -> World:
-    """Return the world while a contingency lasts; after a restart, that is the world itself.
+    """Return the world as it is during a contingency; a restart does not change the world.
 
     Without carrier, FRR removes the networks and routes of both ports. The kernel keeps routes that
     no daemon manages, and drops the packets that take them. Raises ValueError if the two machines

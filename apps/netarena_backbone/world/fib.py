@@ -44,7 +44,7 @@ class Table:
             self.offer(route)
 
     def offer(self, route: Route) -> None:
-        """Add a route if it is better than the current route of its prefix."""
+        """Add a route if it is better than the current route for its prefix."""
         length = route.prefix.prefixlen
         if length not in self._by_length:
             self._by_length[length] = {}
@@ -57,7 +57,8 @@ class Table:
             self._found.clear()
 
     def look_up(self, address: Address, *, default: bool = True) -> Route | None:
-        """Return the route to ``address``; without ``default``, ignore a default route."""
+        """Return the route to ``address``; with ``default=False``, a default route does not
+        count."""
         if address not in self._found:
             self._found[address] = self._look_up(number_of(address))
         route = self._found[address]
@@ -112,8 +113,8 @@ def _head(network: str) -> int:
 
 
 def resolve(table: Table, address: Address) -> Hop | None:
-    """Return the hop to a next-hop address, or None if only a default route or no route leads
-    there."""
+    """Return the hop that reaches a next-hop address, or None if only a default route or no
+    route leads to the address."""
     route = table.look_up(address, default=False)
     if route is None:
         return None

@@ -1,8 +1,10 @@
-"""Shapes of machine configurations, as an agent reads them.
+"""Shapes of configurations: their lines as an agent reads them, without values that identify a
+network.
 
-Names, addresses and words are left out, and so are most numbers that do not distinguish faults. The
-shapes count lines, the contents of whole blocks, and references between the parts of one machine.
-Machines are not compared with each other, because that would be diagnosis.
+Names, addresses, keys and passwords are left out, and so are most numbers that do not distinguish
+faults. The shapes count lines, the contents of whole blocks, and references between the parts of
+one machine's configuration. Machines are not compared with each other, because that would be
+diagnosis.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def shapes(machine: Router | Host) -> Mapping[str, float]:
 
 @lru_cache(maxsize=16384)
 def _shape(text: str) -> str:
-    """Return ``text`` without names, addresses and words."""
+    """Return ``text`` without names, addresses, keys and passwords."""
     text = _COST.sub(lambda match: _size(int(match[0])), _WORD.sub(r"\1 W", text))
     text = _COMMUNITY.sub("C", _ADDRESS.sub("A", _NAME.sub("M", text)))
     return _LARGE.sub("N", _AREA.sub("area N", text))

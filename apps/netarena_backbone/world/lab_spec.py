@@ -62,7 +62,8 @@ class Ask(Record):
     """A test of a service from one machine.
 
     ``target`` is an address, or a name that the machine's DNS server must resolve. The test
-    succeeds only if ``server`` answers, or the host ``also``, to which the service moves.
+    succeeds only if ``server`` answers. If the service moves to another host, ``also`` is that
+    host, which may answer too.
     """
 
     source: str
@@ -94,10 +95,10 @@ class Setup(Record):
     from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
-    link between them. ``edits`` are the parts of faults that the recipes contain, one per machine
-    of each fault, and the parts of requested changes, including changes that must be refused, which
-    the recipes do not contain. ``probed`` are pairs of endpoint indices, source first, whose
-    seconds of loss are measured from each command until convergence.
+    link between them. ``edits`` are the parts of faults, one per machine of each fault, which the
+    recipes contain. They are also the parts of requested changes and of changes that must be
+    refused, which the recipes do not contain. ``probed`` are pairs of endpoint indices, source
+    first, whose seconds of loss are measured from each command until convergence.
     """
 
     cables: tuple[Cable, ...]
@@ -133,14 +134,14 @@ class Observation(Record):
     ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: results of pings of 84
     bytes, and of unfragmented pings of ``full_bytes``. ``services`` is one such row for ``asks``.
     ``ways`` are the machines that a ping of each pair crossed, without source and target, even if
-    the ping did not arrive. ``heard`` are the routes that each ear received from its peers,
-    selected or not, sorted. ``neighbours`` are the ends of full OSPF adjacencies that carry routes
-    and of BGP sessions established at both ends, sorted. ``down`` are daemons that have ended, as
-    ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
+    the ping did not arrive. ``heard`` are the routes that each router of ``ears`` received from its
+    peers, selected or not, sorted. ``neighbours`` are the ends of full OSPF adjacencies that carry
+    routes and of BGP sessions established at both ends, sorted. ``down`` are daemons that have
+    ended, as ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
     ``touched`` are machines whose settings differ from those before an agent's first command there.
-    ``leftover`` are indices of the setup's ``edits`` of which some setting still exists.
-    ``lost_s`` are the seconds of loss of each pair of ``probed`` during the last command and until
-    convergence (see ``real/probe.py``). It is empty without pairs, and JSON then omits it.
+    ``leftover`` are indices of the setup's ``edits`` of which some setting still exists. ``lost_s``
+    are the seconds of loss of each pair of ``probed`` during the last command and until convergence
+    (see ``real/probe.py``). It is empty without pairs, and JSON then omits it.
     """
 
     small: tuple[str, ...]

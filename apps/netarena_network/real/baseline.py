@@ -14,7 +14,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 #: Values of settings below /proc/sys/net that a new namespace might inherit from the host. Settings
 #: that the kernel lacks are skipped.
 BASELINE = {
-    "ipv6/conf/all/disable_ipv6": "1",  # not used here
+    "ipv6/conf/all/disable_ipv6": "1",  # networks do not use IPv6
     "ipv6/conf/default/disable_ipv6": "1",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",

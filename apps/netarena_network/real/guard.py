@@ -2,8 +2,8 @@
 
 Packets use processor time that all episodes share. All namespaces of the kernel share one ARP
 table, and process limits do not cover the kernel memory of a namespace. A guard measures the use of
-these resources while a command runs on a machine, and once after the command has ended, because the
-kernel may continue to send packets, for example in a bridge loop.
+these resources while a command runs on a machine. It measures once more after the command has
+ended, because the kernel may continue to send packets, for example in a bridge loop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # differs from every ruleset generation
+_NONE = -2  # no ruleset has this generation number
 
 
 #: Number of processes that the sandbox adds to each command: bubblewrap and its timer.

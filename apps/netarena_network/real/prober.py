@@ -506,7 +506,7 @@ class _Sight:
         """Return whether a pair is pinged now; only some pairs of many get a second ping."""
         if not self._again or source == target:
             return source != target
-        # The other machines form a ring around each machine.
+        # The machines that follow ``_nearest`` in a ring around the source get a second ping.
         return ((target - source) % self.size - self._nearest) % (self.size - 1) < _AGAIN
 
     def request(self, source: int, target: int) -> bytearray:

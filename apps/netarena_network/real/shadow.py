@@ -344,7 +344,8 @@ def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Mess
 
 
 def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield parts of a list such that each part fits into one attribute."""
+    """Yield consecutive parts of a list such that the parts of each group fit into one
+    attribute."""
     some: list[bytes] = []
     size = 0
     for one in parts:

@@ -52,7 +52,7 @@ TEXTS = {
 
 
 def hide_consoles(but: Container[str] = ()) -> None:
-    """Hide from commands of this process the consoles of daemons that do not run."""
+    """Hide the consoles in ``CONSOLES``, except ``but``, from commands that this process runs."""
     for folder in _FOLDERS:
         with suppress(OSError):  # without kernel support, consoles report that no daemon runs
             names = [name for name in CONSOLES if name not in but]

@@ -65,7 +65,7 @@ OPEN_FILES = 16384
 
 
 class Worker:
-    """One network from its creation to its removal; the base of applications' own classes.
+    """Builds one network, runs commands in it and measures it; base of applications' own classes.
 
     A subclass opens the network and sets ``_pulse`` and ``_prober``.
     """
@@ -217,7 +217,7 @@ class Worker:
         return bool(released) or any(stopped)
 
     def _revive(self) -> str:
-        """If waiting replies block all of the kernel's pings, drop those of this network.
+        """If waiting replies block all of the kernel's pings, drop the replies of this network.
 
         Other networks do the same, so that pings soon work again, whichever network is the cause.
         Returns a message if this network was the cause, else "".
@@ -283,9 +283,9 @@ class Worker:
 
         After ``crowd_until`` (monotonic, s), a measurement counts even if queues were full, because
         its own packets may have filled the queues. Raises EnvironmentFailed if the ARP table stays
-        full and packets are lost. This counts as a proven environment failure if more than half of
-        its entries belong to other networks, or if they filled the table while this network sent no
-        packets.
+        full and packets are lost. The error counts as a proven environment failure in two cases:
+        more than half of the entries belong to other networks, or other networks filled the table
+        while this network sent no packets.
         """
         deadline = time.monotonic() + ROOM_S
         pause_s, tries, others = _FIRST_PAUSE_S, 0, False

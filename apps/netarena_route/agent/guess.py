@@ -101,7 +101,7 @@ def _configure(machine: Machine) -> str:
     return _say(machine.name.partition("_")[2], "; ".join(lines))
 
 
-# ---------------------------------------------------------------- the strongest fixed text
+# ------------------------------------------ fixed texts that undo all fault-like settings
 
 #: On the router: resets of settings that affect all machines. No lock uses such settings.
 _GENERAL = r"""

@@ -1,10 +1,10 @@
-"""Scripted operator with a checklist; its results serve as a measure of difficulty.
+"""Scripted agent with a checklist; its results serve as a measure of difficulty.
 
-The operator knows only the prompts of its conversation and follows a runbook: inspect a machine
-(links, addresses, rules, routes, filters, two sysctls), reset all entries that differ from the plan
-and from similar machines, and continue with the next machine. The router comes first, then the
-hosts that miss most pings. In a ticket, the operator visits the machines that the ticket names, and
-declares that the ticket is done after the last machine. The operator never finds faults in other
+The agent knows only the prompts of its conversation and follows a runbook: inspect a machine, reset
+all entries that differ from the plan and from similar machines, and continue with the next machine.
+It inspects links, addresses, rules, routes, filters and two sysctls. The router comes first, then
+the hosts that miss most pings. In a ticket, the agent visits the machines that the ticket names.
+After the last machine, it declares that the ticket is done. The agent never finds faults in other
 settings (queues, ARP, nftables, other tables of iptables, routing tables except main, other
 sysctls).
 """
@@ -138,7 +138,8 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """Return the router, then the hosts in decreasing order of failed pings."""
+        """Return the router, then the hosts, sorted by their number of failed pings in
+        decreasing order."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -367,7 +368,7 @@ CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
 
 @dataclass
 class Operator:
-    """The operator in one conversation; ``reply`` is called with each prompt in turn."""
+    """The agent in one conversation; ``reply`` is called with each prompt in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""

@@ -199,7 +199,7 @@ class _Draw:
         self._unguarded = self.plan.router
 
     def part(self) -> None:
-        """Add a separation of two more subnets to the plan."""
+        """Separate two more random subnets in the plan."""
         self._ends = self.rng.choice(pairs_to_part(self.plan.world))
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
@@ -333,8 +333,9 @@ class _Draw:
     def _goes_with(self, part: Part) -> bool:
         """Return whether a fault can be combined with the faults drawn so far.
 
-        The fault needs a method, a machine and resources that the other faults do not use. There
-        are at most as many faults between two hosts of one subnet as symptoms.
+        The fault needs a method and resources that the other faults do not use. A host may have one
+        fault, and the router ``_MOST_ON_ROUTER``. At most ``MAX_SYMPTOMS`` faults may be between
+        two hosts of one subnet.
         """
         if any(part.sort == other.sort for other in self.parts):
             return False

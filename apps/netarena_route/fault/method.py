@@ -54,7 +54,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """The place where a fault acts."""
+    """A machine and the parameters that determine where and how a method acts."""
 
     plan: Plan
     #: The router or a host.
@@ -298,7 +298,8 @@ def _leads_through(route: str, network: IPv4Network) -> bool:
     return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
 
 
-#: Template name -> resource that must stay unchanged so that a formula with this name is valid.
+#: Pairs of a placeholder in a method's command and a resource. If a command has the placeholder,
+#: the resource must stay unchanged, because the method's formula relies on it.
 _COUNTED_ON = (
     ("{peer_ip}", "~{peer_ip}"),
     ("{gateway}", "~{gateway}"),

@@ -25,11 +25,11 @@ def carried(
 ) -> frozenset[Pair]:
     """Return the pairs that a step may lose because the step closed a bypass.
 
-    The step must close a pair that a bypass opens. The pairs that it may lose are those that also
-    fail in the computed world with the remaining faults and without the bypass. ``before`` and
-    ``after`` are the matrices around the step. A suppressed fault remains unless a pair that it
-    breaks works after the bypass is closed, or unless its machine is in ``repaired``, the machines
-    without any remains of faults.
+    The step must close a pair that a bypass opens. It may lose the pairs that also fail in the
+    computed world with the remaining faults and without the bypass. ``before`` and ``after`` are
+    the matrices around the step. A suppressed fault counts as repaired in two cases: a pair that it
+    breaks works after the bypass is closed, or its machine is in ``repaired``, the machines without
+    remains of faults.
     """
     found: set[Pair] = set()
     place = {name: index for index, name in enumerate(world.endpoints)}

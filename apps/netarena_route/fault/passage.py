@@ -138,7 +138,8 @@ class Passage:
         )
 
     def spares(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether a method loses the same packets with the entries as without them."""
+        """Return whether a method loses the same packets with the passage's entries as without
+        them."""
         sort = kind, method.name
         if sort == _UNTRACKED or not self.comes_first(kind, site):
             return False

@@ -229,7 +229,7 @@ def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...
 
 
 def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
-    """Return a mark of each endpoint; no formula distinguishes endpoints with equal marks."""
+    """Return a mark for each endpoint; no formula distinguishes endpoints with equal marks."""
     world = plan.world
     names = world.endpoints
     if len(names) <= _FEW:

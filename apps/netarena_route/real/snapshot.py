@@ -1,7 +1,7 @@
 """State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
-A snapshot of the intended state is taken once. Later states are compared with this snapshot, which
-shows addresses that belong to another machine (``stolen``), missing intended entries
+A snapshot of the intended state is taken once. Later states are compared with this snapshot. The
+comparison shows addresses that belong to another machine (``stolen``), missing intended entries
 (``collateral``) and changes in the switches' namespace (``switches``).
 """
 

@@ -1,8 +1,8 @@
 """Complete dump of a machine's settings, to find remaining parts of faults and changes by commands.
 
-In addition to the entries of a snapshot, the dump contains filter tables (even if the intended
-machine has none), queues, permanent ARP entries, links and sysctls. Tickets use the dump, because
-repairs may pass all pings and still be incomplete.
+In addition to the entries of a snapshot, the dump contains queues, permanent ARP entries, links,
+sysctls and filter tables. Filter tables are included even if the intended machine has none. Tickets
+use the dump, because repairs may pass all pings and still be incomplete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
-        #: Entries of machines on which no command has run so far, and names of the other machines.
+        #: Entries of each machine with its faults, valid until a command runs on the machine; names
+        #: of the machines on which a command has run.
         self._untouched = {name: now for name, (_, now) in faults.items()}
         self._touched: set[str] = set()
         #: Entries that faults added to a machine, and entries that they removed.
@@ -70,8 +71,9 @@ class Trace:
     def left(self) -> list[list[str]]:
         """Return rows (machine, kind, text) of faults' changes that still exist.
 
-        On machines without faults, every difference is reported. The text of a missing entry begins
-        with a minus. If there are too many rows, the last row has the number of omitted rows.
+        If the query has no faults, every change by commands is reported. The text of a missing
+        entry begins with a minus. If there are too many rows, the last row has the number of
+        omitted rows.
         """
         found = []
         # The same machines are read whether or not there are faults, so that the duration does not

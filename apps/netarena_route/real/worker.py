@@ -49,7 +49,7 @@ def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[s
 
 
 class RouteWorker(worker.Worker):
-    """One network from its creation to its removal."""
+    """Builds one network, runs commands in it and observes it; one object per process."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
@@ -216,7 +216,7 @@ class RouteWorker(worker.Worker):
         """Measure until exactly the pairs that work in ``wanted`` have worked.
 
         Returns the time in s spent waiting for pings that never arrived. No agent's command has run
-        yet, so if a packet is lost in one round but not in the next, other networks are the cause,
+        yet. If a packet is lost in one round but not in the next, other networks are the cause,
         because they occupy the kernel or fill its queues. Raises RuntimeError if the network
         differs from the computed state.
         """

@@ -337,7 +337,7 @@ class _Entries(NamedTuple):
 
 
 def _accept(world: World, rng: random.Random) -> _Entries:
-    """Drop all forwarded packets that no filter accepts."""
+    """Return entries that drop all forwarded packets that no filter accepts."""
     open_pairs = [
         pair for pair in combinations(range(len(world.switches)), 2) if not _is_apart(world, *pair)
     ]
@@ -367,7 +367,10 @@ def pairs_to_part(world: World) -> list[tuple[int, int]]:
 
 
 def keep_apart(world: World, a: int, b: int) -> World:
-    """Return the network with two more separated subnets, ``a`` < ``b``, in the same manner."""
+    """Return the network with two more subnets separated, in the same manner as the other subnets.
+
+    ``a`` and ``b`` are the indices of the subnets, with ``a`` < ``b``.
+    """
     router, net = world.router, world.networks
     filters, rules, routes = [*router.filters], [*router.rules], [*router.routes]
     ways = [(world.ports[a].name, a, b), (world.ports[b].name, b, a)]
@@ -401,7 +404,7 @@ def keep_apart(world: World, a: int, b: int) -> World:
 
 
 def _drop(world: World, rng: random.Random) -> _Entries:
-    """Add a filter for each ordered pair of separated subnets."""
+    """Return a filter for each ordered pair of separated subnets."""
     target = rng.choice(("DROP", "REJECT"))
     return _Entries(
         filters=tuple(
@@ -413,7 +416,10 @@ def _drop(world: World, rng: random.Random) -> _Entries:
 
 
 def _rule_out(world: World, rng: random.Random) -> _Entries:
-    """Add a policy rule for each ordered pair; the router's own packets have no incoming port."""
+    """Return a policy rule for each ordered pair of separated subnets.
+
+    The rule matches the incoming port, so it does not affect the router's own packets.
+    """
     verdict = rng.choice(("prohibit", "blackhole", "unreachable"))
     first = rng.randrange(1000, 20_000, 10)
     closed = [pair for pair in _ordered(world) if _is_apart(world, *pair)]
@@ -426,7 +432,7 @@ def _rule_out(world: World, rng: random.Random) -> _Entries:
 
 
 def _tabulate(world: World, rng: random.Random) -> _Entries:
-    """Add a routing table for each incoming port, with routes only to the permitted subnets."""
+    """Return a routing table for each incoming port, with routes only to the permitted subnets."""
     first = rng.randrange(1000, 20_000, 10)
     tables = rng.sample(TABLES, len(world.ports))
     rules, routes = [], []
