@@ -7,7 +7,7 @@ routers to the addresses of both ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
@@ -53,7 +53,7 @@ class _Stage(NamedTuple):
     name: str
     #: Incoming port if it has strict reverse-path filtering; else empty.
     strict: str
-    #: Rules of the machine that might match the packet.
+    #: Rules of the machine that might match the packet and its protocol.
     rules: Sequence[Rule]
     #: MTUs of the outgoing port and of the port at the other end, if either is too small; else
     #: empty.
@@ -61,20 +61,30 @@ class _Stage(NamedTuple):
     tracks: bool
 
 
+class _Stages(NamedTuple):
+    """The stages of a path that matter for packets of each protocol."""
+
+    tcp: tuple[_Stage, ...] = ()
+    udp: tuple[_Stage, ...] = ()
+    icmp: tuple[_Stage, ...] = ()
+
+
 class _Course(NamedTuple):
     """The path of a packet according to routing tables only.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
     lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
-    matter.
+    matter. ``states`` are the machines with rules on connection states that the packet might match.
     """
 
-    stages: tuple[_Stage, ...]
+    stages: _Stages
+    states: tuple[str, ...]
     passed: tuple[str, ...]
     came: str
 
 
-_LOST = _Course((), (), "")
+_NO_STAGES = _Stages()
+_LOST = _Course(_NO_STAGES, (), (), "")
 
 
 class _Tree:
@@ -86,8 +96,6 @@ class _Tree:
         #: (machine, incoming port, which is "" at the source) -> rest of the path, which does not
         #: depend on the source
         self.courses: dict[tuple[str, str], _Course] = {}
-        #: (source, protocol) -> stages of the path that matter for the protocol
-        self.stages: dict[tuple[str, Word], tuple[_Stage, ...]] = {}
 
 
 class _Fabric:
@@ -112,6 +120,11 @@ class _Fabric:
         for one in machines:
             for rule in one.rules:
                 self._chains.setdefault((one.name, rule.chain), []).append(rule)
+        #: Chains with rules for certain targets.
+        self._targeted = {key for key, rules in self._chains.items() if any(r.target for r in rules)}
+        #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
+        #: has rules on connection states; without the chains in ``_targeted``
+        self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
         self._trees: dict[tuple[Address, tuple[Hop | None, ...]], _Tree] = {}
         #: Results of pings, requests and connections.
         self.pings: dict[tuple[str, _Tree, str, _Tree, int], bool] = {}
@@ -146,12 +159,8 @@ class _Fabric:
 
         ``to`` and ``back`` are the paths to the target and to the source of the packet.
         """
-        key = name, packet.protocol
-        stages = to.stages.get(key)
-        if stages is None:
-            found = self.course(to, name).stages
-            stages = to.stages[key] = tuple(_of_protocol(found, packet.protocol))
-        for stage in stages:
+        course = to.courses.get((name, "")) or self.course(to, name)
+        for stage in getattr(course.stages, packet.protocol):
             if stage.strict:
                 hop = back.hops[stage.name]
                 # Strict rp_filter: the route back to the source must use the incoming port.
@@ -161,64 +170,99 @@ class _Fabric:
                 return ""
             if stage.tracks:
                 (flow.answered if packet.reply else flow.seen).add(stage.name)
-        return self.course(to, name).came
+        return course.came
 
     def course(self, tree: _Tree, name: str, into: str = "") -> _Course:
         """Return the path from a machine that a packet has entered through the port ``into``."""
-        course = tree.courses.get((name, into))
-        if course is None:
-            tree.courses[name, into] = _LOST  # This also ends forwarding loops.
-            course = tree.courses[name, into] = self._plot(tree, name, into)
+        place = name, into
+        passed: dict[tuple[str, str], Hop] = {}
+        while (course := tree.courses.get(place)) is None:
+            hop = None if place in passed else self._next(tree, *place)
+            if hop is None:
+                course = _LOST
+                if place not in passed:
+                    course = tree.courses[place] = self._end(tree, *place)
+                break
+            passed[place] = hop
+            place = self._far[place[0], hop.port]
+        for (name, into), hop in reversed(passed.items()):
+            course = tree.courses[name, into] = self._extend(tree.target, name, into, hop, course)
         return course
 
-    def _plot(self, tree: _Tree, name: str, into: str) -> _Course:
-        """Compute the path from a position, using the paths from the next positions."""
-        target, machine = tree.target, self._machines[name]
-        strict = into if into in machine.strict else ""
-        if target in self._owned[name]:
-            rules = self._meeting(name, "INPUT", target, into, "")
-            stage = _Stage(name, strict, rules, (), tracks=False)
-            return _Course((stage,) if strict or rules else (), (), name)
-        hop = self._next(machine, tree)
-        if hop is None or (into and not machine.forwards):
+    def _next(self, tree: _Tree, name: str, into: str) -> Hop | None:
+        """Return the hop at which a packet leaves a machine, or None if the path ends there."""
+        machine = self._machines[name]
+        if tree.target in self._owned[name] or (into and not machine.forwards):
+            return None
+        if machine.network:
+            (port, _), *_ = machine.mtus
+            hop = Hop(port, "" if is_on(tree.target, machine.network) else machine.gateway)
+        else:
+            found = tree.hops[name]
+            if found is None:
+                return None
+            hop = found
+        far, _ = self._far[name, hop.port]
+        return hop if (hop.gateway or tree.target) in self._owned[far] else None
+
+    def _end(self, tree: _Tree, name: str, into: str) -> _Course:
+        """Return the path at the machine where a packet is received or lost."""
+        if tree.target not in self._owned[name]:
             return _LOST
-        out, gateway = hop
-        far, far_port = self._far[name, out]
-        if (gateway or target) not in self._owned[far]:
-            return _LOST
-        rest = self.course(tree, far, far_port)
+        stages, has_states = self._meet(name, "INPUT", tree.target, into, "")
+        return _Course(stages, (name,) if has_states else (), (), name)
+
+    def _extend(self, target: Address, name: str, into: str, hop: Hop, rest: _Course) -> _Course:
+        """Return the path from a machine, given the path from the next machine."""
         if not rest.came:
             return _LOST
-        rules = self._meeting(name, "FORWARD" if into else "OUTPUT", target, into, out)
-        mtus = self._mtus[name, out], self._mtus[far, far_port]
-        narrow = mtus if min(mtus) < self._packet_bytes else ()
-        tracks = name in self._tracks
+        chain = "FORWARD" if into else "OUTPUT"
+        here, has_states = self._meet(name, chain, target, into, hop.port)
         stages = rest.stages
-        if strict or rules or narrow or tracks:
-            stages = (_Stage(name, strict, rules, narrow, tracks), *stages)
-        return _Course(stages, (name, *rest.passed) if into else rest.passed, rest.came)
+        if here is not _NO_STAGES:
+            stages = _Stages(*(one + other for one, other in zip(here, stages, strict=True)))
+        states = (name, *rest.states) if has_states else rest.states
+        return _Course(stages, states, (name, *rest.passed) if into else rest.passed, rest.came)
 
-    def _meeting(
+    def _meet(
         self, name: str, chain: str, target: Address, into: str, out: str
-    ) -> Sequence[Rule]:
-        """Return the rules of a chain that a packet might match between these two ports."""
-        rules = self._chains.get((name, chain))
-        if not rules:
-            return ()
-        return [
+    ) -> tuple[_Stages, bool]:
+        """Return the stages of one machine for a packet that passes a chain between two ports.
+
+        Also return whether any rule on connection states might match the packet.
+        """
+        if (name, chain) in self._targeted:
+            return self._find(name, chain, target, into, out)
+        key = name, chain, into, out
+        if key not in self._met:
+            self._met[key] = self._find(name, chain, target, into, out)
+        return self._met[key]
+
+    def _find(
+        self, name: str, chain: str, target: Address, into: str, out: str
+    ) -> tuple[_Stages, bool]:
+        rules = [
             rule
-            for rule in rules
+            for rule in self._chains.get((name, chain), ())
             if rule.into in {"", into}
             and rule.out in {"", out}
             and (not rule.target or is_on(target, rule.target))
         ]
-
-    @staticmethod
-    def _next(machine: Machine, tree: _Tree) -> Hop | None:
-        if not machine.network:
-            return tree.hops[machine.name]
-        (port, _), *_ = machine.mtus
-        return Hop(port, "" if is_on(tree.target, machine.network) else machine.gateway)
+        strict = into if into in self._machines[name].strict else ""
+        mtus: tuple[int, ...] = ()
+        if out:
+            mtus = self._mtus[name, out], self._mtus[self._far[name, out]]
+            mtus = mtus if min(mtus) < self._packet_bytes else ()
+        tracks = bool(out) and name in self._tracks
+        found = [
+            _Stage(name, strict, some, mtus, tracks)
+            for protocol in _Stages._fields
+            for some in [tuple(rule for rule in rules if rule.protocol in {"", protocol})]
+        ]
+        stages = _Stages(
+            *((one,) if one.rules or strict or mtus or tracks else () for one in found)
+        )
+        return stages if any(stages) else _NO_STAGES, any(rule.state for rule in rules)
 
 
 @lru_cache(maxsize=64)
@@ -320,8 +364,7 @@ class Follower:
             return False, False
         is_doubtful = False
         for this, that in ((there, back), (back, there)):
-            following = {stage.name for stage in this.stages if any(r.state for r in stage.rules)}
-            is_doubtful |= bool(following.difference(that.passed))
+            is_doubtful |= not {*this.states} <= {*that.passed}
         flow, go, source, target = _Flow(), self._fabric.go, home.target, to.target
         reply = Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True)
         third = Packet(source, target, "tcp", port, third=True, fits=True)
@@ -331,14 +374,6 @@ class Follower:
             and go(one, to, home, third, flow) == other
         )
         return works, is_doubtful
-
-
-def _of_protocol(stages: Sequence[_Stage], protocol: Word) -> Iterator[_Stage]:
-    """Yield the stages that matter for packets of a protocol, with the rules that might match."""
-    for stage in stages:
-        rules = [rule for rule in stage.rules if rule.protocol in {"", protocol}]
-        if rules or stage.strict or stage.mtus or stage.tracks:
-            yield stage._replace(rules=rules)
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:
@@ -378,10 +413,10 @@ def _state(packet: Packet, name: str, flow: _Flow) -> str:
 
 
 def _meets(rule: Rule, packet: Packet, state: str) -> bool:
+    """Return whether a rule for the packet's protocol matches the packet."""
     echo = "echo-reply" if packet.reply else "echo-request"
     return (
-        (not rule.protocol or rule.protocol == packet.protocol)
-        and (not rule.port or rule.port == packet.port)
+        (not rule.port or rule.port == packet.port)
         and (not rule.icmp or rule.icmp == echo)
         and packet.length >= rule.length
         and (not rule.state or rule.state == state)
