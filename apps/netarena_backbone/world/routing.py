@@ -111,14 +111,19 @@ class _Base:
     statics: tuple[Static, ...]
     #: All routes, including static routes.
     table: Table
+    #: BGP routes -> table with these routes
+    _tables: dict[tuple[Route, ...], Table] = field(default_factory=dict)
 
     def with_routes(self, routes: Iterable[Route]) -> Table:
         """Return the table with BGP routes, over which static routes may then resolve."""
-        table = self.inner.copy()
-        for route in routes:
-            table.offer(route)
-        _add_statics(table, self.statics)
-        return table
+        key = (*routes,)
+        if key not in self._tables:
+            table = self.inner.copy()
+            for route in key:
+                table.offer(route)
+            _add_statics(table, self.statics)
+            self._tables[key] = table
+        return self._tables[key]
 
 
 @dataclass(eq=False)
@@ -126,6 +131,12 @@ class _Policy:
     """A router whose BGP settings matter, which is the same object if these settings are equal."""
 
     router: Router
+
+    @cached_property
+    def places(self) -> Mapping[Address, int]:
+        """Index of the first peer with each address."""
+        peers = [*enumerate(self.router.bgp.peers)]
+        return {peer.address: index for index, peer in reversed(peers)}
 
 
 class _Alike(Generic[T]):
@@ -176,13 +187,14 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
         tables.doubtful |= {*_stranded(router)}
     base = tuple(ospf.base(router) for router in routers)
     policies = tuple(map(_policy_of, routers))
+    met = {one.name: (one, policy.places) for one, policy in zip(routers, policies, strict=True)}
     closed: set[tuple[str, int]] = set()
     speakers: _Speakers | None = None
     fib = reachable = {one.name: one.table for one in base}
     # BGP routes, for example a default route, may make further peers reachable.
     for _ in range(_ROUNDS):
         follower = Follower(world, fib)
-        sessions = tuple(_sessions(world, fib, follower, owners, closed))
+        sessions = tuple(_sessions(met, fib, follower, owners, closed))
         if speakers is not None and sessions == speakers.sessions and fib is not reachable:
             tables.doubtful |= follower.doubtful
             if anyhow:
@@ -559,23 +571,27 @@ def _spoken(port: OspfPort) -> tuple[object, ...]:
 
 
 def _sessions(
-    world: World,
+    routers: Mapping[str, tuple[Router, Mapping[Address, int]]],
     base: Mapping[str, Table],
     follower: Follower,
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Return the established sessions, each from both ends; at least one end must initiate."""
-    routers = {router.name: router for router in (*world.routers, *world.outside)}
+    """Return the established sessions, each from both ends; at least one end must initiate.
+
+    ``routers`` also has the index of the peer with each address.
+    """
     found: set[tuple[str, int]] = set()
-    for name, router in routers.items():
+    for name, (router, _) in routers.items():
         for index, peer in enumerate(router.bgp.peers):
+            if peer.passive or (name, index) in found or (name, index) in closed:
+                continue
             far = owners.get(peer.address)
-            if far is None or far == name or peer.passive or (name, index) in closed | found:
+            if far is None or far == name:
                 continue
             here = _source(router, peer, base[name])
-            other = routers[far]
-            back = next((i for i, one in enumerate(other.bgp.peers) if one.address == here), None)
+            other, places = routers[far]
+            back = places.get(here)
             if not here or back is None or (far, back) in closed:
                 continue
             answer = other.bgp.peers[back]
