@@ -97,6 +97,7 @@ class Room:
         self.failures = failures(world)
         self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
         self._observed: dict[Contingency | None, Observation] = {}
+        self._latent: dict[Change, bool] = {}
 
     def options(self, method: Method) -> Sequence[Change]:
         """Return all changes of a method; each call returns the same objects."""
@@ -182,11 +183,17 @@ class Room:
 
         Most changes fail this test, so fast comparisons come first.
         """
-        world = self.changes[place].edit(self.world)
+        change = self.changes[place]
+        if change not in self._latent:
+            self._latent[change] = self._is_latent(change)
+        return self._latent[change]
+
+    def _is_latent(self, change: Change) -> bool:
+        world = change.edit(self.world)
         tables = settle(world)
         if tables.doubtful or not is_expected(world, tables, self._observe(None)):
             return False
-        self._seen[frozenset([self.changes[place]]), frozenset()] = self.wanted
+        self._seen[frozenset([change]), frozenset()] = self.wanted
         for one in self.failures:
             less = during(world, one)
             tables = settle(less)

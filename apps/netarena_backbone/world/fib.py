@@ -43,6 +43,13 @@ class Table:
         for route in routes:
             self.offer(route)
 
+    def copy(self) -> Table:
+        """Return an independent table with the same routes."""
+        table = Table()
+        table._by_length = {length: dict(level) for length, level in self._by_length.items()}
+        table._lengths = self._lengths
+        return table
+
     def offer(self, route: Route) -> None:
         """Add a route if it is better than the current route for its prefix."""
         length = route.prefix.prefixlen

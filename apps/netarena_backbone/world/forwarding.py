@@ -1,17 +1,26 @@
-"""Forwarding in a converged backbone: the path of each packet and whether the packet arrives."""
+"""Forwarding in a converged backbone: the path of each packet and whether the packet arrives.
+
+A search for faults forwards the same packets through many similar worlds. Results are therefore
+cached by the parts that determine them: the settings of all machines, and the next hops of all
+routers to the addresses of both ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from netarena_backbone.world.fib import Address, Table, is_on
-from netarena_backbone.world.model import Host, Router, Rule, World, bare
+from netarena_backbone.world.fib import Address, Hop, Table, is_on
+from netarena_backbone.world.model import Link, Machine, Rule, World, bare
 
 SMALL_BYTES = 84
 #: Source port of clients, which no filter or service uses.
 _EPHEMERAL = -1
+
+#: Number of cached results of one ``_Fabric`` after which they are deleted.
+_MOST_CACHED = 50_000
 
 Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
@@ -38,21 +47,13 @@ class _Flow:
     answered: set[str] = field(default_factory=set)
 
 
-class _Place(NamedTuple):
-    """Position of a packet to ``target``: a machine, and the incoming port ("" at the source)."""
-
-    name: str
-    into: str
-    target: str
-
-
 class _Stage(NamedTuple):
     """A machine that might drop a packet or tracks its connection."""
 
     name: str
     #: Incoming port if it has strict reverse-path filtering; else empty.
     strict: str
-    #: Rules of the machine that might match the packet.
+    #: Rules of the machine that might match the packet and its protocol.
     rules: Sequence[Rule]
     #: MTUs of the outgoing port and of the port at the other end, if either is too small; else
     #: empty.
@@ -60,20 +61,213 @@ class _Stage(NamedTuple):
     tracks: bool
 
 
+class _Stages(NamedTuple):
+    """The stages of a path that matter for packets of each protocol."""
+
+    tcp: tuple[_Stage, ...] = ()
+    udp: tuple[_Stage, ...] = ()
+    icmp: tuple[_Stage, ...] = ()
+
+
 class _Course(NamedTuple):
     """The path of a packet according to routing tables only.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
     lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
-    matter.
+    matter. ``states`` are the machines with rules on connection states that the packet might match.
     """
 
-    stages: tuple[_Stage, ...]
+    stages: _Stages
+    states: tuple[str, ...]
     passed: tuple[str, ...]
     came: str
 
 
-_LOST = _Course((), (), "")
+_NO_STAGES = _Stages()
+_LOST = _Course(_NO_STAGES, (), (), "")
+
+
+class _Tree:
+    """The paths from all machines to one address, with given next hops of the routers."""
+
+    def __init__(self, target: Address, hops: Mapping[str, Hop | None]) -> None:
+        self.target = target
+        self.hops = hops
+        #: (machine, incoming port, which is "" at the source) -> rest of the path, which does not
+        #: depend on the source
+        self.courses: dict[tuple[str, str], _Course] = {}
+
+
+class _Fabric:
+    """All machines with their cables, and the cached paths of packets between them.
+
+    The settings are everything that decides how packets are forwarded, except routes.
+    """
+
+    def __init__(
+        self, machines: Sequence[Machine], links: Sequence[Link], packet_bytes: int
+    ) -> None:
+        self.routers = tuple(one.name for one in machines if not one.network)
+        self._machines = {one.name: one for one in machines}
+        self._packet_bytes = packet_bytes
+        self._owned = {one.name: frozenset(one.addresses) for one in machines}
+        self._tracks = {one.name for one in machines if any(rule.state for rule in one.rules)}
+        self._mtus = {(one.name, port): mtu for one in machines for port, mtu in one.mtus}
+        self._far: dict[tuple[str, str], tuple[str, str]] = {}
+        for link in links:
+            self._far |= {link.one: link.other, link.other: link.one}
+        self._chains: dict[tuple[str, str], list[Rule]] = {}
+        for one in machines:
+            for rule in one.rules:
+                self._chains.setdefault((one.name, rule.chain), []).append(rule)
+        #: Chains with rules for certain targets.
+        self._targeted = {key for key, rules in self._chains.items() if any(r.target for r in rules)}
+        #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
+        #: has rules on connection states; without the chains in ``_targeted``
+        self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
+        self._trees: dict[tuple[Address, tuple[Hop | None, ...]], _Tree] = {}
+        #: Results of pings, requests and connections.
+        self.pings: dict[tuple[str, _Tree, str, _Tree, int], bool] = {}
+        self.answers: dict[tuple[str, _Tree, _Tree, Word, int], bool] = {}
+        self.talks: dict[tuple[str, _Tree, str, _Tree, int], tuple[bool, bool]] = {}
+
+    def trim(self) -> None:
+        """Delete all cached results if there are many."""
+        if len(self.pings) + len(self.answers) + len(self.talks) > _MOST_CACHED:
+            for cached in (self._trees, self.pings, self.answers, self.talks):
+                cached.clear()
+
+    def tree(self, target: Address, hops: tuple[Hop | None, ...]) -> _Tree:
+        """Return the paths to an address; ``hops`` are the next hops in the order of ``routers``.
+
+        Equal arguments give the same object.
+        """
+        key = target, hops
+        if key not in self._trees:
+            self._trees[key] = _Tree(target, dict(zip(self.routers, hops, strict=True)))
+        return self._trees[key]
+
+    def serves(self, name: str, address: Address, protocol: Word, port: int) -> bool:
+        """Return whether a machine has a service at an address; "" is no machine."""
+        return bool(name) and any(
+            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
+            for one in self._machines[name].services
+        )
+
+    def go(self, name: str, to: _Tree, back: _Tree, packet: Packet, flow: _Flow) -> str:
+        """Return the machine that receives a packet, or "" if the packet is lost.
+
+        ``to`` and ``back`` are the paths to the target and to the source of the packet.
+        """
+        course = to.courses.get((name, "")) or self.course(to, name)
+        for stage in getattr(course.stages, packet.protocol):
+            if stage.strict:
+                hop = back.hops[stage.name]
+                # Strict rp_filter: the route back to the source must use the incoming port.
+                if hop is None or hop.port != stage.strict:
+                    return ""
+            if _drops(stage, packet, flow) or _is_too_long(stage, packet):
+                return ""
+            if stage.tracks:
+                (flow.answered if packet.reply else flow.seen).add(stage.name)
+        return course.came
+
+    def course(self, tree: _Tree, name: str, into: str = "") -> _Course:
+        """Return the path from a machine that a packet has entered through the port ``into``."""
+        place = name, into
+        passed: dict[tuple[str, str], Hop] = {}
+        while (course := tree.courses.get(place)) is None:
+            hop = None if place in passed else self._next(tree, *place)
+            if hop is None:
+                course = _LOST
+                if place not in passed:
+                    course = tree.courses[place] = self._end(tree, *place)
+                break
+            passed[place] = hop
+            place = self._far[place[0], hop.port]
+        for (name, into), hop in reversed(passed.items()):
+            course = tree.courses[name, into] = self._extend(tree.target, name, into, hop, course)
+        return course
+
+    def _next(self, tree: _Tree, name: str, into: str) -> Hop | None:
+        """Return the hop at which a packet leaves a machine, or None if the path ends there."""
+        machine = self._machines[name]
+        if tree.target in self._owned[name] or (into and not machine.forwards):
+            return None
+        if machine.network:
+            (port, _), *_ = machine.mtus
+            hop = Hop(port, "" if is_on(tree.target, machine.network) else machine.gateway)
+        else:
+            found = tree.hops[name]
+            if found is None:
+                return None
+            hop = found
+        far, _ = self._far[name, hop.port]
+        return hop if (hop.gateway or tree.target) in self._owned[far] else None
+
+    def _end(self, tree: _Tree, name: str, into: str) -> _Course:
+        """Return the path at the machine where a packet is received or lost."""
+        if tree.target not in self._owned[name]:
+            return _LOST
+        stages, has_states = self._meet(name, "INPUT", tree.target, into, "")
+        return _Course(stages, (name,) if has_states else (), (), name)
+
+    def _extend(self, target: Address, name: str, into: str, hop: Hop, rest: _Course) -> _Course:
+        """Return the path from a machine, given the path from the next machine."""
+        if not rest.came:
+            return _LOST
+        chain = "FORWARD" if into else "OUTPUT"
+        here, has_states = self._meet(name, chain, target, into, hop.port)
+        stages = rest.stages
+        if here is not _NO_STAGES:
+            stages = _Stages(*(one + other for one, other in zip(here, stages, strict=True)))
+        states = (name, *rest.states) if has_states else rest.states
+        return _Course(stages, states, (name, *rest.passed) if into else rest.passed, rest.came)
+
+    def _meet(
+        self, name: str, chain: str, target: Address, into: str, out: str
+    ) -> tuple[_Stages, bool]:
+        """Return the stages of one machine for a packet that passes a chain between two ports.
+
+        Also return whether any rule on connection states might match the packet.
+        """
+        if (name, chain) in self._targeted:
+            return self._find(name, chain, target, into, out)
+        key = name, chain, into, out
+        if key not in self._met:
+            self._met[key] = self._find(name, chain, target, into, out)
+        return self._met[key]
+
+    def _find(
+        self, name: str, chain: str, target: Address, into: str, out: str
+    ) -> tuple[_Stages, bool]:
+        rules = [
+            rule
+            for rule in self._chains.get((name, chain), ())
+            if rule.into in {"", into}
+            and rule.out in {"", out}
+            and (not rule.target or is_on(target, rule.target))
+        ]
+        strict = into if into in self._machines[name].strict else ""
+        mtus: tuple[int, ...] = ()
+        if out:
+            mtus = self._mtus[name, out], self._mtus[self._far[name, out]]
+            mtus = mtus if min(mtus) < self._packet_bytes else ()
+        tracks = bool(out) and name in self._tracks
+        found = [
+            _Stage(name, strict, some, mtus, tracks)
+            for protocol in _Stages._fields
+            for some in [tuple(rule for rule in rules if rule.protocol in {"", protocol})]
+        ]
+        stages = _Stages(
+            *((one,) if one.rules or strict or mtus or tracks else () for one in found)
+        )
+        return stages if any(stages) else _NO_STAGES, any(rule.state for rule in rules)
+
+
+@lru_cache(maxsize=64)
+def _fabric(machines: tuple[Machine, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
+    return _Fabric(machines, links, packet_bytes)
 
 
 class Follower:
@@ -84,77 +278,68 @@ class Follower:
         self._tables = tables
         #: (machine, address) of connections whose success depends on earlier connection tracking.
         self.doubtful: set[tuple[str, str]] = set()
-        self._owned: Mapping[str, frozenset[str]] = {
-            name: frozenset(
-                machine.addresses
-                if isinstance(machine, Router)
-                else (bare(machine.port.address), *machine.held)
-            )
-            for name, machine in world.machines.items()
-        }
-        self._forwards = {
-            name
-            for name, machine in world.machines.items()
-            if isinstance(machine, Router) and ("net.ipv4.ip_forward", "1") in machine.sysctls
-        }
-        self._tracks = {
-            name
-            for name, machine in world.machines.items()
-            if any(rule.state for rule in machine.rules)
-        }
-        self._mtus = {
-            (name, port.name): port.mtu
-            for name, machine in world.machines.items()
-            for port in machine.ports
-        }
-        self._chains: dict[tuple[str, str], list[Rule]] = {}
-        for name, machine in world.machines.items():
-            for rule in machine.rules:
-                self._chains.setdefault((name, rule.chain), []).append(rule)
-        #: Cached paths. The rest of a path depends only on the position, not on the source.
-        self._courses: dict[_Place, _Course] = {}
-        self._pings: dict[tuple[tuple[str, str], tuple[str, str], int], bool] = {}
+        self._fabric = _fabric(
+            tuple(machine.forwarding for machine in world.machines.values()),
+            world.links,
+            world.packet_bytes,
+        )
+        self._fabric.trim()
+        self._trees: dict[Address, _Tree] = {}
+
+    def _tree(self, target: Address) -> _Tree:
+        """Return the paths to an address."""
+        tree = self._trees.get(target)
+        if tree is None:
+            routes = [self._tables[name].look_up(target) for name in self._fabric.routers]
+            hops = tuple(one.hop if one is not None and one.hop.port else None for one in routes)
+            tree = self._trees[target] = self._fabric.tree(target, hops)
+        return tree
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         """Return whether an echo request between two (machine, address) pairs is answered."""
-        key = one, other, length
-        if key not in self._pings:
-            self._pings[key] = self._ping(*key)
-        return self._pings[key]
+        home, to = self._tree(one[1]), self._tree(other[1])
+        key = one[0], home, other[0], to, length
+        found = self._fabric.pings.get(key)
+        if found is None:
+            found = self._fabric.pings[key] = self._ping(*key)
+        return found
 
-    def _ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
-        flow = _Flow()
-        there = Packet(one[1], other[1], "icmp", length=length)
-        if self._go(one[0], there, flow) != other[0]:
+    def _ping(self, one: str, home: _Tree, other: str, to: _Tree, length: int) -> bool:
+        flow, go = _Flow(), self._fabric.go
+        there = Packet(home.target, to.target, "icmp", length=length)
+        if go(one, to, home, there, flow) != other:
             return False
-        back = Packet(other[1], one[1], "icmp", length=length, reply=True)
-        return self._go(other[0], back, flow) == one[0]
+        back = Packet(to.target, home.target, "icmp", length=length, reply=True)
+        return go(other, home, to, back, flow) == one
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
         """Return the machines that a packet to ``address`` passes if filters are ignored."""
-        return self._course(_Place(one, "", address)).passed
+        return self._fabric.course(self._tree(address), one).passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
         """Return whether a service responds to a host."""
-        host = self._world.host(source)
-        own = bare(host.port.address)
-        flow = _Flow()
-        came = self._go(source, Packet(own, address, protocol, port), flow)
-        server = self._world.machines.get(came)
-        if not isinstance(server, Host) or not any(
-            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
-            for one in server.services
-        ):
+        home = self._tree(bare(self._world.host(source).port.address))
+        key = source, home, self._tree(address), protocol, port
+        found = self._fabric.answers.get(key)
+        if found is None:
+            found = self._fabric.answers[key] = self._ask(*key)
+        return found
+
+    def _ask(self, source: str, home: _Tree, to: _Tree, protocol: Word, port: int) -> bool:
+        own, address = home.target, to.target
+        flow, go = _Flow(), self._fabric.go
+        came = go(source, to, home, Packet(own, address, protocol, port), flow)
+        if not self._fabric.serves(came, address, protocol, port):
             return False
         stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
         length = self._world.packet_bytes if stream else SMALL_BYTES
         back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
-        if self._go(came, back, flow) != source:
+        if go(came, home, to, back, flow) != source:
             return False
         # If the request passed a firewall but the reply did not, the firewall treats the third
         # packet as invalid.
         third = Packet(own, address, protocol, port, third=True, fits=True)
-        return not stream or self._go(source, third, flow) == came
+        return not stream or go(source, to, home, third, flow) == came
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
         """Return whether a TCP connection between two (machine, address) pairs always works.
@@ -163,96 +348,32 @@ class Follower:
         connection-tracking machine, because the machine may still have an entry from a time when
         both directions passed the machine.
         """
-        there = self._course(_Place(one[0], "", other[1]))
-        back = self._course(_Place(other[0], "", one[1]))
-        if (there.came, back.came) != (other[0], one[0]):
-            return False
+        key = one[0], self._tree(one[1]), other[0], self._tree(other[1]), port
+        found = self._fabric.talks.get(key)
+        if found is None:
+            found = self._fabric.talks[key] = self._talk(*key)
+        works, is_doubtful = found
+        if is_doubtful:
+            self.doubtful.add(one)
+        return works
+
+    def _talk(self, one: str, home: _Tree, other: str, to: _Tree, port: int) -> tuple[bool, bool]:
+        """Return whether a connection works, and whether it is doubtful."""
+        there, back = self._fabric.course(to, one), self._fabric.course(home, other)
+        if (there.came, back.came) != (other, one):
+            return False, False
+        is_doubtful = False
         for this, that in ((there, back), (back, there)):
-            following = {stage.name for stage in this.stages if any(r.state for r in stage.rules)}
-            if following.difference(that.passed):
-                self.doubtful.add(one)
-        flow = _Flow()
-        packets = (
-            (one[0], Packet(one[1], other[1], "tcp", port, fits=True)),
-            (other[0], Packet(other[1], one[1], "tcp", _EPHEMERAL, reply=True, fits=True)),
-            (one[0], Packet(one[1], other[1], "tcp", port, third=True, fits=True)),
+            is_doubtful |= not {*this.states} <= {*that.passed}
+        flow, go, source, target = _Flow(), self._fabric.go, home.target, to.target
+        reply = Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True)
+        third = Packet(source, target, "tcp", port, third=True, fits=True)
+        works = (
+            go(one, to, home, Packet(source, target, "tcp", port, fits=True), flow) == other
+            and go(other, home, to, reply, flow) == one
+            and go(one, to, home, third, flow) == other
         )
-        return all(self._go(name, packet, flow) for name, packet in packets)
-
-    def _go(self, name: str, packet: Packet, flow: _Flow) -> str:
-        """Return the machine that receives a packet, or "" if the packet is lost."""
-        course = self._course(_Place(name, "", packet.target))
-        for stage in course.stages:
-            if stage.strict and not self._fits_back(stage, packet):
-                return ""
-            if _drops(stage, packet, flow) or _is_too_long(stage, packet):
-                return ""
-            if stage.tracks:
-                (flow.answered if packet.reply else flow.seen).add(stage.name)
-        return course.came
-
-    def _course(self, place: _Place) -> _Course:
-        course = self._courses.get(place)
-        if course is None:
-            self._courses[place] = _LOST  # This also ends forwarding loops.
-            course = self._courses[place] = self._plot(place)
-        return course
-
-    def _plot(self, place: _Place) -> _Course:
-        """Compute the path from a position, using the paths from the next positions."""
-        name, into, target = place
-        machine = self._world.machines[name]
-        strict = into if isinstance(machine, Router) and into in machine.strict else ""
-        if target in self._owned[name]:
-            rules = self._meeting(name, "INPUT", place, "")
-            stage = _Stage(name, strict, rules, (), tracks=False)
-            return _Course((stage,) if strict or rules else (), (), name)
-        hop = self._next(machine, target)
-        if hop is None or (into and name not in self._forwards):
-            return _LOST
-        out, gateway = hop
-        far, far_port = self._world.far[name, out]
-        if (gateway or target) not in self._owned[far]:
-            return _LOST
-        rest = self._course(_Place(far, far_port, target))
-        if not rest.came:
-            return _LOST
-        rules = self._meeting(name, "FORWARD" if into else "OUTPUT", place, out)
-        mtus = self._mtus[name, out], self._mtus[far, far_port]
-        narrow = mtus if min(mtus) < self._world.packet_bytes else ()
-        tracks = name in self._tracks
-        stages = rest.stages
-        if strict or rules or narrow or tracks:
-            stages = (_Stage(name, strict, rules, narrow, tracks), *stages)
-        return _Course(stages, (name, *rest.passed) if into else rest.passed, rest.came)
-
-    def _meeting(self, name: str, chain: str, place: _Place, out: str) -> Sequence[Rule]:
-        """Return the rules of a chain that a packet might match if it leaves through a port."""
-        rules = self._chains.get((name, chain))
-        if not rules:
-            return ()
-        return [
-            rule
-            for rule in rules
-            if rule.into in {"", place.into}
-            and rule.out in {"", out}
-            and (not rule.target or is_on(place.target, rule.target))
-        ]
-
-    def _next(self, machine: Router | Host, target: str) -> tuple[str, str] | None:
-        if isinstance(machine, Host):
-            if is_on(target, machine.port.address):
-                return machine.port.name, ""
-            return machine.port.name, machine.gateway
-        route = self._tables[machine.name].look_up(target)
-        if route is None or not route.hop.port:
-            return None
-        return route.hop
-
-    def _fits_back(self, stage: _Stage, packet: Packet) -> bool:
-        """Return whether the route back to the source uses the incoming port (``rp_filter``)."""
-        back = self._next(self._world.machines[stage.name], packet.source)
-        return back is not None and back[0] == stage.strict
+        return works, is_doubtful
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:
@@ -292,10 +413,10 @@ def _state(packet: Packet, name: str, flow: _Flow) -> str:
 
 
 def _meets(rule: Rule, packet: Packet, state: str) -> bool:
+    """Return whether a rule for the packet's protocol matches the packet."""
     echo = "echo-reply" if packet.reply else "echo-request"
     return (
-        (not rule.protocol or rule.protocol == packet.protocol)
-        and (not rule.port or rule.port == packet.port)
+        (not rule.port or rule.port == packet.port)
         and (not rule.icmp or rule.icmp == echo)
         and packet.length >= rule.length
         and (not rule.state or rule.state == state)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from netarena.sdk import Record
 from netarena_backbone.world.lab_spec import Protocol
@@ -191,6 +191,23 @@ class Rule(Record):
     comment: str = ""
 
 
+class Machine(NamedTuple):
+    """The settings of a router or host, except routes, that decide how it handles packets."""
+
+    name: str
+    addresses: tuple[str, ...]
+    #: Ports, each with its MTU.
+    mtus: tuple[tuple[str, int], ...]
+    rules: tuple[Rule, ...]
+    forwards: bool = False
+    #: Ports with strict reverse-path filtering.
+    strict: frozenset[str] = frozenset()
+    #: Default gateway and network of a host; both are empty for a router.
+    gateway: str = ""
+    network: str = ""
+    services: tuple[Service, ...] = ()
+
+
 class Router(Record):
     """One of our routers or a router of another AS, with all its settings."""
 
@@ -232,6 +249,18 @@ class Router(Record):
         )
 
     @cached_property
+    def forwarding(self) -> Machine:
+        """The settings that decide how the router handles packets."""
+        return Machine(
+            name=self.name,
+            addresses=self.addresses,
+            mtus=tuple((port.name, port.mtu) for port in self.ports),
+            rules=self.rules,
+            forwards=("net.ipv4.ip_forward", "1") in self.sysctls,
+            strict=self.strict,
+        )
+
+    @cached_property
     def _ports(self) -> dict[str, Port]:
         return {port.name: port for port in self.ports}
 
@@ -265,6 +294,19 @@ class Host(Record):
     @property
     def ports(self) -> tuple[Port, ...]:
         return (self.port,)
+
+    @cached_property
+    def forwarding(self) -> Machine:
+        """The settings that decide how the host handles packets."""
+        return Machine(
+            name=self.name,
+            addresses=(bare(self.port.address), *self.held),
+            mtus=((self.port.name, self.port.mtu),),
+            rules=self.rules,
+            gateway=self.gateway,
+            network=self.port.address,
+            services=self.services,
+        )
 
 
 class Link(Record):

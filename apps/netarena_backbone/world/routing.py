@@ -13,9 +13,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from ipaddress import IPv4Network
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeVar
 
 from netarena_backbone.world.fib import (
     BLACKHOLE,
@@ -58,6 +60,9 @@ _BGP_PORT = 179
 _RESOLVED = 8
 
 
+T = TypeVar("T")
+
+
 class Path(NamedTuple):
     """A BGP route at a router; ``peer`` is the sender's index, or -1 for the router's own route."""
 
@@ -76,6 +81,10 @@ class Path(NamedTuple):
     clusters: tuple[str, ...] = ()
 
 
+#: Placeholder for a result that is not cached yet; None means that a route is rejected.
+_UNKNOWN = Path("")
+
+
 class Session(NamedTuple):
     """An established session at the end ``router``.
 
@@ -92,9 +101,57 @@ class Session(NamedTuple):
     there: Address
 
 
-#: Session -> advertised route -> the route as the other end accepts it. The result depends only on
-#: the policies of the two routers, so it can be cached.
-_Told: TypeAlias = dict[Session, dict[Path, Path | None]]
+@dataclass(eq=False)
+class _Base:
+    """Routes of one router without BGP, which are the same object if the settings are equal."""
+
+    name: str
+    #: Connected, kernel and OSPF routes only.
+    inner: Table
+    statics: tuple[Static, ...]
+    #: All routes, including static routes.
+    table: Table
+    #: BGP routes -> table with these routes
+    _tables: dict[tuple[Route, ...], Table] = field(default_factory=dict)
+
+    def with_routes(self, routes: Iterable[Route]) -> Table:
+        """Return the table with BGP routes, over which static routes may then resolve."""
+        key = (*routes,)
+        if key not in self._tables:
+            table = self.inner.copy()
+            for route in key:
+                table.offer(route)
+            _add_statics(table, self.statics)
+            self._tables[key] = table
+        return self._tables[key]
+
+
+@dataclass(eq=False)
+class _Policy:
+    """A router whose BGP settings matter, which is the same object if these settings are equal."""
+
+    router: Router
+
+    @cached_property
+    def places(self) -> Mapping[Address, int]:
+        """Index of the first peer with each address."""
+        peers = [*enumerate(self.router.bgp.peers)]
+        return {peer.address: index for index, peer in reversed(peers)}
+
+
+class _Alike(Generic[T]):
+    """An object that equals all objects with the same ``key``, as an argument of cached functions."""
+
+    def __init__(self, one: T, key: tuple[object, ...]) -> None:
+        self.one = one
+        self._key = key
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self._key == other._key
 
 
 @dataclass
@@ -122,48 +179,38 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
     With ``anyhow``, ``doubtful`` also includes routes for which conflicting BGP policies allow more
     than one stable outcome ("BGP wedgies", RFC 4264).
     """
-    tables = Tables()
-    owners = {
-        address: router.name
-        for router in (*world.routers, *world.outside)
-        for address in router.addresses
-    }
-    ospf = _Ospf(world, tables)
+    routers = (*world.routers, *world.outside)
+    owners = {address: router.name for router in routers for address in router.addresses}
+    ospf = _ospf_of(world)
+    tables = Tables(adjacent=[*ospf.adjacent], unused=[*ospf.unused], doubtful={*ospf.doubtful})
     for router in world.routers:
         tables.doubtful |= {*_stranded(router)}
-    inner = {
-        router.name: (*_connected(router), *ospf.routes(router.name))
-        for router in (*world.routers, *world.outside)
-    }
-    base = {}
-    for router in (*world.routers, *world.outside):
-        base[router.name] = Table(inner[router.name])
-        _add_statics(base[router.name], router)
+    base = tuple(ospf.base(router) for router in routers)
+    policies = tuple(map(_policy_of, routers))
+    met = {one.name: (one, policy.places) for one, policy in zip(routers, policies, strict=True)}
     closed: set[tuple[str, int]] = set()
     speakers: _Speakers | None = None
-    told: _Told = {}
-    tables.fib = base
+    fib = reachable = {one.name: one.table for one in base}
     # BGP routes, for example a default route, may make further peers reachable.
     for _ in range(_ROUNDS):
-        follower = Follower(world, tables.fib)
-        sessions = list(_sessions(world, tables.fib, follower, owners, closed))
-        if sessions == tables.sessions and tables.fib is not base:
+        follower = Follower(world, fib)
+        sessions = tuple(_sessions(met, fib, follower, owners, closed))
+        if speakers is not None and sessions == speakers.sessions and fib is not reachable:
             tables.doubtful |= follower.doubtful
-            if anyhow and speakers is not None:
-                tables.doubtful |= speakers.wedged()
-            return tables
-        tables.sessions = sessions
-        speakers = _Speakers(world, base, tables, told)
-        speakers.run()
-        tables.fib = {}
-        for router in (*world.routers, *world.outside):
-            table = Table((*inner[router.name], *speakers.routes(router.name)))
-            _add_statics(table, router)
-            tables.fib[router.name] = table
+            if anyhow:
+                tables.doubtful |= speakers.wedged
+            break
+        speakers = _speakers(base, policies, sessions)
+        tables.doubtful |= speakers.doubtful
+        fib = speakers.fib
         if full := speakers.overfull() - closed:
             closed |= full
-            tables.fib = base
-    tables.doubtful |= {(one.router, one.there) for one in tables.sessions}
+            fib = reachable
+    else:
+        tables.doubtful |= {(one.router, one.there) for one in sessions}
+    assert speakers is not None
+    tables.fib, tables.sessions = dict(fib), [*speakers.sessions]
+    tables.best, tables.heard = speakers.best, speakers.heard
     return tables
 
 
@@ -202,9 +249,9 @@ def _stranded(router: Router) -> Iterator[tuple[str, str]]:
             yield router.name, static.prefix
 
 
-def _add_statics(table: Table, router: Router) -> None:
+def _add_statics(table: Table, statics: Sequence[Static]) -> None:
     """Add static routes to a table, including those with a recursive next hop."""
-    waiting: Sequence[Static] = router.statics
+    waiting = statics
     for _ in range(_RESOLVED):
         rest = []
         for static in waiting:
@@ -229,12 +276,26 @@ class _Spf(NamedTuple):
     tied: set[str]
 
 
+def _ospf_of(world: World) -> _Ospf:
+    parts = [(one.name, one.loopback, one.ports, one.ospf, *externals(one)) for one in world.routers]
+    return _ospf(_Alike(world, (*parts, *world.inner_links())))
+
+
+@lru_cache(maxsize=64)
+def _ospf(world: _Alike[World]) -> _Ospf:
+    return _Ospf(world.one)
+
+
 class _Ospf:
     """OSPF link state of our routers, and the resulting routes."""
 
-    def __init__(self, world: World, tables: Tables) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._tables = tables
+        #: As in ``Tables``.
+        self.adjacent: list[Link] = []
+        self.unused: list[Link] = []
+        self.doubtful: set[tuple[str, str]] = set()
+        self._bases: dict[tuple[object, ...], _Base] = {}
         #: area -> router -> list of (neighbour, cost, hop)
         self._edges: dict[str, dict[str, list[tuple[str, int, Hop]]]] = {}
         self._members: dict[str, list[Router]] = {}
@@ -265,7 +326,7 @@ class _Ospf:
         here, there = one.port(link.one[1]), other.port(link.other[1])
         if not is_adjacent(one, here, other, there):
             return
-        self._tables.adjacent.append(link)
+        self.adjacent.append(link)
         assert here.ospf is not None
         assert there.ospf is not None
         edges = self._edges.setdefault(here.ospf.area, {})
@@ -277,7 +338,7 @@ class _Ospf:
                 (one.name, there.ospf.cost, Hop(there.name, bare(here.address)))
             )
         else:
-            self._tables.unused.append(link)
+            self.unused.append(link)
 
     def _doubt_borders(self) -> None:
         """Mark border routers without an adjacency in area 0 as doubtful.
@@ -291,7 +352,7 @@ class _Ospf:
         for router in self._world.routers:
             alone = router.name not in self._edges.get(BACKBONE_AREA, {})
             if alone and {BACKBONE_AREA} < self._areas(router):
-                self._tables.doubtful.add((router.name, BACKBONE_AREA))
+                self.doubtful.add((router.name, BACKBONE_AREA))
 
     def _shortest(self, area: str, start: str) -> _Spf:
         edges = self._edges.get(area, {})
@@ -326,9 +387,9 @@ class _Ospf:
                     if prefix not in found or total < found[prefix][0]:
                         found[prefix] = total, area, spf.hop[other.name]
                         if other.name in spf.tied:
-                            self._tables.doubtful.add((router.name, str(prefix)))
+                            self.doubtful.add((router.name, str(prefix)))
                     elif total == found[prefix][0] and spf.hop[other.name] != found[prefix][2]:
-                        self._tables.doubtful.add((router.name, str(prefix)))
+                        self.doubtful.add((router.name, str(prefix)))
         return found
 
     def _exchange(self) -> None:
@@ -365,9 +426,9 @@ class _Ospf:
                 if prefix not in known or total < known[prefix][0]:
                     known[prefix] = entry
                     if border in spf.tied:
-                        self._tables.doubtful.add((name, str(prefix)))
+                        self.doubtful.add((name, str(prefix)))
                 elif total == known[prefix][0] and entry[2] != known[prefix][2]:
-                    self._tables.doubtful.add((name, str(prefix)))
+                    self.doubtful.add((name, str(prefix)))
 
     def _summaries(self, router: Router, *, to_backbone: bool) -> dict[str, dict[IPv4Network, int]]:
         """Return the summaries that a border router advertises, by area: prefix -> cost."""
@@ -410,7 +471,17 @@ class _Ospf:
                             ways.append((spf.cost[middle] + rest.cost[target], spf.hop[middle]))
         return min(ways, default=None)
 
-    def routes(self, name: str) -> Iterator[Route]:
+    def base(self, router: Router) -> _Base:
+        """Return the routes of a router without BGP."""
+        key = router.name, router.ports, router.kernel_routes, router.statics
+        if key not in self._bases:
+            routes = (*_connected(router), *self._routes(router.name))
+            table = Table(routes)
+            _add_statics(table, router.statics)
+            self._bases[key] = _Base(router.name, Table(routes), router.statics, table)
+        return self._bases[key]
+
+    def _routes(self, name: str) -> Iterator[Route]:
         """Return the OSPF routes that a router offers to its routing table."""
         known = self._all.get(name, {})
         for prefix, (cost, _, hop) in known.items():
@@ -500,23 +571,27 @@ def _spoken(port: OspfPort) -> tuple[object, ...]:
 
 
 def _sessions(
-    world: World,
+    routers: Mapping[str, tuple[Router, Mapping[Address, int]]],
     base: Mapping[str, Table],
     follower: Follower,
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Return the established sessions, each from both ends; at least one end must initiate."""
-    routers = {router.name: router for router in (*world.routers, *world.outside)}
+    """Return the established sessions, each from both ends; at least one end must initiate.
+
+    ``routers`` also has the index of the peer with each address.
+    """
     found: set[tuple[str, int]] = set()
-    for name, router in routers.items():
+    for name, (router, _) in routers.items():
         for index, peer in enumerate(router.bgp.peers):
+            if peer.passive or (name, index) in found or (name, index) in closed:
+                continue
             far = owners.get(peer.address)
-            if far is None or far == name or peer.passive or (name, index) in closed | found:
+            if far is None or far == name:
                 continue
             here = _source(router, peer, base[name])
-            other = routers[far]
-            back = next((i for i, one in enumerate(other.bgp.peers) if one.address == here), None)
+            other, places = routers[far]
+            back = places.get(here)
             if not here or back is None or (far, back) in closed:
                 continue
             answer = other.bgp.peers[back]
@@ -568,38 +643,71 @@ def _is_connected(table: Table, address: Address) -> bool:
     return route is not None and route.distance == _CONNECTED and not route.hop.gateway
 
 
+def _policy_of(router: Router) -> _Policy:
+    policies = router.prefix_lists, router.community_lists, router.route_maps
+    return _policy(_Alike(router, (router.name, router.asn, router.bgp, *policies)))
+
+
+@lru_cache(maxsize=1024)
+def _policy(router: _Alike[Router]) -> _Policy:
+    return _Policy(router.one)
+
+
+@lru_cache(maxsize=2048)
+def _told(session: Session, one: _Policy, other: _Policy) -> dict[Path, Path | None]:
+    """Return a cache: advertised route -> the route as the other end of a session accepts it.
+
+    The results depend only on the policies of the two routers.
+    """
+    del session, one, other
+    return {}
+
+
+@lru_cache(maxsize=64)
+def _speakers(
+    base: tuple[_Base, ...], policies: tuple[_Policy, ...], sessions: tuple[Session, ...]
+) -> _Speakers:
+    return _Speakers(base, policies, sessions)
+
+
 class _Speakers:
-    """All BGP speakers, which exchange routes until all best paths are stable."""
+    """All BGP speakers, which have exchanged routes until all best paths are stable."""
 
     def __init__(
-        self, world: World, base: Mapping[str, Table], tables: Tables, told: _Told
+        self,
+        base: tuple[_Base, ...],
+        policies: tuple[_Policy, ...],
+        sessions: tuple[Session, ...],
     ) -> None:
-        self._routers = {router.name: router for router in (*world.routers, *world.outside)}
-        self._base = base
-        self._tables = tables
-        self._told = told
+        self._policies = {one.name: policy for one, policy in zip(base, policies, strict=True)}
+        self._routers = {name: policy.router for name, policy in self._policies.items()}
+        self._base = {one.name: one.table for one in base}
+        self.sessions = sessions
+        self._peers = {
+            name: [number_of(peer.address) for peer in router.bgp.peers]
+            for name, router in self._routers.items()
+        }
+        #: router -> next hop -> metric of the route to it, or None if there is no valid route
+        self._reach: dict[str, dict[Address, int | None]] = {name: {} for name in self._routers}
         #: router -> index of a peer -> prefix -> route received from that peer
         self._heard: dict[str, dict[int, dict[str, Path]]] = {name: {} for name in self._routers}
         self._own = {
             name: {
                 prefix: Path(prefix=prefix, originator=router.bgp.router_id, weight=_OWN_WEIGHT)
                 for prefix in router.bgp.networks
-                if _known(base[name], prefix)
+                if _known(self._base[name], prefix)
             }
             for name, router in self._routers.items()
         }
-
-    def run(self) -> None:
-        """Exchange routes until all best paths are stable; a round updates all routers at once."""
         best: dict[str, dict[str, Path]] = {name: {} for name in self._routers}
-        best, moved = self._settle(best, self._routers, self._tables.sessions)
-        self._tables.doubtful.update(moved)
-        self._tables.doubtful |= {(name, one.prefix) for name, one in self._shared(best)}
-        self._tables.best = best
-        self._tables.heard = {
+        own = {name: list(paths) for name, paths in self._own.items()}
+        self.best, moved = self._settle(best, own, sessions)
+        self.doubtful = {*moved, *((name, one.prefix) for name, one in self._shared(self.best))}
+        self.heard = {
             name: [path for paths in by_peer.values() for path in paths.values()]
             for name, by_peer in self._heard.items()
         }
+        self.fib = {one.name: one.with_routes(self._routes(one.name)) for one in base}
 
     def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
         """Yield best paths that are equal to another path up to the comparison of router IDs.
@@ -619,14 +727,15 @@ class _Speakers:
                     ):
                         yield name, chosen
 
+    @cached_property
     def wedged(self) -> set[tuple[str, str]]:
-        """Return (router, prefix) of best paths that depend on the order in which sessions come up.
+        """(router, prefix) of best paths that depend on the order in which sessions come up.
 
         Each external session in turn comes up after all others have converged. Sessions that then
-        exceed their maximum number of prefixes are returned as (router, peer index).
+        exceed their maximum number of prefixes are included as (router, peer index).
         """
         found: set[tuple[str, str]] = set()
-        settled, best = self._heard, self._tables.best
+        best = self.best
         for one, back in self._between():
             if not any(
                 path.peer == side.other_peer
@@ -634,19 +743,21 @@ class _Speakers:
                 for path in best[side.other].values()
             ):
                 continue  # No best path uses this session, so its absence changes nothing.
-            rest = [session for session in self._tables.sessions if session not in {one, back}]
-            self._heard = {name: dict(by_peer) for name, by_peer in settled.items()}
+            rest = [session for session in self.sessions if session not in {one, back}]
+            late = copy(self)
+            late._heard = {name: dict(by_peer) for name, by_peer in self._heard.items()}
+            asked = {}
             for session in (one, back):
-                self._heard[session.router].pop(session.peer, None)
-            without, moved = self._settle(best, {one.router, one.other}, rest)
+                gone = late._heard[session.router].pop(session.peer, {})
+                asked[session.router] = list(gone)
+            without, moved = late._settle(best, asked, rest)
             found.update(moved)
-            found |= {(name, str(index)) for name, index in self.overfull()}
+            found |= {(name, str(index)) for name, index in late.overfull()}
             asked = {
-                session.other
+                session.other: late._hear(session, without[session.router], without[session.router])
                 for session in (one, back)
-                if self._hear(session, without[session.router].values())
             }
-            again, moved = self._settle(without, asked, self._tables.sessions)
+            again, moved = late._settle(without, asked, self.sessions)
             found.update(moved)
             found |= {
                 (name, prefix)
@@ -654,7 +765,6 @@ class _Speakers:
                 for prefix in {*paths, *best[name]}
                 if paths.get(prefix) != best[name].get(prefix)
             }
-        self._heard = settled
         return found
 
     def _between(self) -> Iterator[tuple[Session, Session]]:
@@ -664,7 +774,7 @@ class _Speakers:
         Sessions of a router that has only one session are left out, because the routes that this
         router receives cannot conflict with the routes that it advertises.
         """
-        sessions = self._tables.sessions
+        sessions = self.sessions
         number = Counter(session.router for session in sessions)
         for one, back in zip(sessions[::2], sessions[1::2], strict=True):
             asns = {self._routers[one.router].asn, self._routers[one.other].asn}
@@ -674,53 +784,64 @@ class _Speakers:
     def _settle(
         self,
         best: Mapping[str, dict[str, Path]],
-        asked: Collection[str],
+        asked: Mapping[str, Iterable[str]],
         told: Iterable[Session],
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
         """Return the converged best paths, and (router, prefix) of best paths that never converge.
 
-        In the first round, only the routers in ``asked`` select their best paths again. Only the
-        sessions in ``told`` advertise changes.
+        A round updates all routers at once. In the first round, the routers in ``asked`` select
+        their best paths to the given prefixes. Only the sessions in ``told`` advertise changes.
         """
         best = dict(best)
         sessions: dict[str, list[Session]] = {}
         for session in told:
             sessions.setdefault(session.router, []).append(session)
-        moved: list[tuple[str, str]] = []
+        moved: dict[str, list[str]] = {}
         for _ in range(_ROUNDS):
-            new = {name: self._choose(name) for name in asked}
-            moved = [
-                (name, prefix)
-                for name, paths in new.items()
-                if paths != best[name]
-                for prefix in {*paths, *best[name]}
-                if paths.get(prefix) != best[name].get(prefix)
-            ]
-            best |= new
+            moved = {}
+            for name, prefixes in asked.items():
+                new = {prefix: self._choose(name, prefix) for prefix in prefixes}
+                changed = [one for one, path in new.items() if path != best[name].get(one)]
+                if changed:
+                    moved[name] = changed
+                    merged = {**best[name], **new}
+                    best[name] = {
+                        prefix: path for prefix, path in sorted(merged.items()) if path is not None
+                    }
             if not moved:
                 break
             # A router whose received routes are unchanged keeps its best paths.
-            asked = {
-                session.other
-                for name in {name for name, _ in moved}
-                for session in sessions.get(name, ())
-                if self._hear(session, best[name].values())
-            }
-        return best, moved
+            heard: dict[str, dict[str, None]] = {}
+            for name, prefixes in moved.items():
+                for session in sessions.get(name, ()):
+                    if changed := self._hear(session, best[name], prefixes):
+                        heard.setdefault(session.other, {}).update(dict.fromkeys(changed))
+            asked = heard
+        return best, [(name, prefix) for name, prefixes in moved.items() for prefix in prefixes]
 
-    def _hear(self, session: Session, paths: Iterable[Path]) -> bool:
-        """Store the routes that a session now advertises; return whether any of them changed."""
-        memo = self._told.setdefault(session, {})
-        heard = {}
-        for path in paths:
-            if path not in memo:
-                memo[path] = self._tell(session, path)
-            told = memo[path]
-            if told is not None:
-                heard[told.prefix] = told
-        before = self._heard[session.other].get(session.other_peer, {})
-        self._heard[session.other][session.other_peer] = heard
-        return heard != before
+    def _hear(
+        self, session: Session, best: Mapping[str, Path], prefixes: Iterable[str]
+    ) -> list[str]:
+        """Store the routes to ``prefixes`` that a session now advertises; return the prefixes whose
+        route changed."""
+        memo = _told(session, self._policies[session.router], self._policies[session.other])
+        by_peer = self._heard[session.other]
+        heard = dict(by_peer.get(session.other_peer, {}))
+        changed = []
+        for prefix in prefixes:
+            path, told = best.get(prefix), None
+            if path is not None:
+                told = memo.get(path, _UNKNOWN)
+                if told is _UNKNOWN:
+                    told = memo[path] = self._tell(session, path)
+            if told != heard.get(prefix):
+                changed.append(prefix)
+                if told is None:
+                    del heard[prefix]
+                else:
+                    heard[prefix] = told
+        by_peer[session.other_peer] = heard
+        return changed
 
     def overfull(self) -> set[tuple[str, int]]:
         """Return sessions (router, peer index) that exceed their maximum number of prefixes."""
@@ -731,25 +852,36 @@ class _Speakers:
             if 0 < self._routers[name].bgp.peers[index].maximum_prefix < len(paths)
         }
 
-    def routes(self, name: str) -> Iterator[Route]:
+    def _routes(self, name: str) -> Iterator[Route]:
         """Return the routes that a router's best paths add to its routing table."""
-        for path in self._tables.best[name].values():
+        for path in self.best[name].values():
             if path.peer >= 0 and self._is_installed(name, path):
                 hop = resolve(self._base[name], path.next_hop)
                 if hop is not None:
                     distance = _IBGP if path.inner else _EBGP
                     yield Route(network_of(path.prefix), hop, distance)
 
-    def _choose(self, name: str) -> dict[str, Path]:
-        by_prefix: dict[str, list[Path]] = {}
-        heard = (path for paths in self._heard[name].values() for path in paths.values())
-        for path in (*self._own[name].values(), *heard):
-            if path.peer < 0 or self._valid(name, path):
-                by_prefix.setdefault(path.prefix, []).append(path)
-        return {prefix: self._best(name, paths) for prefix, paths in sorted(by_prefix.items())}
+    def _choose(self, name: str, prefix: str) -> Path | None:
+        """Return the best path of a router to a prefix, or None."""
+        paths = []
+        if prefix in self._own[name]:
+            paths.append(self._own[name][prefix])
+        for heard in self._heard[name].values():
+            path = heard.get(prefix)
+            if path is not None and self._valid(name, path):
+                paths.append(path)
+        return self._best(name, paths) if paths else None
 
     def _valid(self, name: str, path: Path) -> bool:
-        return resolve(self._base[name], path.next_hop) is not None
+        return self._metric(name, path.next_hop) is not None
+
+    def _metric(self, name: str, next_hop: Address) -> int | None:
+        """Return the metric of the route to a next hop, or None if it has no valid route."""
+        known = self._reach[name]
+        if next_hop not in known:
+            route = self._base[name].look_up(next_hop, default=False)
+            known[next_hop] = None if route is None else route.metric
+        return known[next_hop]
 
     def _is_installed(self, name: str, path: Path) -> bool:
         """Return whether a best path is installed as a route.
@@ -780,7 +912,6 @@ class _Speakers:
 
     def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
         """Return the first part of the comparison key; ``metric`` replaces the path's metric."""
-        found = self._base[name].look_up(path.next_hop) if path.peer >= 0 else None
         return (
             -path.weight,
             -path.preference,
@@ -788,16 +919,15 @@ class _Speakers:
             len(path.as_path),
             path.metric if metric is None else metric,
             path.inner,
-            found.metric if found else 0,
+            (self._metric(name, path.next_hop) or 0) if path.peer >= 0 else 0,
         )
 
     def _rank(self, name: str, path: Path, metric: int) -> tuple[object, ...]:
-        peers = self._routers[name].bgp.peers
         return (
             *self._merit(name, path, metric),
             number_of(path.originator),
             len(path.clusters),
-            number_of(peers[path.peer].address) if path.peer >= 0 else 0,
+            self._peers[name][path.peer] if path.peer >= 0 else 0,
         )
 
     def _tell(self, session: Session, path: Path) -> Path | None:
