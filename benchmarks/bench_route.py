@@ -64,7 +64,7 @@ def world_of(switches: int, hosts: int, seed: int = 1) -> World:
 
 
 async def episode(warm: Warm, world: World, emulator: str) -> Cost:
-    """Run one whole episode and return its cost."""
+    """Run one episode from building to closing the network, and return its cost."""
     began = time.perf_counter()
     net = await warm.begin_world(world, emulator)
     router = world.router.name
@@ -117,7 +117,10 @@ async def size(warm: Warm, switches: int, hosts: int, rounds: int) -> None:
 
 
 def run_mix(emulator: str) -> Cost:
-    """Run an assessment from command line to files. Raises if any query is not solved."""
+    """Run an assessment with the command line, and return its cost.
+
+    Raises an error if a query is not solved.
+    """
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     settings = (f"emulator={emulator}", "concurrency=2")
     with tempfile.TemporaryDirectory() as folder:
