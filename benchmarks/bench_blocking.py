@@ -173,7 +173,7 @@ class Asked:
         return fmean(late) / (last - first + 1)
 
     def same_group(self, request: Request) -> float:
-        """Return the largest share of elements with the same block, origin or supplier."""
+        """Return the largest share of a request's elements with one block, origin or supplier."""
         groups = Counter(self.group[name] for name in elements(request))
         return max(groups.values()) / groups.total() if groups else 0.0
 

@@ -136,7 +136,7 @@ def left_out(plan: Plan) -> Iterator[str]:
 def shown(plan: Plan, world: World) -> str:
     """Return when a difference between ``world`` and the target can be observed.
 
-    The result is ``afterwards`` (at once), ``in a contingency``, or ``never``.
+    The result is ``afterwards`` (without a contingency), ``in a contingency``, or ``never``.
     """
     now = predicted(world)
     if now is None or misfits(plan.stages.target or {}, now):

@@ -87,7 +87,7 @@ async def at_once(warm: Warm, emulator: str) -> Cost:
     worlds = [world_of(2, 1, seed) for seed in range(AT_ONCE)]
     began = time.perf_counter()
     costs = await asyncio.gather(*(episode(warm, world, emulator) for world in worlds))
-    waited_s = min(cost.waited_s for cost in costs)  # the other waits overlap with the shortest
+    waited_s = min(cost.waited_s for cost in costs)  # waits of concurrent episodes overlap
     own_s = time.perf_counter() - began - waited_s
     return Cost(own_s, sum(cost.cpu_s for cost in costs), waited_s)
 

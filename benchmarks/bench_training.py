@@ -136,7 +136,7 @@ def measure(
         spent[what][0] += time.monotonic() - wall
         spent[what][1] += cpu_s() - cpu
 
-    start(0)  # not timed: creates what later starts reuse
+    start(0)  # not timed: creates resources that later starts reuse
     while taken < steps:
         task += 1
         seat().close()  # not timed: tears down the previous world and its processes

@@ -247,7 +247,7 @@ class Learner:
 
 
 class Chance:
-    """Policy that picks a random template among those not tried in the episode."""
+    """Policy that picks a random template that was not tried in the episode."""
 
     def __init__(self, templates: Sequence[str], rng: random.Random) -> None:
         self._templates, self._rng = templates, rng

@@ -123,7 +123,7 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is a scripted agent without knowledge of the query."""
+        """Return whether the agent is one of ``FLOORS``."""
         return bool(self.scripted)
 
 
@@ -168,7 +168,7 @@ class Overall(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is a scripted agent without knowledge of the query."""
+        """Return whether the agent is one of ``FLOORS``."""
         return bool(self.scripted)
 
 

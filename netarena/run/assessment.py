@@ -575,7 +575,7 @@ class _Drawn:
     def __init__(
         self, application: Application, config: Config, seed: int, indices: Sequence[int]
     ) -> None:
-        """Prepare to draw queries; only those with ``indices`` (ascending) can be drawn."""
+        """Prepare to draw the queries with these ascending ``indices``."""
         self._draw = partial(application.generate_at, config, seed)
         self._indices = indices
         self._queries: Iterator[Query] = iter(())
@@ -702,7 +702,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
 
 
 def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
-    """Raise ConfigError if the participants' own config keys differ from the stored ones."""
+    """Raise ConfigError if the participants' own config keys differ from the stored keys."""
     try:
         kept = json.loads(read_text(out / CONFIG_NAME)).get("participant_config", {})
     except (OSError, ValueError, AttributeError):

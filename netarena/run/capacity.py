@@ -109,8 +109,8 @@ class Share:
     def first(self) -> Places | None:
         """Return the participant that gets the next slot, or None if no slot may be granted.
 
-        It is the waiting participant with the fewest slots. Among equals, it is the one served
-        least recently.
+        This is the waiting participant with the fewest slots. Among equals, it is the participant
+        that was served least recently.
         """
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)

@@ -94,7 +94,7 @@ class _World:
 
 
 async def _continue() -> None:
-    """Do nothing, so that the executor continues at once."""
+    """Do nothing, so that the executor continues immediately."""
 
 
 class Run:

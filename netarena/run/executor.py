@@ -298,7 +298,7 @@ def make_episode(
 
 
 def _claims(party: Party, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return those fields of an episode that exist only for tickets."""
+    """Return the fields of an episode that exist only for tickets."""
     if not play.ticket or verdict["outcome"] is Outcome.INVALID:
         return {}
     claim = play.claim

@@ -487,7 +487,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return those fields of the episode that this attempt determines."""
+        """Return the fields of the episode that this attempt determines, by name."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:

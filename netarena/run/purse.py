@@ -165,7 +165,7 @@ class Account:
         return True
 
     def statement(self) -> dict[str, float]:
-        """Return the cost so far, and that of the most expensive reply, for a resumed run.
+        """Return the total cost and the cost of the most expensive reply, for a resumed run.
 
         For open requests, the reserved amount counts as their cost.
         """

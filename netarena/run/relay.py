@@ -20,7 +20,7 @@ from contextlib import suppress
 _RAY, _ADDED = "RAY_", frozenset({"OMP_NUM_THREADS"})
 #: Maximum number of bytes of one message to the head.
 _CHUNK = 4 << 20
-#: Time limit for a worker to end by itself after its socket was closed, in s.
+#: Time limit in s for a worker to end after its socket was closed; then it is killed.
 _STOP_S = 5.0
 
 

@@ -479,8 +479,8 @@ class Remote:
 
         Each active participant has an equal share of the workers. A participant gets no new worlds
         on workers beyond its share, so these workers become free. A participant that has a world
-        gets its next world without waiting. Otherwise there could be a deadlock: its prepared
-        worlds may wait for the next world.
+        gets its next world without waiting, even on a shared worker. Otherwise there could be a
+        deadlock between its worlds.
         """
         able = self._able(role)
         active = {one for one, number in self._waiting.items() if number} | {role}
@@ -528,7 +528,8 @@ class Remote:
             if one is not worker
             and one.link.node == node
             and one.ready_at
-            # both were ready at the same time: an agent can kill workers one after the other
+            # only workers that were ready at the same time, because an agent can kill its workers
+            # one after the other
             and (one.ready or max(worker.ready_at, worker.lost_at - _GRACE_S) < one.lost_at)
         ]
         if others:
@@ -536,7 +537,7 @@ class Remote:
                 async with asyncio.timeout(_GRACE_S):
                     await self._changed.wait_for(lambda: all(one.lost for one in others))
                 if all(role in one.suspects for one in (worker, *others)):
-                    return _Loss(detail)  # an agent can kill each worker that plays its episodes
+                    return _Loss(detail)  # the agent was asked on all workers and may be the cause
                 return _Loss(f"all workers on {node} died: {detail}", all_died=True)
         return _Loss(detail)
 

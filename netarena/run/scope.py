@@ -122,7 +122,7 @@ class Scope:
             return None
 
     def spread(self, strata: Sequence[Stratum], rng: random.Random) -> list[Cell]:
-        """Return random cells that represent ``strata``: a few settings and labels of each."""
+        """Return random cells of ``strata``: a few settings of each, and labels of all groups."""
         cells: dict[Cell, None] = {}
         for stratum in strata:
             settings = [*self.space.settings_of(stratum)]

@@ -220,7 +220,7 @@ class Conduct:
         """Prepare the slots of live worlds."""
         self._slots = Slots(max(BATCH, 2 * self.concurrency))
         self._at_once = asyncio.Semaphore(self.concurrency)
-        #: Contents of all queries so far, including fresh ones.
+        #: Contents of all queries so far, including fresh queries.
         self._contents: set[str] = set()
         self._invalid = self._in_a_row = self._mute = 0
 

@@ -25,7 +25,7 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64
 _LISTENING = 10
-#: Timeout for the kernel's response, which normally arrives at once.
+#: Timeout in s for the kernel's response, which normally arrives immediately.
 _ANSWER_S = 1.0
 _ANSWER_BYTES = 8192
 

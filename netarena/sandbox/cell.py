@@ -71,7 +71,7 @@ Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
 #: Paths of the command's files and of the cache folder, for a command in its own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
-#: Maximum number of concurrent connections; further connections are closed at once.
+#: Maximum number of concurrent connections; further connections are closed immediately.
 MAX_CONNECTIONS = 32
 #: Remedy for missing features of this machine.
 REMEDY = (

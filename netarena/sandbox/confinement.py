@@ -178,7 +178,7 @@ def lacking() -> str:
 
 
 def reduced() -> str:
-    """Return, in one line, the protections that apply here and those missing without namespaces."""
+    """Return one line about the protections that apply, and about their limits."""
     version = protection.landlock_version()
     user = "the service's user" if os.geteuid() else "a separate user"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "

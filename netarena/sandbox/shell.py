@@ -753,7 +753,7 @@ class _Sandbox:
 
     def _bury(self) -> None:
         if self._process.poll() is None:
-            self._process.kill()  # the other processes die with this one
+            self._process.kill()  # the sandbox's other processes die with this process
             self._process.wait()
 
 

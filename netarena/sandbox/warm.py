@@ -303,7 +303,7 @@ def _make_armour(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor except ``kept``, and open the standard ones on the null device."""
+    """Close every descriptor except ``kept`` and the standard descriptors (0 to 2)."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
             with suppress(OSError):  # the listing's own descriptor is already closed

@@ -120,7 +120,7 @@ class Environment(ABC):
         """
 
     async def finish(self) -> JsonValue:
-        """Try the world's contingencies, such as link failures; return what was observed.
+        """Try the world's contingencies, such as link failures; return the observations.
 
         Returns None if the world has no contingencies. The engine calls this method at most once,
         after the agent's last turn and only if the final state is correct. ``Application.endure``
@@ -227,7 +227,7 @@ class Application(ABC):
         return None
 
     async def __aenter__(self) -> Self:
-        """Start what all episodes of a process share, such as warm processes and servers."""
+        """Start the resources that all episodes share, such as warm processes and servers."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

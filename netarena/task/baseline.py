@@ -59,7 +59,7 @@ class Baselines:
     def push_replies(self, query: Query, rng: random.Random | None = None) -> Sequence[str]:
         """Return replies that write the target configuration, one machine per reply.
 
-        The target configuration is the one after all requested changes. The machines are in the
+        The target configuration contains all requested changes. The machines are in the
         order of their names, or in random order with ``rng``. The result is empty if ``query``
         requests no changes.
         """

@@ -81,7 +81,7 @@ def read_line(text: str, start: int = 0) -> Line:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Return all logical lines except empty ones."""
+    """Return all logical lines that are not empty."""
     lines, place = [], 0
     while place < len(text):
         line = read_line(text, place)

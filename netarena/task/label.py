@@ -58,7 +58,7 @@ def kinds_of(label: str) -> tuple[str, ...]:
 
 
 class FaultConfig(Config):
-    """Config of reactive applications, with keys in addition to those of every application."""
+    """Config of reactive applications, which adds keys to the config of every application."""
 
     BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}

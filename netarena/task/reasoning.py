@@ -115,7 +115,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         ahead = closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]
         outside = [mark for mark in ahead if not _is_within(found, mark)]
         if outside:
-            # Do not skip to the last marker at once, because it may be inside the answer.
+            # Do not skip to the last marker directly, because it may be inside the answer.
             start = outside[0 if left > 1 else -1][1]
             continue
         begun = bisect_left(opened, (start, 0))

@@ -85,7 +85,7 @@ def arena(name: str, *, training: bool = True) -> Arena:
 
 
 def close_all() -> None:
-    """Close all arenas of this process; later calls of ``arena`` create new ones."""
+    """Close all arenas of this process; later calls of ``arena`` create new arenas."""
     with _lock:
         for key in [key for key in _arenas if key[0] == os.getpid()]:
             _arenas.pop(key).close()

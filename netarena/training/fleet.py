@@ -208,7 +208,7 @@ def _end_all(workers: list[_Worker]) -> None:
 def serve(descriptor: int) -> None:
     """Execute the caller's requests from a socket until the caller disconnects.
 
-    This is the main function of a worker process; ``descriptor`` is the socket's.
+    This is the main function of a worker process. ``descriptor`` is the socket's file descriptor.
     """
     with Connection(descriptor) as connection, suppress(EOFError, OSError):
         plan, number = connection.recv()

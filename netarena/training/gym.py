@@ -196,8 +196,8 @@ def choose(
 ) -> tuple[int, int]:
     """Return the seed and the task of the next episode.
 
-    The seed is ``given``, else ``before`` (the previous seed), else random. The task is the one in
-    ``options``, else random below ``tasks``.
+    The seed is ``given``, else ``before`` (the previous seed), else random. The task is
+    ``options["task"]``, else random below ``tasks``.
     """
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:

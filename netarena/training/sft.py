@@ -6,9 +6,9 @@ Each prompt is complete, so a line is one turn:
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
 Replies come from ``Application.demonstrate`` and are executed in the live world, so later prompts
-contain their real effects. Episodes that are not solved safely are left out. The queries are those
-of an application that was loaded with ``training``. ``from_run`` converts the episodes of a
-finished run instead.
+contain their real effects. Episodes that are not solved safely are left out. The application must
+be loaded with ``training``, so that its queries are for training. ``from_run`` converts the
+episodes of a finished run instead.
 """
 
 from __future__ import annotations

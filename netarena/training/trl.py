@@ -32,7 +32,7 @@ from netarena.training.reward import Rewards
 
 _GUIDE = "Act by calling your tools, in place of replies in that form: each call is a turn."
 _ENDED = "The task has ended."
-#: Result of a tool call that ends the episode.
+#: Last message of the assistant in a dialogue of ``make_dialogues``.
 _LAST = "Done."
 _CAME = "What it led to."
 #: Names that tools must not have.

@@ -49,7 +49,7 @@ class NetArenaConfig(vf.TasksetConfig):
     application: str = ""
     seed: int = 0
     rewards: str = "default"
-    #: Whether the queries are for training; otherwise they are those of an assessment.
+    #: Whether the queries are for training; otherwise they are queries of an assessment.
     training: bool = True
     #: Config keys.
     values: dict[str, Any] = Field(default_factory=dict)

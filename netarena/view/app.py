@@ -36,7 +36,7 @@ HEADERS = {
 
 
 class _Server(uvicorn.Server):
-    """Server that exits normally on the first signal, and at once on the second signal."""
+    """Server that exits normally on the first signal, and immediately on the second signal."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame

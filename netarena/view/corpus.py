@@ -37,7 +37,7 @@ class Corpus(Generic[K]):
         self._lock = threading.Lock()
 
     def add(self, key: K, texts: Iterable[str]) -> None:
-        """Store the texts of ``key``, replacing earlier ones."""
+        """Store the texts of ``key``, replacing its earlier texts."""
         joined = _APART.join(text.replace(_APART, "") for text in texts) + _APART
         line = joined.lower().encode("utf-8", "surrogatepass")
         with self._lock:

@@ -173,7 +173,7 @@ def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
 def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
     """Return the pairs of runs for each failed episode, by the path of the episode.
 
-    The first run of a pair solved the query safely; the second run is the one of the episode.
+    The first run of a pair solved the query safely; the second run is the run of the episode.
     Episodes whose query no run solved are omitted.
     """
     solved: dict[Ask, list[str]] = {}

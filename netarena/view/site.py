@@ -507,7 +507,7 @@ def _own_target(entry: Entry) -> str:
 
 
 def _pair_path(pair: str, entry: Entry) -> str:
-    """Return the path of the page that shows a pair's failed episode beside the other run's."""
+    """Return the path of the page that shows both episodes of a pair of runs side by side."""
     return f"same/{pair}/{entry.name}.html"
 
 
