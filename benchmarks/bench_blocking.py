@@ -148,7 +148,7 @@ class Asked:
         return len(every - here) + len(none)
 
     def arithmetic(self, request: Request) -> float:
-        """Return a measure of how tight a request's numbers are; above 1, they are impossible."""
+        """Return how tight a request's numbers are; above 1, the request is impossible."""
         count = members(request)
         if "gap" in request:
             first, last = request["waves"]

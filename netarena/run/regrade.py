@@ -245,7 +245,7 @@ def _unsettled(stored: Stored, query: Query, episode: Episode) -> str:
 def _count_healthy(
     stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
 ) -> int:
-    """Return the number of turns that began in a correct state, without the declaration."""
+    """Return the number of turns that began in a correct state, except the declaration's turn."""
     state = episode.initial_state
     right = stored.application.judge(query, state, state, state).correct
     number = 0

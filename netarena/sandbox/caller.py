@@ -56,7 +56,7 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """Return a process's descendants, and the number of threads of them and the process."""
+    """Return a process's descendants, and the thread count of the process and descendants."""
     found: list[int] = []
     tasks = 0
     waiting = [process]

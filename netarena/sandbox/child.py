@@ -276,7 +276,7 @@ class Forker:
         return Begun(number, ours, end)
 
     async def talk(self, most_bytes: int) -> Talk:
-        """Like ``begin``, for a process that exchanges lines of at most ``most_bytes``."""
+        """Fork a process (as ``begin``) that exchanges lines of at most ``most_bytes``."""
         begun = await self.begin()
         try:
             lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)

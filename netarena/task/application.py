@@ -303,7 +303,7 @@ class Application(ABC):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Grade one step, given the episode's first state and the states before and after the step.
 
-        It is a pure function, so that ``netarena regrade`` can repeat it from the journal.
+        This is a pure function, so that ``netarena regrade`` can judge again from the journal.
         """
 
     def refine(

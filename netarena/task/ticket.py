@@ -256,7 +256,10 @@ def check_refused(claim: Claim, requested: int) -> None:
 
 
 def as_declared(judgement: Judgement) -> Judgement:
-    """Return the judgement without findings, because the turn of a declaration is always safe."""
+    """Return the judgement for the turn of a declaration: without findings, notes and detail.
+
+    The turn of a declaration is always safe.
+    """
     return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
 
 
