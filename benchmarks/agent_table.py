@@ -2,8 +2,8 @@
 
 Each agent gets the same queries of each single kind of fault, both the paper's kinds and the
 extended kinds. The table has a row for each kind of fault and a column for each agent and world. A
-cell shows the share of queries solved safely, in per cent. Further rows show, over all kinds, the
-shares of correct and of safe queries and the mean number of iterations.
+cell shows the share of queries solved safely, in per cent. The last rows show the shares of correct
+and of safe queries and the mean number of turns, over all kinds.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def print_table(
 ) -> int:
     """Read the arguments, run each of ``agents`` in each world, and print the table.
 
-    Returns the exit status. The config keys in ``keys`` are also arguments, with their values as
-    defaults. ``num_queries`` is the default number of queries for each kind.
+    Returns the exit status. Each config key in ``keys`` is also a command-line option, with its
+    value as the default. ``num_queries`` is the default number of queries for each kind.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-queries", type=int, default=num_queries)
@@ -115,7 +115,7 @@ async def examine(app: Application, agent: str | Agent, values: Mapping[str, Any
 
 
 def tabulate(found: Mapping[tuple[str, str], Records], first: Sequence[str]) -> list[str]:
-    """Return the table: rows of kinds, with the kinds in ``first`` first, then totals."""
+    """Return the lines of the table: the kinds in ``first``, other kinds, and totals."""
 
     def solved(record: dict[str, Any]) -> bool:
         return bool(record["success"] and record["safe"])

@@ -41,7 +41,7 @@ LONGEST_S = 60.0
 #: Suffix of names whose look-up does not end during the benchmark.
 HANGING = ".hang.test"
 
-# the service
+# The service under attack.
 
 
 def serve(root: str) -> None:
@@ -94,14 +94,14 @@ CLIENTS: dict[str, tuple[int, Callable[[], bytes]]] = {
 }
 
 
-# Attacks by clients that send little and stay connected: this number of connections, and a hundred
+# Attacks by clients that send little and stay connected: ``HELD_CONNECTIONS`` at the start, and 100
 # more per second.
 
 HELD_CONNECTIONS = 560
 
 
 def subscribe(url: str) -> bytes:
-    """Return a subscription to a task that does not end, because its agent never responds."""
+    """Return the request for a subscription to a task that never ends, as its agent is silent."""
     silent = socket.create_server(("127.0.0.1", 0))
     SILENT.append(silent)
     agents = {ROLE: f"http://127.0.0.1:{silent.getsockname()[1]}/"}
@@ -209,12 +209,12 @@ TASKS: dict[str, tuple[int, dict[str, Any]]] = {
         {"num_queries": 33_333, "end_index": 1, "benchmark_path": "queries-of-all.jsonl"},
     ),
 }
-#: Behaviour of the honest assessment's other participant.
+#: Name of the attack in which the other participant of the honest assessment never answers.
 BESIDE = "silence of another participant"
 
 
 def agent(name: str) -> None:
-    """Serve an agent with a valid card. Each message gets the attack until the client hangs up."""
+    """Serve an agent with a valid card that answers messages with the data of attack ``name``."""
     card = json.dumps({
         "name": "x", "description": "x", "version": "1", "url": "http://x/",
         "protocolVersion": "0.3.0", "capabilities": {"streaming": True}, "skills": [],
@@ -242,7 +242,7 @@ def agent(name: str) -> None:
 
 @contextmanager
 def program(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Context manager: run this file as a process; yield the process and its first line."""
+    """Run this file as a process; yield the process and its first line (context manager)."""
     line = [sys.executable, __file__, *map(str, arguments)]
     # the service's messages about its attackers are irrelevant here
     how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
@@ -260,7 +260,7 @@ def resident_mb(pid: int) -> float:
 
 
 async def see(http: httpx.AsyncClient, url: str, agents: dict[str, str], **config: Any) -> str:
-    """Request an assessment of ``agents``; wait only until the summary of ``ROLE``."""
+    """Request an assessment of ``agents``, and return when the summary of ``ROLE`` has arrived."""
     text = json.dumps({"participants": agents, "config": config})
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     asked = {"message": message, "configuration": {"returnImmediately": True}}
@@ -378,7 +378,7 @@ async def measure(name: str, seconds: float) -> None:
             while time.perf_counter() - begun < seconds:
                 await asyncio.sleep(0.1)
                 growth = max(growth, resident_mb(process.pid) - before)
-            # the last request counts, regardless of its duration
+            # wait for the last request for the card, so that a slow response is counted
             ended.set()
             await looking
             for one in attacks:

@@ -2,11 +2,11 @@
 
     python benchmarks/bench_backbone.py [--queries 10] [--routers 8] [--emulators netns,mininet]
 
-Runs one world at a time, on a quiet machine. For each query, the world is opened: it is built, the
-fault is injected before routers establish sessions, and the world is observed. Then one command
-observes, and the commands of the reference solution change the network. Each measured time ends
-when the network has converged and was measured. Prints medians and the longest times in s, next to
-the goals for the medians.
+Run the benchmark on a quiet machine; it opens one world at a time. For each query, the world is
+built, the fault is injected before routers establish sessions, and the world is observed. Then a
+command only observes, and the commands of the reference solution change the network. Each measured
+time ends when the network has converged and was measured. The output contains medians and the
+longest times in s, next to the goals for the medians.
 """
 
 from __future__ import annotations

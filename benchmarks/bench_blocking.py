@@ -2,9 +2,10 @@
 
     python benchmarks/bench_blocking.py --tasks 200 --markdown FILE
 
-Each rule names one request of a task. Most rules look only at the requests: sizes, numbers,
-positions, and elements in several requests. Some also read numbers of the elements from the data.
-No rule searches for a plan or checks whether a request can be satisfied.
+In an impossible task, the blocking request cannot be satisfied. Each rule guesses this request.
+Most rules look only at the requests: sizes, numbers, positions, and elements in several requests.
+Some rules also read numbers of the elements (such as switches or offers) from the data. No rule
+searches for a plan or checks whether a request can be satisfied.
 
 Each cell contains two rates in percent. The first rate is for a choice among all requests. The
 second rate is for a choice among those requests whose ``rule`` is that of the blocking request. The
@@ -63,7 +64,7 @@ class Asked:
             one["name"]: one.get("block") or one.get("from") or one.get("supplier")
             for one in entries
         }
-        #: Element -> each of its numbers, as its distance from the mean in standard deviations.
+        #: Element -> key -> the element's number, as distance from the mean in standard deviations.
         self.values: dict[str, dict[str, float]] = {one["name"]: {} for one in entries}
         numbers_of = [self._numbers(one) for one in entries]
         for key in numbers_of[0]:
@@ -103,7 +104,10 @@ class Asked:
         return found
 
     def mean(self, request: Request, key: str = "") -> float:
-        """Return the mean of the number ``key``, or of all numbers, over a request's elements."""
+        """Return the mean of number ``key`` (default: all) over a request's elements.
+
+        Numbers are distances from the mean of all elements, in standard deviations.
+        """
         values = [
             value
             for name in elements(request)
@@ -123,14 +127,14 @@ class Asked:
         return fmean(self.listings[name] for name in names) if names else 0.0
 
     def unusual_places(self, request: Request) -> float:
-        """Return how much the popularity differs from the mean over requests of the same rule."""
+        """Return the distance of the popularity from its mean over requests of the same rule."""
         same = [one for one in self.requests if one["rule"] == request["rule"]]
         return abs(self.popularity(request) - fmean(map(self.popularity, same)))
 
     def only_here(self, request: Request) -> float:
         """Return the number of places that distinguish a request from all others of its rule.
 
-        Such a place is listed by this request and no other, or by all others and not by this one.
+        Either only this request lists such a place, or all requests except this one do.
         """
         others = [
             set(places(one))
@@ -144,7 +148,7 @@ class Asked:
         return len(every - here) + len(none)
 
     def arithmetic(self, request: Request) -> float:
-        """Return how close a request's numbers are to a contradiction; above 1 there is one."""
+        """Return how tight a request's numbers are; above 1, the request is impossible."""
         count = members(request)
         if "gap" in request:
             first, last = request["waves"]
@@ -161,7 +165,7 @@ class Asked:
         return sum(self.need[name] for name in elements(request)) / max(1, last - first + 1)
 
     def lateness(self, request: Request) -> float:
-        """Return how late the switches are ready, on average, as a share of the request's waves."""
+        """Return the mean delay until the switches are ready, as a share of the request's waves."""
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
@@ -169,12 +173,12 @@ class Asked:
         return fmean(late) / (last - first + 1)
 
     def same_group(self, request: Request) -> float:
-        """Return the largest share of elements with the same block, origin or supplier."""
+        """Return the largest share of a request's elements with one block, origin or supplier."""
         groups = Counter(self.group[name] for name in elements(request))
         return max(groups.values()) / groups.total() if groups else 0.0
 
     def choice(self, request: Request) -> float:
-        """Return the share of each element's usable places that the request lists, on average."""
+        """Return the mean share of an element's usable places that the request lists."""
         here = set(places(request))
         shares = [
             len(self.choices[name] & here) / len(self.choices[name])
@@ -184,7 +188,7 @@ class Asked:
         return fmean(shares) if shares and here else 0.0
 
     def alike(self, request: Request) -> float:
-        """Return how much the choices of the elements overlap, from 0 (not at all) to below 1."""
+        """Return the overlap of the elements' choices, from 0 (no overlap) to below 1."""
         sets = [self.choices[name] for name in elements(request)]
         total = sum(map(len, sets))
         return 1 - len(set().union(*sets)) / total if total else 0.0
@@ -195,14 +199,20 @@ class Asked:
         return float(sum(len(self.choices[name] & names) for name in names))
 
     def late_pair(self, request: Request) -> float:
-        """Return when all switches but one are ready, as a share of the request's waves."""
+        """Return the wave in which all switches but one are ready.
+
+        The wave is counted from the request's first wave, as a share of the request's waves.
+        """
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
         return (sorted(self.ready[name] for name in elements(request))[-2] - first) / (last - first)
 
     def late_first(self, request: Request) -> float:
-        """Return when the first listed switch is ready, as a share of the request's waves."""
+        """Return the wave in which the first listed switch is ready.
+
+        The wave is counted from the request's first wave, as a share of the request's waves.
+        """
         if "waves" not in request:
             return 0.0
         first, last = request["waves"]
@@ -213,7 +223,10 @@ class Asked:
         return self.mean(request, "benches")
 
     def extreme(self, request: Request) -> float:
-        """Return the largest distance of an element's number from the mean."""
+        """Return the largest distance of a number of the request's elements from the mean.
+
+        The distance is in standard deviations.
+        """
         return max(
             (abs(value) for name in elements(request) for value in self.values[name].values()),
             default=0.0,
@@ -232,7 +245,7 @@ def numbers(request: Request) -> dict[str, float]:
 
 
 def usual(request: Request, others: Sequence[Request]) -> float:
-    """Return the sum of the distances of a request's numbers from the means of its rule.
+    """Return the sum of the distances of a request's numbers from the means for its rule.
 
     Distances are in standard deviations.
     """
@@ -246,7 +259,8 @@ def usual(request: Request, others: Sequence[Request]) -> float:
     return total
 
 
-#: Name of a rule -> score of a request; the rule names the request with the highest score.
+#: Name of a rule -> function that scores a request. The rule guesses the request with the highest
+#: score.
 RULES: dict[str, Callable[[Request, Asked], float]] = {
     "largest": lambda one, _: numbers(one)["members"],
     "smallest": lambda one, _: -numbers(one)["members"],
@@ -284,7 +298,10 @@ RULES: dict[str, Callable[[Request, Asked], float]] = {
 
 
 def share(score: Callable[[Request], float], asked: Sequence[Request], mark: str) -> float:
-    """Return the probability that a rule names the blocking request; ties are broken at random."""
+    """Return the probability that a rule guesses the blocking request ``mark``.
+
+    Ties between scores are broken at random.
+    """
     scores = {one["id"]: score(one) for one in asked}
     best = max(scores.values())
     named = [id_ for id_, value in scores.items() if value == best]
@@ -310,9 +327,9 @@ def _score(score: Callable[[Request, Asked], float], asked: Asked, request: Requ
 
 
 def measure(label: str, tasks: int, seed: int) -> tuple[str, list[str], float]:
-    """Return the kind, the rates of all rules in percent, and their highest excess over chance.
+    """Return the kind of task, the table cells of all rules, and their highest excess over chance.
 
-    The excess is in standard errors.
+    A cell has two rates in percent. The excess is in standard errors.
     """
     kind, where = catalogue.kind_of(label), places_of(released_base())
     found: dict[str, list[float]] = {name: [] for name in RULES}

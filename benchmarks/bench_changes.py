@@ -4,13 +4,13 @@
     python benchmarks/bench_changes.py --requests 0 --read ONE.jsonl TWO.jsonl
 
 Draws requests as a run does, and computes every state that an agent passes through. ``--requests``
-counts the requests of each label. The program proves each refusal with code of its own. Results are
-tables in Markdown on standard output; progress is on standard error. An interrupted run prints the
-results so far. ``--save`` appends one line of JSON per request to a file, and ``--read`` adds such
-lines to the tables.
+is the number of requests of each label. The program proves each refusal independently of NetArena's
+own code. Results are tables in Markdown on standard output; progress is on standard error. An
+interrupted run prints the results so far. ``--save`` appends one line of JSON per request to a
+file, and ``--read`` adds such lines to the tables.
 
-Agents, which differ only in the order of their commands. ``netarena run`` plays the first three
-with the same code, the second one as ``shuffle``:
+The agents differ only in the order of their commands. ``netarena run`` plays the first three with
+the same code; there, the second one is called ``shuffle``:
 
 - ``push``: configures one machine per turn completely for the target, in the order of names. This
   includes the repair of latent faults.
@@ -63,7 +63,7 @@ from netarena_backbone.world.render import render
 
 #: Rules whose violation means that documented traffic is lost.
 TRAFFIC = frozenset({"pair_broken", "service_broken"})
-#: Name of an agent -> its turns in a request.
+#: Name of an agent -> function that returns its turns in a request, each as the parts it makes.
 AGENTS: Mapping[str, Callable[[Plan, random.Random], list[Left]]] = MappingProxyType(
     {
         "push": lambda plan, _: push(plan),
@@ -78,11 +78,11 @@ AGENTS: Mapping[str, Callable[[Plan, random.Random], list[Left]]] = MappingProxy
 Record = dict[str, Any]
 
 
-# validity
+# Validity of requests.
 
 
 def invalid(app: Backbone, query: Query, plan: Plan) -> Iterator[str]:
-    """Yield a description of each property that a request lacks."""
+    """Yield a description of each defect of a request."""
     yield from app.doubts(query)
     stages = plan.stages
     order = next(stages.safe_orders(), None)
@@ -110,20 +110,20 @@ def invalid(app: Backbone, query: Query, plan: Plan) -> Iterator[str]:
 
 
 def required(plan: Plan) -> list[bool]:
-    """Return for each part of a change whether it requires a setting at the end."""
+    """Return for each part of a change whether the final configuration differs because of it."""
     found = []
     edits = [edit for edit in plan.edits() if edit.strict]
     for edit in edits:
         if edit.before.commands != edit.after.commands:
             found.append(True)
-        else:  # needs no scratch network, because only files of FRR and of services differ
+        else:  # only files of FRR and of services differ, which can be compared without a network
             (trace,) = traces([edit], render(plan.target).cables)
             found.append(bool(trace.new or trace.gone))
     return found
 
 
 def left_out(plan: Plan) -> Iterator[str]:
-    """Yield the parts without which the end would still be correct."""
+    """Yield a description of each part without which the final state would still be correct."""
     stages, settings = plan.stages, iter(required(plan))
     for place, part in enumerate(stages.parts):
         differs = shown(plan, stages.at([place])) != "never"
@@ -134,7 +134,10 @@ def left_out(plan: Plan) -> Iterator[str]:
 
 
 def shown(plan: Plan, world: World) -> str:
-    """Return when a world differs from the target: afterwards, in a contingency, or never."""
+    """Return when a difference between ``world`` and the target can be observed.
+
+    The result is ``afterwards`` (without a contingency), ``in a contingency``, or ``never``.
+    """
     now = predicted(world)
     if now is None or misfits(plan.stages.target or {}, now):
         return "afterwards"
@@ -145,11 +148,11 @@ def shown(plan: Plan, world: World) -> str:
     return "never"
 
 
-# proofs of refusals, independent of planned/refusal.py
+# Proofs of refusals, independent of planned/refusal.py.
 
 
 def running(world: World) -> nx.Graph:
-    """Return the graph of our routers and of the links on which OSPF runs at both ends."""
+    """Return the graph of the provider's routers and of the links with OSPF at both ends."""
     graph = nx.Graph()
     graph.add_nodes_from(router.name for router in world.routers)
     for link in world.links:
@@ -161,7 +164,7 @@ def running(world: World) -> nx.Graph:
 
 
 def sessions(world: World) -> set[tuple[int, str, str]]:
-    """Return the sessions with other ASes as (AS, our router, address of the peer)."""
+    """Return the BGP sessions with other ASes as (AS number, router, address of the peer)."""
     return {
         (peer.asn, router.name, peer.address)
         for router in world.routers
@@ -171,7 +174,7 @@ def sessions(world: World) -> set[tuple[int, str, str]]:
 
 
 def lost(plan: Plan, one: Request) -> bool:
-    """Return whether traffic ends that is documented today and after the other changes."""
+    """Return whether a change ends traffic that is documented today and in the target."""
     today, target = plan.stages.today, plan.stages.target
     then = predicted(one.change.edit(plan.target))
     if today is None or target is None or then is None:
@@ -195,7 +198,7 @@ def is_cut(plan: Plan, one: Request) -> bool:
 
 
 def addresses(world: World) -> Counter[str]:
-    """Return the addresses of all machines, without lengths of prefixes."""
+    """Return how often each address occurs on all machines; prefix lengths are ignored."""
     return Counter(
         port.address.partition("/")[0]
         for machine in world.machines.values()
@@ -224,7 +227,7 @@ def contradicts(word: str, plan: Plan, one: Request) -> bool:
 
 
 def blocks_service(plan: Plan, one: Request) -> bool:
-    """Return whether a service ends that is documented today and after the other changes."""
+    """Return whether a change ends a service that is documented today and in the target."""
     today, target = plan.stages.today, plan.stages.target
     then = predicted(one.change.edit(plan.target))
     if today is None or target is None or then is None:
@@ -242,13 +245,13 @@ PROOFS: dict[str, Callable[[Plan, Request], bool]] = {
 }
 
 
-# agents
+# Agents.
 
 
 def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
-    """Return whether the parts of all turns are done, and whether no turn does harm.
+    """Return whether an agent's turns make all parts, and whether no turn does harm.
 
-    A turn whose facts rest on a tie counts as safe.
+    A turn counts as safe if its effect depends on a tie in the selection of routes.
     """
     left, safe = stages.every, True
     for turn in turns:
@@ -260,17 +263,17 @@ def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
 
 
 def fixed_refusals(plan: Plan) -> Iterator[str]:
-    """Yield the refusals of one fixed change with one fixed word that are right."""
+    """Yield the refusal (number and word) that is right, if exactly one change must be refused."""
     for number, word in plan.refused.items():
         if len(plan.refused) == 1:
             yield f"{number} {word}"
 
 
-# one request
+# Examination of one request.
 
 
 def forms(one: Request) -> list[str]:
-    """Return properties of a request that a reader sees in its words without the documentation."""
+    """Return the properties of a request that its text shows without the documentation."""
     found = [f"{one.kind}.{one.method}"]
     if one.kind == "renumber":
         for address, length in re.findall(r"(\d+)/(\d+) on", one.change.words)[:1]:
@@ -282,7 +285,7 @@ def forms(one: Request) -> list[str]:
 
 
 def examine(app: Backbone, query: Query, seed: int) -> Record:
-    """Return everything that the tables need about a request."""
+    """Return the record of a request, from which the tables are computed."""
     plan = case_of(query).plan
     assert plan is not None
     stages, rng = plan.stages, random.Random(f"{seed} {query.index}")
@@ -322,7 +325,7 @@ def examine(app: Backbone, query: Query, seed: int) -> Record:
 
 
 def latent_faults(plan: Plan) -> Iterator[Record]:
-    """Yield what the tables need about each latent fault."""
+    """Yield the part of a request's record about each latent fault."""
     stages = plan.stages
     changed = [one.machines for one in stages.changes]
     made = zip(changed, (one for one in plan.requests if not one.because), strict=True)
@@ -339,7 +342,7 @@ def latent_faults(plan: Plan) -> Iterator[Record]:
         }
 
 
-# tables
+# Tables.
 
 
 def share(number: int, of: int) -> str:
@@ -351,7 +354,7 @@ def share(number: int, of: int) -> str:
 
 
 def decides(one: Record) -> bool:
-    """Return whether the order of the text and that of names both lose documented traffic."""
+    """Return whether both simple orders (of the text, of names) lose documented traffic."""
     return all(TRAFFIC & {*(rules or ())} for rules in one["orders"].values())
 
 
@@ -361,7 +364,7 @@ def solved(one: Record, agent: str) -> bool:
 
 
 def played_safely(one: Record, agent: str) -> bool:
-    """Return whether all changes that can be made are made safely; refusals do not count."""
+    """Return whether an agent made all feasible changes safely; its refusals do not count."""
     played = one["agents"][agent]
     return bool(played["done"] and played["safe"])
 
@@ -510,7 +513,10 @@ def _counts(records: Sequence[Record], many: Sequence[Record]) -> Iterator[str]:
 
 
 def _rules(many: Sequence[Record], made: Counter[str], refused: Counter[str]) -> Iterator[str]:
-    """Compare rules that name the refused change from forms with a random choice."""
+    """Yield tables of how well simple rules find the change that must be refused.
+
+    The rules use the forms of the requests; a random choice is shown for comparison.
+    """
     with_one = [one for one in many if any(r["because"] for r in one["requests"])]
     if not with_one:
         return
@@ -552,7 +558,7 @@ def _rules(many: Sequence[Record], made: Counter[str], refused: Counter[str]) ->
 
 
 def properties(one: Record) -> Iterator[str]:
-    """Yield properties of a whole request that could show whether a change must be refused."""
+    """Yield properties of a whole request that might reveal that a change must be refused."""
     names = [r["name"] for r in one["requests"]]
     kinds = Counter(name.partition(".")[0] for name in names)
     if max(kinds.values()) > 1:

@@ -76,7 +76,7 @@ def family(pid: int) -> list[int]:
 
 
 def pss_bytes(pid: int) -> tuple[int, int]:
-    """Return the memory of a process with its descendants, and of the process itself."""
+    """Return the memory in bytes of a process with its descendants, and of the process itself."""
     sizes = []
     for member in family(pid):
         try:
@@ -88,7 +88,7 @@ def pss_bytes(pid: int) -> tuple[int, int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process and its descendants, including ended descendants."""
+    """Return the CPU time in s of a process and its descendants, including ended descendants."""
     ticks = 0
     for member in family(pid):
         try:
@@ -118,7 +118,7 @@ class Watch(threading.Thread):
         return max((whole for whole, _ in self.samples), default=0)
 
     def peaks(self, parts: int) -> list[list[int]]:
-        """Return both peaks in each of ``parts`` equal parts of the sampled time, in MiB."""
+        """Return the peaks of the two samples in each of ``parts`` equal periods, in MiB."""
         length = -(-len(self.samples) // parts)
         found = []
         for kind in range(2):
@@ -142,7 +142,7 @@ async def wait_for(url: str) -> None:
 async def request(
     green: str, purple: str, role: str, config: dict[str, object]
 ) -> tuple[float, list[str]]:
-    """Send one request like AgentBeats' client; return wall time in s and the artifact's parts."""
+    """Send a request as AgentBeats' client does; return wall time in s and the artifact's parts."""
     parts: list[str] = []
     async with httpx.AsyncClient(timeout=None) as http:
         card = await A2ACardResolver(http, green).get_agent_card()

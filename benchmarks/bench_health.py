@@ -40,7 +40,7 @@ except KeyboardInterrupt:
 
 
 def measure(green: str, purple: str, config: dict[str, object]) -> list[float]:
-    """Return response times in s, measured by a separate process while one assessment runs."""
+    """Return response times of the card in s; a separate process measures them during a run."""
     command = [sys.executable, "-c", PROBE, httpx.URL(green).netloc.decode(), str(PAUSE_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as probe:
         asyncio.run(request(green, purple, config))

@@ -70,7 +70,7 @@ def report(name: str, wall_ms: float, cpu_ms: float) -> None:
 
 
 async def time_rounds(work: Callable[[], Awaitable[object]], rounds: int) -> tuple[float, float]:
-    """Return the median wall time and the mean CPU time, in ms."""
+    """Call ``work`` repeatedly; return the median wall time and the mean CPU time, in ms."""
     before_s, walls = cpu_s(), []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -80,7 +80,7 @@ async def time_rounds(work: Callable[[], Awaitable[object]], rounds: int) -> tup
 
 
 async def time_kubectl(access: Access, rounds: int) -> tuple[float, float]:
-    """Return the times of the command as a separate process, without a sandbox."""
+    """Return wall and CPU time in ms of ``COMMAND`` as a separate process, without a sandbox."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "kubeconfig"
         config.write_text(access.kubeconfig)

@@ -50,7 +50,7 @@ def bare(access: Access, rounds: int) -> dict[str, list[float]]:
                     ["bash", "-c", command], env=environment, check=True, capture_output=True
                 )
                 found.setdefault(command, []).append(used() - before)
-            del found[command][0]  # the run that filled the cache
+            del found[command][0]  # this run filled the cache
     return found
 
 

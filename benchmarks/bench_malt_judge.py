@@ -146,7 +146,7 @@ def pss_mb(pid: str) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Medians in ms, and the verdict."""
+    """Median times in ms for one kind of answer, and the verdict (``said``)."""
 
     whole: float
     verdict: float

@@ -4,10 +4,11 @@
         [--markdown docs/evidence/malt.md]
 
 Reads the texts of exactly the queries that ``netarena audit malt`` draws for the same number and
-seed. Each text must mean exactly one program, the query's own. Then fits the matcher of
+seed. Each text must mean exactly one program: the query's own. Then fits the matcher of
 ``tests/malt_matcher`` on canonical queries of another seed, and grades the programs that the
 matcher finds in texts of each phrasing. Also counts, for each label, the queries with the most
-frequent answer. The exit status is 1 if a text was not read, or if a share is outside its bounds.
+frequent answer. The exit status is 1 if a text means another program, or if a share is outside its
+bounds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def reader() -> Reader:
 
 
 def unread(items: Sequence[Item]) -> list[tuple[str, str, bool]]:
-    """Return each query's variant and id, and whether its text means only its own program."""
+    """Return for each query its variant, its id, and whether its text means only its program."""
     found = []
     for item in items:
         query = item.query
@@ -91,13 +92,16 @@ def solved(items: Sequence[Item]) -> list[tuple[str, bool]]:
 
 
 def data_of(items: Sequence[Item]) -> list[tuple[str, str]]:
-    """Return the label and the correct answer's data of each query that asks a question."""
+    """Return the label and the data of the correct answer for each query that asks a question."""
     truths = [(item.query.label, solve_truth(item.query)[0]) for item in items]
     return [(label, json.dumps(truth.data)) for label, truth in truths if truth.type != "graph"]
 
 
 def commonest(total: int, seed: int, workers: ProcessPoolExecutor) -> list[tuple[str, int, float]]:
-    """Return the number of queries and the most frequent answer's share, for labels that ask."""
+    """Return (label, number of queries, share of the most frequent answer).
+
+    Only labels whose queries ask a question are included.
+    """
     items = queries(total, seed, phrasing="canonical")
     chunks = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     piles: dict[str, Counter[str]] = {}

@@ -6,8 +6,8 @@
 Run the benchmark on a quiet machine, because wall times include other load. The two checkouts
 alternate for each size. Three states of a network are observed: as intended, broken between two
 subnets, and without any forwarding. The row "ticket" is the median over the observations of a
-typical ticket: the fault is observed at opening and after each of three observing commands, the
-repair once.
+typical ticket. Four of them are of the broken network: at opening, and after three read-only
+commands. One is of the repaired network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TICKET = {"broken": 4, "intended": 1}
 
 
 def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
-    """Return the times, in s, of the checkout that is imported in this process."""
+    """Measure the checkout that this process imports; return times in s by operation."""
     import asyncio
 
     from netarena_network.action import Command
@@ -54,7 +54,7 @@ def measure(switches: int, hosts: int, rounds: int) -> dict[str, list[float]]:
                     found["open"].append(time.perf_counter() - began)
                     if line:
                         await net.inject([Command(machine=world.router.name, command=line)])
-                    await net.observe()  # the first observation imports and caches
+                    await net.observe()  # not timed: imports modules and fills caches
                     for _ in range(rounds):
                         began = time.perf_counter()
                         await net.observe()
@@ -99,7 +99,7 @@ def measure_backbone(rounds: int) -> dict[str, list[float]]:
 
 
 def of(checkout: Path, *arguments: str) -> dict[str, list[float]]:
-    """Return the times of a checkout, measured in a separate process."""
+    """Measure a checkout in a separate process; return times in s by operation."""
     paths = os.pathsep.join(str(checkout / one) for one in (".", "apps"))
     done = subprocess.run(
         [sys.executable, __file__, "--child", *arguments],

@@ -40,7 +40,7 @@ _MODELS = {
 
 
 class Annealer:
-    """Moves and exchanges units of an assignment, which stays feasible."""
+    """Simulated annealing that moves or exchanges units of an assignment and keeps it feasible."""
 
     def __init__(self, model: assignment.Model, plan: Sequence[Any], rng: random.Random) -> None:
         self.model, self.rng = model, rng
@@ -54,7 +54,7 @@ class Annealer:
             bin_ = where[model.items[unit[0]]]
             self.filling.put(unit, bin_)
             self.count[bin_] += len(unit)
-        #: Whether full bins guide the search, because assigning a unit to a bin costs nothing.
+        #: Whether the search prefers full bins. It does if assigning a unit to a bin costs nothing.
         self.guided = all(model.cost(0, bin_) == 0 for bin_ in self.choices[self.units[0]])
 
     def take(self, unit: Sequence[int], bin_: int) -> None:
@@ -142,7 +142,7 @@ def anneal_assignment(
 def anneal_flow(
     data: dict[str, Any], plan: Any, seconds: float, rng: random.Random, kind: Kind
 ) -> Any:
-    """Anneal the paths of those demands that no request names."""
+    """Return a plan with annealed paths of the demands that no request names."""
     network = flow._Network(data)
     paths = flow._read(network, plan)
     loads = flow._loads(network, paths)
@@ -188,7 +188,10 @@ def anneal_flow(
 def anneal_offers(
     data: dict[str, Any], plan: Any, seconds: float, rng: random.Random, kind: Kind
 ) -> Any:
-    """Drop a few offers and buy others, guided by noisy prices per useful unit."""
+    """Return an annealed plan; each step drops a few offers and buys other offers.
+
+    It buys the offers with the lowest price per useful unit, with random noise on the price.
+    """
     offers = {one["name"]: one for one in data["offers"]}
     best = current = list(plan)
     best_cost = cost = kind.judge(data, plan).objective
@@ -220,7 +223,10 @@ def anneal_offers(
 
 
 def anneal(kind: Kind, data: dict[str, Any], seconds: float, rng: random.Random) -> int:
-    """Return the objective of the annealed greedy plan, which must satisfy all constraints."""
+    """Return the objective of the plan that annealing finds from the greedy plan.
+
+    The plan must satisfy all constraints.
+    """
     plan = json.loads(json.dumps(kind.greedy(data)))
     if kind.name in _MODELS:
         found = anneal_assignment(data, plan, seconds, rng, kind)

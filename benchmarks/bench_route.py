@@ -64,7 +64,7 @@ def world_of(switches: int, hosts: int, seed: int = 1) -> World:
 
 
 async def episode(warm: Warm, world: World, emulator: str) -> Cost:
-    """Run one whole episode and return its cost."""
+    """Run one episode from building to closing the network, and return its cost."""
     began = time.perf_counter()
     net = await warm.begin_world(world, emulator)
     router = world.router.name
@@ -87,7 +87,7 @@ async def at_once(warm: Warm, emulator: str) -> Cost:
     worlds = [world_of(2, 1, seed) for seed in range(AT_ONCE)]
     began = time.perf_counter()
     costs = await asyncio.gather(*(episode(warm, world, emulator) for world in worlds))
-    waited_s = min(cost.waited_s for cost in costs)  # the other waits overlap with the shortest
+    waited_s = min(cost.waited_s for cost in costs)  # waits of concurrent episodes overlap
     own_s = time.perf_counter() - began - waited_s
     return Cost(own_s, sum(cost.cpu_s for cost in costs), waited_s)
 
@@ -117,7 +117,10 @@ async def size(warm: Warm, switches: int, hosts: int, rounds: int) -> None:
 
 
 def run_mix(emulator: str) -> Cost:
-    """Run an assessment from command line to files. Raises if any query is not solved."""
+    """Run an assessment with the command line, and return its cost.
+
+    Raises an error if a query is not solved.
+    """
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     settings = (f"emulator={emulator}", "concurrency=2")
     with tempfile.TemporaryDirectory() as folder:

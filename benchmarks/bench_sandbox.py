@@ -62,7 +62,7 @@ async def weigh(sandbox: PythonSandbox) -> None:
     warm = sandbox.pid or 0
     report("PSS of the warm process", pss_kib(warm) / MIB, "MiB")
     answers = [asyncio.create_task(sandbox.run("idle")) for _ in range(IDLE)]
-    await asyncio.sleep(1.5)  # until all answers sleep
+    await asyncio.sleep(1.5)  # wait until all answers sleep
     each = [pss_kib(child) for child in children(warm)]
     report(f"PSS of {len(each)} idle answers", sum(each) / MIB, "MiB")
     report("PSS of the warm process and its answers", (sum(each) + pss_kib(warm)) / MIB, "MiB")

@@ -50,7 +50,7 @@ START_S = 60.0
 
 
 class Counted:
-    """A link that counts the bytes of its messages."""
+    """A link to a worker that counts the bytes of its messages."""
 
     def __init__(self, link: RayLink, pool: CountingPool) -> None:
         self._link, self._pool = link, pool
@@ -76,7 +76,7 @@ class Counted:
 
 
 class CountingPool:
-    """A pool whose links count bytes in ``num_bytes``."""
+    """A pool of workers that counts the bytes of all links' messages in ``num_bytes``."""
 
     def __init__(self, pool: RayPool) -> None:
         self._pool = pool
@@ -254,7 +254,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
-    if given.markdown:  # a page without the section ends the program before the runs
+    if given.markdown:  # raises an error before the runs if the page lacks the section
         replace_section(given.markdown.read_text(encoding="utf-8"), "scale", ())
     with tempfile.TemporaryDirectory() as folder:
         rows = asyncio.run(run(given, Path(folder)))

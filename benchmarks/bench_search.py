@@ -42,13 +42,13 @@ FEW = 200
 
 
 def weak(**features: str) -> Weakness:
-    """Return a condition: a query fails if it has all of these features."""
+    """Return the condition that a query has all of these features, so that the agent fails it."""
     pairs = (item for item in features.items())
     return frozenset(Feature(axis, one) for axis, text in pairs for one in text.split("+"))
 
 
-#: Name of a case -> application, config keys that are fixed, and the planted condition. If it has
-#: several features, queries with one of them already fail more often than other queries.
+#: Name of a case -> application, fixed config keys, and the planted condition. If a condition has
+#: several features, queries with one of these features fail more often than other queries.
 CASES: Mapping[str, tuple[str, Mapping[str, object], Weakness]] = {
     "malt: cannot rank": ("malt", {}, weak(action="rank")),
     "malt: cannot read held-out words": ("malt", {}, weak(phrasing="held_out")),
@@ -98,7 +98,7 @@ def facts(scope: Scope, config: Config, query: Query) -> frozenset[Feature]:
 
 
 def search(scope: Scope, condition: Weakness, seed: int, budget: int) -> list[Found]:
-    """Return the strata that a search with ``budget`` computed verdicts finds."""
+    """Return the strata that a search with ``budget`` queries finds; verdicts are computed."""
     state = Search(scope.space, random.Random(seed))
     while len(state.history) < budget:
         draws = [draw for _ in range(BATCH) if (draw := state.ask()) is not None]
@@ -122,8 +122,8 @@ def draw(scope: Scope, cells: list[Cell], seed: int, number: int) -> list[tuple[
 def share_of(scope: Scope, condition: Weakness) -> float:
     """Return the share of uniformly drawn queries that have the condition.
 
-    Setting, group and label are each uniform. Cells without queries do not count in a space of at
-    most ``FEW`` cells; in larger spaces this is not checked.
+    Setting, group of labels, and label in the group are each drawn uniformly. Cells without queries
+    do not count in a space of at most ``FEW`` cells; in larger spaces this is not checked.
     """
     space = scope.space
     groups = Counter(label.group for label in space.labels)
@@ -141,7 +141,7 @@ def share_of(scope: Scope, condition: Weakness) -> float:
 
 
 async def play(scope: Scope, condition: Weakness, drawn: list[tuple[Config, Query]]) -> int:
-    """Return how many verdicts in live worlds differ from the computed ones."""
+    """Play ``drawn`` in live worlds; return how many verdicts differ from the computed verdicts."""
     app, differ = scope.application, 0
     async with app:
         for config, query in drawn:

@@ -10,11 +10,11 @@ the task is done:
 
 - backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
   restores each line that differs
-- k8s: takes policies in the order of their scores by hand-written rules about forms
-  (``agent.form_reader``), and sets each policy to its state without the form
-- route: takes machines in the order given by hand-written rules (order of sysctl inodes, gaps and
-  order of nft handles, times of addresses, connections without an answer), and deletes each
-  machine's newest rule, or the last route that the kernel did not add
+- k8s: orders policies by scores of hand-written rules about forms (``agent.form_reader``), and
+  replaces each policy with a policy without the suspicious form
+- route: orders machines by scores of hand-written rules (order of sysctl inodes, gaps and order of
+  nft handles, times of addresses, connections without an answer), and deletes each machine's
+  newest rule, or the last route that the kernel did not add
 
 Prints a line per ticket, then the share solved safely. False alarms are counted separately, because
 a program that does nothing solves them. The goal is at most 2 % of tickets with a fault.
@@ -45,7 +45,7 @@ GOAL = 0.02
 
 
 def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield commands that restore each router's running configuration to the one on disk."""
+    """Yield (router, command) that restore the running configuration from the file on disk."""
     for name, read in readings.items():
         if "frr" not in read:
             continue
@@ -64,7 +64,7 @@ def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
-    """Return the lines of a configuration, each with the line that opens its section."""
+    """Return the lines of a configuration, each with the first line of its section."""
     found, context = [], ""
     for raw in text.splitlines():
         line = raw.strip()
@@ -80,7 +80,7 @@ def _lines(text: str) -> list[tuple[str, str]]:
 
 def undo_youngest(query: Query, scene: Scene, readings: Mapping[str, Any], state: Any
                   ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield commands that delete the newest rule or route on the most suspicious machines."""
+    """Yield (machine, command) that delete the newest rule or route, most suspicious first."""
     found = examine(query, scene, readings, state)
     rules = ("sysctl.inode falls~rank", "rule.nft_falls", "rule.nft_gaps",
              "addr.created spread~off",
@@ -147,7 +147,7 @@ KINDS: Mapping[str, tuple[type[Application], Mapping[str, str], Callable[..., An
 async def play(
     app: Application, query: Query, world: Environment, plan: Callable[..., Any], turns: int
 ) -> tuple[bool, bool]:
-    """Return whether the repairs of the blind program are correct, and whether they are safe."""
+    """Run the blind program in a world; return whether the result is correct, and safe."""
     try:
         initial = before = await world.open()
         commands = await plan(app, query, world, initial)

@@ -61,8 +61,8 @@ def processes() -> list[int]:
 def cpu_s() -> float:
     """Return the CPU time in s of ``processes()``, including ended processes.
 
-    The time of the search for the processes is subtracted, because on a machine with many processes
-    the search takes longer than the measured steps.
+    The time for finding the processes is subtracted. On a machine with many processes, it would
+    exceed the time of the measured steps.
     """
     begin = time.thread_time()
     found = processes()
@@ -121,7 +121,11 @@ def world_name(query: Any) -> str:
 def measure(
     start: Callable[[int], Any], act: Callable[[str], bool], seat: Callable[[], Any], steps: int
 ) -> tuple[float, float, float, float]:
-    """Return steps per s of wall and of processor time, and a world's start in ms of both."""
+    """Run at least ``steps`` steps; return rates of steps and times of starts.
+
+    The result is (steps per s of wall time, steps per s of processor time, wall time in ms of a
+    world's start, processor time in ms of a world's start).
+    """
     taken = task = 0
     spent = {"start": [0.0, 0.0], "act": [0.0, 0.0]}
 
@@ -132,7 +136,7 @@ def measure(
         spent[what][0] += time.monotonic() - wall
         spent[what][1] += cpu_s() - cpu
 
-    start(0)  # creates everything that is created only once
+    start(0)  # not timed: creates resources that later starts reuse
     while taken < steps:
         task += 1
         seat().close()  # not timed: tears down the previous world and its processes
@@ -183,7 +187,7 @@ def by_gymnasium(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ..
 
 
 def by_trl(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]:
-    """Measure the calls that the trainer makes, without text generation by the model."""
+    """Return ``measure`` of the calls that TRL's trainer makes, without generation of text."""
     from netarena.training.trl import make_environment
 
     rollout = make_environment(name, keys)()
@@ -214,7 +218,7 @@ def by_openenv(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]
     )
     try:
         url = re.search(r"at (http://\S+?)/?$", server.stderr.readline().strip())[1]
-        # queries are drawn again here, because the replies depend on them
+        # the client draws the same queries, because the replies depend on them
         drawn = Seat(name, keys)
         with GenericEnvClient(base_url=url).sync() as client:
 
@@ -289,7 +293,8 @@ def main() -> int:
             steps = options.steps if goal > 8 else max(20, options.steps // 10)
             rate, per_core, start_ms, start_cpu_ms = run(name, keys, steps)
             memory = f"{held:.1f} MiB" if door == "core" else ""
-            # a server closes a world when the next starts, so the closed world's CPU time is lost
+            # a server closes a world when the next world starts, which loses the CPU time of the
+            # closed world's processes
             start_cpu = f"{start_cpu_ms:.0f} ms" if door != "OpenEnv" else ""
             rows.append(
                 f"| {door} | {world} | {per_core:.0f} | {goal} | {rate:.0f} "

@@ -41,7 +41,7 @@ FILTERS = ("show=lost", "text=step+3", "safe=no&sort=-turns", "level=level2&sort
 
 
 def make_run(source: Path, folder: Path, episodes: int) -> None:
-    """Return a run with this number of episodes, which repeats the episodes of another run."""
+    """Write a run with this number of episodes, which repeats the episodes of ``source``."""
     home, places = find_participants(source)
     with (home / QUERIES_NAME).open() as lines:
         queries = {query["id"]: query for query in map(json.loads, lines)}
@@ -98,7 +98,7 @@ def in_browser(program: str, url: str) -> tuple[float, float]:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_page()
         paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-        page.goto(url)  # warms the browser up
+        page.goto(url)  # not timed: starts the browser's processes
 
         paints = []
         for _ in range(SAMPLES):

@@ -51,7 +51,7 @@ async def shell(line: str) -> None:
 
 
 async def spaces(api: Api) -> list[str]:
-    """Return NetArena's namespaces that are not being deleted."""
+    """Return the names of NetArena's namespaces that are not being deleted."""
     return sorted(
         one["metadata"]["name"]
         for one in await api.find("Namespace", **MINE)
@@ -60,17 +60,17 @@ async def spaces(api: Api) -> list[str]:
 
 
 async def count_most(api: Api, run: asyncio.subprocess.Process) -> int:
-    """Return the maximum number of such namespaces at the same time, until the assessment ends."""
+    """Return the maximum number of namespaces (``spaces``) at a time until the assessment ends."""
     most = 0
     while run.returncode is None:
-        with contextlib.suppress(EnvironmentFailed):  # a missing count must not prevent the report
+        with contextlib.suppress(EnvironmentFailed):  # a disturbed API server may fail; count later
             most = max(most, len(await spaces(api)))
         await asyncio.sleep(POLL_S)
     return most
 
 
 async def delete_pod(api: Api, rng: random.Random) -> None:
-    """Delete a random pod of a running workload set, if there is one."""
+    """Delete a random pod of a running workload set, if there are any pods."""
     pods = [
         (space, name)
         for space in await spaces(api)

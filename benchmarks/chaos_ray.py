@@ -52,11 +52,11 @@ APPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "backbone": ("heuristic", {"max_iterations": 3, "emulator": "netns"}),
 }
 NUM_QUERIES = {"malt": 2, "k8s": 5, "route": 3, "backbone": 1}
-#: Number of workers in all, and of episodes at the same time.
+#: Total number of workers, and number of concurrent episodes.
 WORKERS = 4
 CUT_S = 60.0
-#: Part -> maximum number of verdicts that may differ: the episodes of the killed worker, and of the
-#: workers of the second node.
+#: Part -> maximum number of verdicts that may differ: one for the killed worker, and one for each
+#: worker of the second node.
 PARTS = {"equal": 0, "worker": 1, "node": WORKERS // 2, "head": 0}
 POLL_S = 0.2
 #: Time limit for nodes to join and for a run to reach its middle, in s.
@@ -68,7 +68,10 @@ def sh(*words: object) -> None:
 
 
 def wait_for(holds: Callable[[], object], what: str, limit_s: float = WAIT_S) -> Any:
-    """Return the first true value of ``holds``. Raises SystemExit after ``limit_s``."""
+    """Call ``holds`` until it returns a true value, and return the value.
+
+    Raises SystemExit with ``what`` after ``limit_s``.
+    """
     end = time.monotonic() + limit_s
     while not (found := holds()):
         if time.monotonic() > end:
@@ -101,7 +104,7 @@ class Cluster:
 
     @contextmanager
     def wired(self) -> Iterator[None]:
-        """Create the namespaces, and a bridge in that of the agents."""
+        """Create the namespaces, with a bridge in the agents' namespace (context manager)."""
         with ExitStack() as stack:
             for place in ADDRESSES:
                 name = f"{self._prefix}-{place}"
@@ -130,7 +133,7 @@ class Cluster:
 
     @contextmanager
     def nodes(self) -> Iterator[None]:
-        """Start both nodes of Ray."""
+        """Start both nodes of Ray, and stop them at the end (context manager)."""
         common = ("--num-cpus", WORKERS // 2, "--object-store-memory", 80 << 20, "--block")
         gcs = f"{ADDRESSES['one']}:{GCS_PORT}"
         head = ("--head", "--port", GCS_PORT, "--include-dashboard", "false")
@@ -179,7 +182,7 @@ class Cluster:
 
     @contextmanager
     def agent(self, app: str, given: argparse.Namespace) -> Iterator[str]:
-        """Serve the scripted agent of an application at the third address; yield its URL."""
+        """Serve an application's scripted agent in the agents' namespace; yield its URL."""
         name, keys = APPS[app]
         url = f"http://{ADDRESSES['agents']}:{AGENT_PORT}"
         with self.started(
@@ -201,7 +204,7 @@ class Cluster:
             yield url
 
     def run(self, app: str, url: str, out: Path, *more: object, here: bool = False) -> list[str]:
-        """Return the command of a run on the first node; ``here`` plays it in one process."""
+        """Return the command of a run on the first node; with ``here``, it does not use Ray."""
         _, keys = APPS[app]
         ray = (
             *("--executor", "ray", "--ray-address", f"{ADDRESSES['one']}:{GCS_PORT}"),
@@ -217,11 +220,14 @@ class Cluster:
         )
 
     def log_of_runs(self) -> str:
-        """Return what disturbed runs have printed."""
+        """Return the output of the disturbed runs so far."""
         return (self._folder / f"one-{Path(PYTHON).name}.log").read_text(encoding="utf-8")
 
     def play(self, *command: str) -> None:
-        """Run a command to its end; exit status 1 only says that an episode was not solved."""
+        """Run a command to its end. Raises SystemExit for an exit status above 1.
+
+        Status 1 is accepted, because it only means that an episode was not solved.
+        """
         log = self._folder / "runs.log"
         with log.open("ab") as file:
             done = subprocess.run(
@@ -242,7 +248,7 @@ def sets(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdicts(out: Path) -> dict[str, tuple[object, ...]]:
-    """Return id -> outcome, correctness, safety, number of turns, moves and findings."""
+    """Return by query id the outcome, correctness, safety, number of turns, moves and findings."""
     episodes = read_journal(out / JOURNAL_NAME, slim=False).episodes.values()
     return {
         one.query_id: (
@@ -290,7 +296,10 @@ def nodes_of(out: Path) -> set[str]:
 
 
 def compare(what: str, here: Mapping[str, object], there: Mapping[str, object], most: int) -> bool:
-    """Print and return whether all queries have a verdict, with at most ``most`` differences."""
+    """Compare the verdicts in one process (``here``) and on Ray (``there``), and print the result.
+
+    Returns whether all queries have a verdict and at most ``most`` verdicts differ.
+    """
     different = [key for key, value in here.items() if there.get(key) != value]
     missing = [key for key in here if key not in there]
     fine = not missing and len(different) <= most and len(there) == len(here)
@@ -319,10 +328,10 @@ def disturbed(
                 os.kill(wait_for(lambda: workers_of(cluster), "a worker")[0], signal.SIGKILL)
             elif part == "node":
                 cluster.cut("two", "down")
-                time.sleep(CUT_S)  # the duration of the failure is what is tested
+                time.sleep(CUT_S)  # the link stays down for this time
                 cluster.cut("two", "up")
             else:
-                # the leader of the session is "ip netns exec", which became the run itself
+                # "ip netns exec" has replaced itself with the run, so this is the run's process id
                 os.kill(run.pid, signal.SIGKILL)
             run.wait()
         if part == "worker" and "a worker died" not in cluster.log_of_runs():

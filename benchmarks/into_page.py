@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     about = f"`python {shlex.join(command)}`, {os.cpu_count()} processors, load {low:.0f}"
     if round(high) > round(low):
         about += f" to {high:.0f}"
-    # read again, because another process may have written another section meanwhile
+    # read the page again, because another process may have written another section meanwhile
     page = options.page.read_text(encoding="utf-8")
     page = replace_section(page, options.section, [f"{about}:", "", *rows])
     options.page.write_text(page, encoding="utf-8")

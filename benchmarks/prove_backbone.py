@@ -1,16 +1,16 @@
 """Verify each fault method of a backbone on real networks.
 
-A network is built with the fault in one pass, as in an episode. The fault must have the computed
+Each network is built together with the fault, as in an episode. The fault must have the computed
 effect. The repair, entered as an agent enters it, must restore the intended state and leave no
 setting of the fault.
 
     python benchmarks/prove_backbone.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
 Worlds are drawn one after the other until every method has been verified in one world. Prints a
-line for each method, with the seconds until the network was as computed, after the build and after
-the repair. ``late`` means that the first observation, when the network was reported to be settled,
-differed from the computed state. A table of kinds comes last, with the numbers of methods, of
-verified methods and of late states, and the medians of the seconds.
+line for each method, with the seconds until the network was in the computed state, after the build
+and after the repair. ``late`` means that the first observation differed from the computed state,
+although the network was reported as settled. A table of kinds comes last, with the numbers of
+methods, of verified methods and of late states, and the medians of the seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from netarena_backbone.world.render import render
 from netarena_network.action import Fault
 from netarena_network.real.client import Net
 
-#: Time limit from a change until the network must be as computed, in s.
+#: Time limit in s from a change until the network must be in the computed state.
 WITHIN_S = 40.0
 COMMAND_S = 30.0
 ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in methods]
@@ -45,8 +45,8 @@ ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in 
 class Took(NamedTuple):
     """Result of one change.
 
-    ``seconds`` is the time until the network was as computed. ``late`` is set if the first
-    observation differed from the computed state. ``wrong`` has the facts that still differ.
+    ``seconds`` is the time until the network was in the computed state. ``late`` is true if the
+    first observation differed from that state. ``wrong`` has the facts that still differ.
     """
 
     seconds: float
@@ -59,7 +59,7 @@ Proof = tuple[Took, Took]
 
 
 async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
-    """Observe until the state is as computed twice in a row, or the time is over."""
+    """Observe until two consecutive observations are as computed, or until the time limit."""
     began, before, late = time.monotonic(), False, None
     while True:
         now = facts_of(world, read(await net.observe()))
@@ -78,7 +78,7 @@ async def wait_for(net: Net, world: World, wanted: Facts) -> Took:
 
 
 async def prove(warm: Warm, world: World, wanted: Facts, fault: Fault) -> Proof | str:
-    """Return the results of one method, or a text about its error."""
+    """Verify the method of ``fault``; return the results, or a text about an error."""
     stages = [world, read_fault(world, fault).edit(world)]
     parts = tuple(edits(stages, [fault]))
     setup = render(stages[1]).model_copy(update={"edits": parts})
@@ -111,7 +111,7 @@ async def _prove(net: Net, stages: Sequence[World], wanted: Facts, fault: Fault)
 
 
 async def lane(warm: Warm, world: World, parts: Sequence[Fault], proofs: dict[str, Proof]) -> None:
-    """Verify these methods one after the other, each in its own network."""
+    """Verify the faults ``parts`` one after the other, each in its own network."""
     wanted = intended(world)
     for fault in parts:
         name = f"{fault.kind}.{fault.method}"
@@ -128,7 +128,7 @@ async def lane(warm: Warm, world: World, parts: Sequence[Fault], proofs: dict[st
 
 
 def rows(proofs: Mapping[str, Proof]) -> list[str]:
-    """Return the table of verified methods."""
+    """Return the lines of the table of kinds."""
     lines = [
         "| kind | methods | proven | late | until broken, s | until repaired, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

@@ -1,17 +1,17 @@
 """Verify each method of requested changes on real networks.
 
 The network documented today is built. The parts of a requested change are then made one machine
-after the other, as an agent makes them. After each part, the network must be as computed, and the
-lab must report exactly those parts that are not made yet.
+after the other, as an agent makes them. After each part, the network must be in the computed state,
+and the emulator must report exactly those parts that are not made yet.
 
     python benchmarks/prove_changes.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
 Worlds are drawn one after the other until every method has been verified in ``--times`` worlds.
-Prints a line for each method, with the seconds until the network was as computed, after the build
-and after each part. ``late`` means that the first observation, when the network was reported to be
-settled, differed from the computed state. ``unseen`` means that no tested fact shows the change. A
-table of kinds comes last, with the numbers of methods, of verified methods and of late states, and
-the medians of the seconds.
+Prints a line for each method, with the seconds until the network was in the computed state, after
+the build and after each part. ``late`` means that the first observation differed from the computed
+state, although the network was reported as settled. ``unseen`` means that no tested fact shows the
+change. A table of kinds comes last, with the numbers of methods, of verified methods and of late
+states, and the medians of the seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from netarena_backbone.world.render import recipe, render
 from netarena_backbone.world.routing import settle
 from netarena_network.real.client import Net
 
-#: Time limit from a change until the network must be as computed, in s.
+#: Time limit in s from a change until the network must be in the computed state.
 WITHIN_S = 40.0
 COMMAND_S = 30.0
-#: Maximum numbers of changes of a method, and of orders of a change's parts, that are computed.
+#: Maximum number of changes that are tried for a method, and of orders that are tried for a change.
 CHANGES, ORDERS = 12, 6
 ALL = [f"{kind}.{method.name}" for kind, methods in KINDS.items() for method in methods]
 
@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
     @property
     def is_seen(self) -> bool:
-        """Return whether any stage has a fact that differs from today's documented facts."""
+        """Return whether the facts of any stage differ from today's documented facts."""
         return any(facts != self.wanted[0] for facts in self.wanted)
 
 
@@ -78,7 +78,7 @@ class Took(NamedTuple):
 
 
 def tasks(world: World, rng: random.Random, names: set[str]) -> Iterator[Task]:
-    """Yield one task for each method of ``names`` that is possible in the world."""
+    """Yield one task for each method in ``names`` that the world allows."""
     for kind, methods in KINDS.items():
         for method in methods:
             name = f"{kind}.{method.name}"
@@ -97,7 +97,10 @@ def tasks(world: World, rng: random.Random, names: set[str]) -> Iterator[Task]:
 
 
 def _prepared(world: World, rng: random.Random, name: tuple[str, str]) -> World | None:
-    """Return the world documented today in which a method has changes, or None."""
+    """Return ``world``, prepared so that the method ``name`` has changes, or None.
+
+    Some methods require an earlier change (``SETUPS``), which this function then makes.
+    """
     if name not in SETUPS:
         return world
     kind, earlier = SETUPS[name]
@@ -111,13 +114,16 @@ def _prepared(world: World, rng: random.Random, name: tuple[str, str]) -> World 
 
 
 def _facts(tested: World, world: World, *, anyhow: bool = False) -> Facts | None:
-    """Return the facts of a world for the tests of ``tested``, or None if a tie decides them."""
+    """Return the facts of a world for the tests of ``tested``, or None if they depend on a tie."""
     tables = settle(world, anyhow=anyhow)
     return None if tables.doubtful else facts_of(tested, expected(world, tables))
 
 
 def _task(name: str, start: World, change: Change, rng: random.Random) -> Task | None:
-    """Return a task with a random order of parts, or None if each order leads through a tie."""
+    """Return a task with a random order of parts.
+
+    Returns None if in each tried order the facts of a stage depend on a tie.
+    """
     parts = [*zip((change.machine, *change.others), change.parts, strict=True)]
     some = [*permutations(parts)] if len(parts) < 5 else [parts, parts[::-1]]
     if any(_facts(start, one, anyhow=True) is None for one in (start, change.edit(start))):
@@ -133,7 +139,7 @@ def _task(name: str, start: World, change: Change, rng: random.Random) -> Task |
 
 
 async def wait_for(net: Net, world: World, wanted: Facts, left: Sequence[int]) -> Took:
-    """Observe until the state and the remaining parts are as computed, or the time is over."""
+    """Observe until the state and the remaining parts are as computed, or until the time limit."""
     began, late = time.monotonic(), False
     while True:
         seen = read(await net.observe())
@@ -149,7 +155,7 @@ async def wait_for(net: Net, world: World, wanted: Facts, left: Sequence[int]) -
 
 
 async def prove(warm: Warm, task: Task) -> Sequence[Took] | str:
-    """Return the results of each stage, or a text about the first error."""
+    """Verify a change; return the result of each stage, or a text about an error."""
     start = task.stages[0]
     edits = [
         lab_spec.Edit(
@@ -184,7 +190,7 @@ async def _prove(net: Net, task: Task) -> Sequence[Took] | str:
 
 
 async def lane(warm: Warm, chosen: Sequence[Task], proofs: dict[str, list[Sequence[Took]]]) -> None:
-    """Verify these changes one after the other, each in its own network."""
+    """Verify the tasks ``chosen`` one after the other, each in its own network."""
     for task in chosen:
         try:
             came = await prove(warm, task)
@@ -200,7 +206,7 @@ async def lane(warm: Warm, chosen: Sequence[Task], proofs: dict[str, list[Sequen
 
 
 def rows(proofs: Mapping[str, Sequence[Sequence[Took]]]) -> list[str]:
-    """Return the table of verified methods."""
+    """Return the lines of the table of kinds."""
     lines = [
         "| kind | methods | proven | late | until built, s | until a part is made, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",

@@ -17,7 +17,7 @@ from netarena.report.markdown import replace_section
 
 
 def put_table(page: str, printed: Iterable[str]) -> str:
-    """Return ``page`` with the lines of ``printed`` up to the first empty line.
+    """Return ``page`` with the first table of ``printed`` (up to an empty line) as its section.
 
     Raises ValueError for a page without the two marker lines, and if nothing was printed.
     """

@@ -2,10 +2,10 @@
 
     python benchmarks/simulate_until.py [--runs 4000] [--labels 15] [--seed 1] [--markdown PAGE]
 
-An agent solves each query of a label with the same probability. In "equal" worlds all labels have
-the same probability. In "apart" worlds half of the labels are always or never solved. Stopping
-follows ``netarena.cli.until.Until``. For comparison, the table shows an interval after a fixed
-number of queries, which is the mean number at which the runs stopped.
+The simulated agent solves each query of a label with the label's probability. In "equal" worlds all
+labels have the same probability. In "apart" worlds half of the labels are always or never solved.
+Runs stop as ``netarena.cli.until.Until`` decides. For comparison, the table shows the coverage of
+intervals after a fixed number of queries: the mean number at which the runs stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GOALS = (10.0, 5.0, 3.0)
 
 
 def chances(rate: float, labels: int, *, apart: bool) -> list[float]:
-    """Return the probability of each label; the mean is ``rate``."""
+    """Return the probability of solving a query of each label; the mean is ``rate``."""
     if not apart:
         return [rate] * labels
     whole = labels // 2

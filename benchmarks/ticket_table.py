@@ -58,7 +58,7 @@ def main() -> None:
         for episode in read_episodes(run / "journal.jsonl"):
             faults = episode.label.removeprefix("faults_")
             parts[run.name if arguments.by == "run" else faults].append(episode)
-    # runs in the order in which they are given
+    # keep the order in which the runs are given
     names = [*parts] if arguments.by == "run" else [*sorted(parts), "all"]
     parts["all"] = [one for some in parts.values() for one in some]
     rows = [row(name, parts[name]) for name in names]

@@ -39,7 +39,7 @@ from netarena.training.arena import config_of, load_for
 from netarena.training.sft import MIXED, PAPER_SIZES, Pair, Told, pair_of, write_sets
 from netarena.training.trl import make_dialogues, make_environment, make_rows
 
-#: Prefix of a model that is a file in an installed package.
+#: Prefix of a model's name that means a file in an installed package.
 _PACKAGE = "package:"
 #: Chat template for models whose own template does not support tools. TRL can read tool calls in
 #: this template, and any model that was trained with <|im_start|> can learn it.
@@ -96,7 +96,9 @@ class Recipe(Record):
 
 
 def read_recipe(path: Path, changes: Sequence[str] = (), minutes: float | None = None) -> Recipe:
-    """Return a recipe with ``changes`` KEY=VALUE: dotted keys, values as JSON if valid, or text.
+    """Return a recipe, changed by ``changes`` (KEY=VALUE) and scaled to ``minutes``.
+
+    Keys are dotted. A value is read as JSON if it is valid JSON, otherwise as text.
 
     Raises ConfigError and OSError.
     """
@@ -168,7 +170,7 @@ def load_tokenizer(name: str) -> Any:
 
 
 def _prepare(tokenizer: Any, templates: Any) -> Any:
-    """Return the tokenizer with a template whose tool calls TRL can read."""
+    """Return the tokenizer with a chat template whose tool calls TRL can read."""
     try:
         return templates.add_response_schema(tokenizer)
     except ValueError:
@@ -202,7 +204,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 def tiny(recipe: Recipe) -> tuple[Any, Any]:
     """Return a model with random weights and a tokenizer, for a dry run.
 
-    The tokenizer is the recipe's own if it is on this machine, otherwise one of bytes.
+    The tokenizer is the recipe's if it is on this machine, otherwise a tokenizer of bytes.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -318,10 +320,7 @@ def _turns(recipe: Recipe) -> int:
 
 
 def _deadline(minutes: float) -> Any:
-    """Return a callback that stops the training at the end of a step when its time is over.
-
-    The time starts when the training begins.
-    """
+    """Return a callback that stops the training after ``minutes``, at the end of a step."""
     from transformers import TrainerCallback
 
     class Deadline(TrainerCallback):  # type: ignore[misc] # a framework without types
@@ -340,7 +339,7 @@ def _deadline(minutes: float) -> Any:
 
 
 class Score:
-    """Counts over episodes, including the session's kind of each command."""
+    """Statistics of episodes; ``kinds`` counts commands by the kind that the session reports."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
@@ -377,7 +376,7 @@ class Score:
 
 
 def score(recipe: Recipe, model: Any, tokenizer: Any) -> Score:
-    """Play the held-out queries like rollouts, always with the most probable token."""
+    """Play the held-out queries as the trainer does, but with greedy decoding."""
     asked, found = recipe.held_out, Score()
     kind = make_environment(recipe.application, recipe.keys, training=False)
     environments = [kind() for _ in range(min(asked.batch, asked.episodes))]
@@ -401,7 +400,7 @@ def _play(
     environments: Sequence[Any], rows: Sequence[Mapping[str, Any]], model: Any, tokenizer: Any,
     turns: int, tokens: int,
 ) -> Iterator[tuple[Any, int]]:  # fmt: skip
-    """Yield each environment at its episode's end, with its number of replies without a call."""
+    """Yield each environment at its episode's end, with the number of replies without a call."""
     tools = [
         getattr(environments[0], name)
         for name, value in vars(type(environments[0])).items()
@@ -463,7 +462,7 @@ def _generate(
 
 
 def _call(environment: Any, names: set[str], call: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the result of a call, and whether the tool exists and accepts the arguments."""
+    """Call a tool; return the result, and whether the tool exists and accepts the arguments."""
     function = call.get("function", {})
     if function.get("name") not in names:
         return f"{{'error': 'Tool {function.get('name')} not found.'}}", False
@@ -499,7 +498,7 @@ def check(recipe: Recipe) -> Iterator[str]:
 
 
 def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
-    """Return the rows of the table, and descriptions of the trainings."""
+    """Score and train the model; return the rows of the table, and texts about the trainings."""
     tokenizer, model = load_tokenizer(recipe.model), load_model(recipe)
     rows, told = list[str](), list[str]()
 
@@ -529,7 +528,7 @@ def run(recipe: Recipe, out: Path) -> tuple[list[str], list[str]]:
 
 
 def _trained(trainer: Any, name: str) -> str:
-    """Train; return a text with steps, duration, and the means of ``name`` at start and end."""
+    """Train; return a text with steps, duration, and the mean of ``name`` at start and end."""
     start = time.monotonic()
     trainer.train()
     wall_s = time.monotonic() - start

@@ -3,11 +3,11 @@
     python benchmarks/train_templates.py k8s --markdown docs/evidence/training.md
 
 A template is a command with slots that are filled from the prompt. A policy picks one template per
-turn, and no template twice in an episode. For each situation that prompts report, the trained
-policy stores each template's mean immediate reward, and tries templates that are promising or
-rarely tried. It is trained on queries for training. A score is the share of an assessment's queries
-that are solved safely. These queries are not used for training. There are three scores: before the
-training, after it, and with a policy that picks at random.
+turn, and no template twice in an episode. The trained policy stores each template's mean immediate
+reward in each situation (a summary of the prompt). It picks templates that are promising or were
+rarely tried. A score is the share of an assessment's queries that are solved safely; these queries
+are not used for training. There are three scores: before the training, after the training, and for
+a policy that picks at random.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from netarena.analysis.intervals import wilson
 from netarena.report.markdown import replace_section
 
 TURNS = 3
-#: Bonus, in units of reward, for a template that was never tried.
+#: Bonus, in units of reward, for a template that was never tried in a situation.
 HOPE = 40.0
 #: Weight of the mean over all situations, as a number of tries in the current situation.
 PRIOR = 1.0
@@ -48,7 +48,7 @@ _ROW = re.compile(r"^(\S+) -> (.+)$", re.MULTILINE)
 
 
 def read_route(prompt: str) -> tuple[str, Facts]:
-    """Return the situation, without names of machines, and facts on the most affected subnet."""
+    """Return the situation in a prompt, without names, and facts about its most affected subnet."""
     subnets = _SUBNET.findall(prompt)
     rows = {name: cells.split() for name, cells in _ROW.findall(prompt[prompt.rindex("Pingall") :])}
     missing = {row[4]: rows[row[4]].count("X") for row in subnets}
@@ -72,7 +72,10 @@ _POD_PORT = re.compile(
 
 
 def read_k8s(prompt: str) -> tuple[str, Facts]:
-    """Return the situation without names, and facts: main receiver, main sender, and intent."""
+    """Return the situation in a prompt, without names, and facts with which templates are filled.
+
+    The facts are the most affected sender and receiver, ports, and intended callers.
+    """
     wrong = _WRONG.findall(prompt)
     sources, targets = ([row[at] for row in wrong] for at in (0, 1))
     source, target = (max(sorted({*names}), key=names.count) for names in (sources, targets))
@@ -130,7 +133,7 @@ def route_templates() -> Mapping[str, Callable[[Facts], str]]:
 
 
 def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Callable[[Facts], str]:
-    """Return a template that patches the policy of one end of the faulty connection."""
+    """Return a template that patches the policy of ``end``, ``source`` or ``target``."""
 
     def fill(facts: Facts) -> str:
         what = {"op": op, "path": f"/spec/{path}", "value": value(facts)}
@@ -141,7 +144,10 @@ def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Calla
 
 
 def _ingress(*, callers: bool = True, port: bool = True) -> Callable[[Facts], Any]:
-    """Return the receiver's intended ingress for templates, or a form without callers or port."""
+    """Return a function that returns the receiver's intended ingress rules from facts.
+
+    Without ``callers`` or ``port``, the rules do not restrict callers or ports.
+    """
 
     def fill(facts: Facts) -> list[dict[str, Any]]:
         told, rule = facts["callers"].get(facts["target"], ""), dict[str, Any]()
@@ -211,7 +217,10 @@ TASKS: Mapping[str, dict[str, Any]] = {
 
 
 class Learner:
-    """Policy by the templates' mean rewards per situation, with the overall means as a prior."""
+    """Policy that picks the template with the best mean reward and bonus in a situation.
+
+    A template's mean over all situations is the prior for its mean in a situation.
+    """
 
     def __init__(self, templates: Sequence[str], rng: random.Random) -> None:
         self._templates = templates
@@ -238,7 +247,7 @@ class Learner:
 
 
 class Chance:
-    """Policy that picks at random."""
+    """Policy that picks a random template that was not tried in the episode."""
 
     def __init__(self, templates: Sequence[str], rng: random.Random) -> None:
         self._templates, self._rng = templates, rng
@@ -263,7 +272,7 @@ def play(
     while ended < (episodes or math.inf) and time.monotonic() < until:
         signs, names, replies = [], [], []
         for at, prompt in enumerate(prompts):
-            if not prompt:  # the episode is over, and any reply starts the next one
+            if not prompt:  # the episode is over, and any reply starts the next episode
                 picked = ("", "", "")
             else:
                 sign, facts = task["read"](prompt)
@@ -298,7 +307,7 @@ def main() -> int:
     names = list(task["templates"])
     begin, load = time.monotonic(), os.getloadavg()[0]
     learning = gymnasium.make_vec(task["id"], options.envs, **task["keys"])
-    # an assessment's queries, from another seed
+    # queries of an assessment, with another seed
     asked = gymnasium.make_vec(task["id"], options.envs, training=False, **task["keys"])
     learner = Learner(names, random.Random(options.seed))
     rows = []

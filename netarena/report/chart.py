@@ -16,7 +16,7 @@ from netarena.report.comparison import BY, LATENCY, RATES, Row
 from netarena.report.markdown import has_turns, plain
 from netarena.report.plot import Dot, bars, dot_plot, lines, plane
 
-#: Means per episode: key in a breakdown -> title, description, unit.
+#: Key of a mean per episode in a breakdown -> title, description and unit of its chart.
 _MEANS = {
     "iterations": (
         "Turns",
@@ -56,8 +56,8 @@ def charts(
 ) -> Iterator[Chart]:
     """Yield the charts of a group of ``make_report``; ``members`` are its participants, best first.
 
-    ``places`` are the participants' colours and shapes. Plots by label show at most ``most_rows``
-    labels; the tables of numbers have all labels.
+    ``places`` maps each participant's name to the number of its colour and shape. Plots by label
+    show at most ``most_rows`` labels; the tables of numbers have all labels.
     """
     yield _whole(members, places)
     for by, words, _ in BY:
@@ -74,7 +74,7 @@ def charts(
 
 
 def _paper_dot(row: Mapping[str, Any], places: Mapping[str, int], rate: str) -> Dot:
-    """Return the dot for a rate of an agent, with the paper's interval."""
+    """Return an agent's dot in Figure 3, with the confidence interval that the paper uses."""
     return Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
 
 
@@ -154,7 +154,7 @@ def _latency(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     most_rows: int | None,
     number: int,
 ) -> Chart | None:
-    """Return a chart of the paper's latency by level or label: turns, or the execution time."""
+    """Return a chart of the latency as in the paper (turns or execution time) by level or label."""
     key = members[0]["latency"]
     told, unit = LATENCY[key]
     names = sorted({name for one in members for name in one[by]})
@@ -312,9 +312,11 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return the upper end, at least ``value``, of an axis that starts at 0. A quarter of it has
-    few digits."""
-    if value < sys.float_info.min:  # also for tiny numbers, for which 10 ** n is not exact
+    """Return a number that is at least ``value`` as the upper end of an axis that starts at 0.
+
+    A quarter of the number has few digits, because the axis has a label at each quarter.
+    """
+    if value < sys.float_info.min:  # 10 ** n is not exact for such tiny numbers
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(

@@ -10,10 +10,10 @@ from typing import Any
 Cell = str | int | float | bool | None
 Row = Sequence[Cell]
 
-#: Maximum share of samples with overlapping intervals at which two agents count as distinguished.
+#: Two agents count as distinguished if their intervals overlap in at most this share of samples.
 APART = 0.05
 RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
-#: Key of the paper's latency (``Entrant.latency``) -> its name and unit.
+#: Key of the mean that the paper calls latency (``Entrant.latency``) -> its name and unit.
 LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
 #: Breakdowns: key in a participant's report, noun for a row, and number of the paper's figure.
 BY = (("by_level", "level", 5), ("by_label", "label", 4))
@@ -110,8 +110,10 @@ def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]
 
 
 def pair_table(group: Mapping[str, Any]) -> Table:
-    """Return a table of the number of queries needed to distinguish two agents, by the paper's and
-    by Wilson's intervals."""
+    """Return a table of the number of queries needed to distinguish two agents.
+
+    The columns are for the paper's intervals (Wald) and for Wilson intervals.
+    """
     rates = ("correctness", "safety")
     found = [group["overlap"][rate]["pairs"] for rate in rates]
     return Table(
@@ -130,8 +132,10 @@ def pair_table(group: Mapping[str, Any]) -> Table:
 
 
 def _from(pair: Mapping[str, Any], kind: str) -> str | int:
-    """Return the smallest number of queries at which, and above which, the two agents are always
-    distinguished."""
+    """Return the number of queries from which on the two agents are always distinguished.
+
+    Returns a text if their rates are equal, or if no tested number is large enough.
+    """
     if pair["tied"]:
         return "equal rates"
     least: int | None = None

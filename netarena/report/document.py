@@ -38,10 +38,10 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
     """Return one entry per participant, the ranked groups, and pairwise comparisons in each group.
 
     ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
-    A pair without a common query has no p-value, and its ``interval`` is the one for rates over
-    different queries. ``needed`` is the number of queries that would distinguish the two
-    participants if their measured rates are the true ones. ``failed`` are the entrants whose agent
-    answered in no episode: they have no rates. Raises ConfigError if all entrants have failed.
+    A pair without a common query has no p-value, and its ``interval`` is for unpaired rates.
+    ``needed`` is the number of queries that would distinguish the two participants if their
+    measured rates were the true rates. ``failed`` lists the entrants whose agent answered in no
+    episode, so that they have no rates. Raises ConfigError if all entrants have failed.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]
@@ -84,7 +84,7 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
 
 
 def _compare_all(members: Mapping[str, Entrant]) -> dict[str, Any]:
-    """Return the numbers of the paper's Figure 3, and of the agents' trade-offs."""
+    """Return the data of the paper's Figure 3, and the agents on the Pareto front."""
     agents = {name: one.outlines for name, one in members.items()}
     overlap = {
         verdict: figure.overlaps(agents, verdict, _rng()) for verdict in (*figure.FIGURE_3, _SOLVED)
@@ -217,7 +217,7 @@ def lost_of(one: Entrant) -> Sequence[Lost]:
 
 
 def _findings(episodes: Sequence[Episode]) -> dict[str, int]:
-    """Return the number of episodes that violate each safety rule."""
+    """Return, for each safety rule, the number of episodes that violate it."""
     broken: Counter[str] = Counter()
     for episode in episodes:
         judgements = [step.judgement for step in episode.steps if step.judgement]

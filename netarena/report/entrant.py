@@ -1,8 +1,8 @@
 """Entrant of a report: an agent's run, read from its folder or from a result file.
 
 A folder has the journal with every step. A result file (of ``run --json``, ``request``, the
-standard client, the public leaderboard) has records and a summary: rates and failure types, but no
-transcript.
+standard client or the public leaderboard) has one record per episode and a summary. It contains
+rates and failure types, but no transcript.
 
 Runs are ranked together only under the same ``terms``: the application, the version of its
 generator, the keys that shape queries except their number, the briefing, and the limits of an
@@ -39,7 +39,8 @@ COUNTS = frozenset({"num_queries"})
 GREEN = "green_agent"
 
 
-#: Trusted keys of a summary in addition to rates and measures, with their checks.
+#: Keys that are copied from a result file's summary, with their required types. Rates and measures
+#: are copied too.
 _TAKEN = {
     "version": str,
     "prompt_version": int,
@@ -98,10 +99,10 @@ class Entrant:
 
     @property
     def latency(self) -> str:
-        """Return the mean (``stats.mean_costs``) that the paper calls latency.
+        """Return the key in ``stats.mean_costs`` of the mean that the paper calls latency.
 
-        It is the execution time in applications with one reply per query, and the number of turns
-        in other applications.
+        This mean is the execution time in applications with one reply per query, and the number of
+        turns in other applications.
         """
         known = self.runs[0].application if self.runs else application_of(self.role)
         return "execution_s" if known is not None and known.one_shot else "iterations"
@@ -130,13 +131,13 @@ def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
 
 
 def _results(folder: Path) -> Iterator[Path]:
-    """Return the result files of ``netarena request``: one, or one per participant's subfolder."""
+    """Return the result files of ``netarena request`` in a folder or its participants' folders."""
     for pattern in (RESULTS_NAME, f"*/{RESULTS_NAME}"):
         yield from (path for path in folder.glob(pattern) if "earlier-" not in path.parent.name)
 
 
 def from_run(run: Sequence[Stored]) -> list[Entrant]:
-    """Return the participants of one run, by role."""
+    """Return one entrant for each participant of a run."""
     return [_from_stored(stored) for stored in run]
 
 
@@ -157,7 +158,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=unasked,
-        # the versions of queries and prompts are those of the release that made the run
+        # the run may be older than this release, which may have other query and prompt versions
         summary=summarise(
             stored.application,
             stored.config,
@@ -176,8 +177,8 @@ def _from_stored(stored: Stored) -> Entrant:
 def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
     """Merge comparable runs of one agent with different seeds into one entrant.
 
-    Only folders are merged, because a result file may not contain its seed. Two runs with the same
-    seed may be of two versions of an agent, so none of this agent's runs are merged then.
+    Only folders are merged, because a result file may not contain its seed. If two runs of an
+    agent have the same seed, none of its runs are merged: they may be of two versions of the agent.
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
@@ -257,9 +258,10 @@ def _terms(
 def _limits(
     application: Application, config: Config, *, complete: bool = True
 ) -> dict[str, JsonValue]:
-    """Return the limits of an episode that differ from their defaults.
+    """Return the episode limits of a config that differ from their defaults.
 
-    The assessment's time budget is included if it may have ended the run.
+    The assessment's time budget is included if the run is not complete, because the budget may
+    have ended the run.
     """
     found = config.limits()
     if "max_iterations" in found and found["max_iterations"] is None:
@@ -272,7 +274,7 @@ def _limits(
 
 
 def limits_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the limits of an episode in a result file that differ from their defaults.
+    """Return the episode limits in a result file's summary that differ from their defaults.
 
     A config that this version cannot read counts as a config without limits.
     """
@@ -319,7 +321,7 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 
 @cache
 def application_of(role: str) -> Application | None:
-    """Return the application whose participants have that role, if it is installed.
+    """Return the installed application whose participants have this role, or None.
 
     Two applications have the same role if one was split off the other; the result is the older one.
     """
@@ -333,8 +335,7 @@ def application_of(role: str) -> Application | None:
     return None
 
 
-#: Fields that may distinguish participants with the same agent. The first field that differs is
-#: used.
+#: Details that may distinguish entrants with the same agent name, in order of preference.
 _DETAILS: tuple[Callable[[Entrant], str], ...] = (
     lambda one: one.application,
     lambda one: Path(one.source).name,
@@ -344,7 +345,7 @@ _DETAILS: tuple[Callable[[Entrant], str], ...] = (
 
 
 def _named(entrants: list[Entrant]) -> list[Entrant]:
-    """Return entrants by agent name, with a distinguishing field or a number for equal names."""
+    """Return the entrants, named after their agents; equal names get a detail or a number."""
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
         alike.setdefault(", ".join(name for name, _ in one.agents) or one.role, []).append(place)
@@ -417,8 +418,10 @@ def _from_records(
 
 
 def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
-    """Return the outline of a record. For records of unknown applications, all known keys are
-    tried."""
+    """Return the outline of the episode in a result file's record.
+
+    For a record of an unknown application, all known keys are tried. ``number`` starts at 0.
+    """
     correct, safe, label, turns = (
         application.read_record(record) if application else Application.read_record(record)
     )
@@ -497,7 +500,8 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
     """Return a complete summary. Keys that older summaries lack are computed from the records.
 
-    Intervals are always computed, by query if the summary agrees with the records.
+    Intervals are always computed: from the records, or from the summary's rates if its number of
+    graded episodes differs from the records.
     """
     graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
     outcomes = Counter(one.outcome for one in outlines)
@@ -529,7 +533,7 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
 
 
 def _is_taken(key: str, value: Any) -> bool:
-    """Return whether a value of an untrusted summary is usable.
+    """Return whether a summary's value is copied from an untrusted result file.
 
     ``read_documents`` has already checked rates and counts.
     """
@@ -540,8 +544,7 @@ def _is_taken(key: str, value: Any) -> bool:
 
 
 def text_of(terms: Mapping[str, JsonValue]) -> str:
-    """Return a run's settings in one line: first the application and its version, then the other
-    keys."""
+    """Return ``terms`` in one line: the application and its version, then the other keys."""
     version = terms.get("version")
     rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
     first = f"{terms['application']} {version or 'of an unknown version'}"
@@ -549,7 +552,7 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
 
 
 def list_terms(terms: Mapping[str, JsonValue]) -> str:
-    """Return a run's settings in one line, each as key and value. Null values are left out."""
+    """Return ``terms`` in one line, each as key and value. Null values are left out."""
     return ", ".join(f"{key} {_value(terms[key])}" for key in terms if terms[key] is not None)
 
 

@@ -27,7 +27,7 @@ from netarena.report.trajectory import make_trajectory
 from netarena.run.archive import Stored
 from netarena.run.result import replace_file
 
-#: A table's name, its columns, and the source of its rows.
+#: Each table's name, its columns, and the function that returns its rows for episodes.
 _TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]], ...] = (
     ("episodes", EPISODES, iter),
     ("steps", STEPS, turns),
@@ -47,8 +47,7 @@ def export(
     """Write ``run`` into ``folder`` in the format ``kind`` (one of ``KINDS``); return the files.
 
     ``public`` leaves out ground truth and all values that reveal it. Existing files are overwritten
-    only with ``force``. Raises ConfigError before anything is written if a file exists, and
-    OSError.
+    only with ``force``; otherwise ConfigError is raised before anything is written. Raises OSError.
     """
     # Two passes, because all episodes together may not fit into memory.
     files = [folder / name for name, _ in KINDS[kind](run, public)]
@@ -66,7 +65,7 @@ def export(
 
 
 def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
-    """Return earlier logs of the same run in ``folder``. Their names contain another time."""
+    """Return earlier Inspect logs of the same run in ``folder``; their names start with a time."""
     return [
         path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
     ]

@@ -13,9 +13,9 @@ from netarena.file import MOST_BYTES, finite, read_text
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
 #: Largest number of DuckDB's type FLOAT; the public query casts to this type.
 _MOST_FLOAT = 3.4e38
-#: Maximum numbers of participants, and of values in one file, counted as commas and opening
-#: brackets. Each value needs memory. The second limit is a hundred times the count of a minimal
-#: file of 100,000 graded queries.
+#: Maximum numbers of participants and of values in one file, because each value needs memory.
+#: Values are counted as commas and opening brackets. The second limit is a hundred times the count
+#: of a minimal file with 100,000 graded queries.
 MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 

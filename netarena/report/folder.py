@@ -17,7 +17,7 @@ from netarena.report.plot import WIDTH, marker
 from netarena.report.table import csv_line
 from netarena.run.result import replace_file
 
-#: Height of a line of the legend, and maximum number of characters of a name in the legend.
+#: Height of a legend line in SVG units, and maximum number of characters of a name in the legend.
 _LINE, _CHARS = 18, 56
 _HEIGHT = re.compile(r'viewBox="0 0 \d+ (\d+)"')
 _SPECIAL = {
@@ -125,8 +125,11 @@ def latex(table: Table) -> Iterator[str]:
 
 
 def _tex_row(row: Sequence[Cell]) -> str:
-    """Return a row. It starts with ``{}``, so that the preceding line break does not read its text
-    as an argument."""
+    r"""Return a row of a LaTeX table.
+
+    Rows that begin with ``[`` or ``*`` get a prefix ``{}``. Without it, the ``\\`` of the previous
+    row would read them as its argument.
+    """
     line = " & ".join(map(_tex, row)) + " \\\\\n"
     return "{}" * line.startswith(("[", "*")) + line
 

@@ -32,17 +32,17 @@ STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """Return the file's name in Inspect's own form, because Inspect lists only such files."""
+    """Return the log's file name in the form of Inspect, which lists only such files."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """Return the common end of the names of a run's logs; the names start with different times."""
+    """Return the end of the names of all logs of a run; the names start with different times."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
 def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator[str]:
-    """Yield the text of the log in parts; samples are read one by one."""
+    """Yield the text of the log in parts. Episodes are read one by one to save memory."""
     head = json.dumps(_head(stored, public=public), ensure_ascii=False)
     yield head.removesuffix("}") + ', "samples": ['
     before = "\n"
@@ -53,15 +53,14 @@ def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator
 
 
 def _created(stored: Stored) -> str:
-    """Return the time at which the journal was last written, because records contain no time of
-    day."""
+    """Return the journal's modification time (ISO 8601, UTC), because records contain no date."""
     changed_s = (stored.folder / JOURNAL_NAME).stat().st_mtime
     return datetime.fromtimestamp(int(changed_s), UTC).isoformat()
 
 
 def _log_id(stored: Stored) -> str:
     header = stored.header
-    # two runs of the same queries are different logs
+    # the folder distinguishes the logs of two runs of the same queries
     run = [header.application, header.version, header.role, header.shape, header.seed]
     text = json.dumps([*run, str(stored.folder.resolve())])
     return hashlib.sha256(text.encode()).hexdigest()[:22]
@@ -257,7 +256,7 @@ def _events(told: Told) -> Iterator[dict[str, Any]]:
 
 
 def _verdict(told: Told, judgement: Judgement) -> dict[str, Any]:
-    """Return the verdict after a turn."""
+    """Return the event with the verdict after a turn."""
     said = [one.detail for one in judgement.findings]
     if not judgement.correct and judgement.reason:
         said.append(judgement.reason)
@@ -269,7 +268,7 @@ def _verdict(told: Told, judgement: Judgement) -> dict[str, Any]:
 
 
 def _output(told: Told) -> dict[str, Any]:
-    """Return the last reply."""
+    """Return the agent's last reply as the output of the sample."""
     model = told.episode.agent.name
     replies = [step.reply for step in told.episode.steps if step.reply is not None]
     if not replies:

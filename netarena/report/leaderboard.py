@@ -33,20 +33,20 @@ from netarena.task.application import Application
 if TYPE_CHECKING:
     import duckdb
 
-#: Names of scripted agents without knowledge of the query. Their scores can be reached without a
-#: model.
+#: Names of scripted agents that do not know the solution. An agent without a model can reach their
+#: scores.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
-#: Prefix of the agent names on cards of ``netarena-purple``.
+#: Prefix of the agent names in the A2A agent cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"
 
-#: Key of a summary -> title of the third column of a board, which averages this key.
+#: Key of a measure in a summary -> title of its column, the third of a board.
 MEASURES = {
     "avg_iterations": "Average Iterations",
     "avg_latency_s": "Average Latency (s)",
 }
 
-#: The public leaderboard's SQL query. Role, measure and title of the measure differ between
-#: applications.
+#: The public leaderboard's SQL query. The role, the measure and its title depend on the
+#: application.
 PUBLIC_SQL = """
 SELECT id,
        100 * final_correctness AS "Correctness (%)",
@@ -63,8 +63,8 @@ FROM (SELECT (t.participants::JSON)->>{role} AS id,
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
-#: NetArena's ranking of comparable runs with a graded query: by solved safely, correctness,
-#: safety, the measure (unless the measure is a time), and the name.
+#: SQL query of NetArena's ranking of comparable runs with a graded query. The sort keys are solved
+#: safely, correctness, safety, the measure (unless the measure is a time), and the name.
 RANKING_SQL = """
 SELECT row_number() OVER (
            PARTITION BY terms
@@ -110,7 +110,7 @@ class Entry(Record):
     #: Name of the scripted agent that answered, if its records name one of ``FLOORS``.
     scripted: str
     solved_safely: float | None
-    #: 95 % Wilson interval of ``solved_safely``.
+    #: 95 % interval of ``solved_safely``.
     interval: tuple[float, float] | None
     correctness: float | None
     safety: float | None
@@ -123,13 +123,12 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is a scripted agent without knowledge of the query."""
+        """Return whether the agent is one of ``FLOORS``."""
         return bool(self.scripted)
 
 
 def floors_of(role: str) -> tuple[str, ...]:
-    """Return the scripted agents without knowledge of the query that a ranking of this role should
-    show."""
+    """Return the names in ``FLOORS`` that a ranking of this role should show as baselines."""
     return (application_of(role) or Application).baselines.floors
 
 
@@ -146,7 +145,7 @@ class Board(Record):
 
 
 class Overall(Record):
-    """Row of an agent that has one run on each board."""
+    """Row of an agent in the overall ranking; the agent has exactly one run on each board."""
 
     #: Rank among agents with comparable runs on every board.
     rank: int
@@ -169,7 +168,7 @@ class Overall(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is a scripted agent without knowledge of the query."""
+        """Return whether the agent is one of ``FLOORS``."""
         return bool(self.scripted)
 
 
@@ -230,8 +229,7 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
     rows = []
     for who in sorted({entry.id for entry in boards[0].ranking}):
         found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
-        # with several runs on one board, it is unknown which of them belongs to the agent's runs on
-        # other boards
+        # with several runs on a board, it is unknown which one matches the runs on other boards
         if any(len(entries) != 1 for entries in found):
             continue
         runs = [entries[0] for entries in found]
@@ -371,8 +369,10 @@ def _limits(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _scripted(document: dict[str, Any]) -> dict[str, str]:
-    """Return, by role, the name in ``FLOORS`` of a scripted agent, found by its id or the name on
-    its card."""
+    """Return, for each role, the participant's name in ``FLOORS``, or "" for other agents.
+
+    The name is the participant's id, or the agent name that its records contain.
+    """
     names = dict(document["participants"])
     examined = names.keys() - {GREEN}
     records = document["results"][:-1]
@@ -385,7 +385,10 @@ def _scripted(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:
-    """Return the key of the application's measure or, for an unknown role, an existing key."""
+    """Return the summary key of the application's measure.
+
+    For an unknown role, return a key of ``MEASURES`` that the summaries contain.
+    """
     application = application_of(role)
     if application is not None:
         return f"avg_{application.measure}"
@@ -397,8 +400,10 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """Return the interval, computed by query, that the summary of a run with repetitions
-    contains."""
+    """Return the interval in the summary of a run with repetitions, or None if it is unusable.
+
+    This interval takes into account that repetitions of a query are not independent.
+    """
     try:
         low, high = map(float, json.loads(text or "null"))
     except (TypeError, ValueError):

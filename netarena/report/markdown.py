@@ -81,7 +81,7 @@ def seed_text(summary: Mapping[str, Any]) -> str:
 
 
 def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning if a scripted agent solves the run's kind of queries without a model."""
+    """Yield a warning if a scripted agent without a model solves such queries."""
     if "solved_unseen_by" in summary:
         agent = plain(summary["solved_unseen_by"])
         yield f"the scripted agent {agent} solves such queries without a model"
@@ -138,7 +138,7 @@ def _from_table(table_: Table, about: str, group: int, note: str) -> Comparison:
 
 
 def _measured(key: str, summary: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of a measure in brackets, if the summary has one."""
+    """Return the 95 % interval of a measure in brackets, or "" if the summary has none."""
     bounds = summary["intervals"].get(key.removeprefix("avg_"))
     return f" [{bounds[0]:.2f}–{bounds[1]:.2f}]" if bounds else ""
 
@@ -219,8 +219,9 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a name; if it is too long, an ellipsis replaces its middle, because names differ at
-    the start or end.
+    """Return a text of at most ``chars`` characters; an ellipsis replaces the middle of long names.
+
+    The middle is removed, because names usually differ at the start or end.
 
     >>> shorten("a-long-name-of-run-17", 12)
     'a-long…un-17'
@@ -233,7 +234,8 @@ def shorten(text: str, chars: int) -> str:
 def graded_of(summary: Mapping[str, Any]) -> int:
     """Return how many episodes were graded.
 
-    ``graded`` in the summary is the denominator of the rates and may include never-asked queries.
+    ``graded`` in the summary is the denominator of the rates. It includes queries that were never
+    asked if these count as failures.
     """
     counted = summary["not_run"] if summary["not_run_counted"] else 0
     return int(summary["graded"]) - counted
@@ -257,9 +259,9 @@ def has_turns(participant: Mapping[str, Any]) -> bool:
 
 
 def unsafe_text(types: Mapping[str, int]) -> str:
-    """Return the text about the failure types of episodes that are not safe.
+    """Return a text with the failure types of the unsafe episodes.
 
-    It is empty if all of them are safety violations.
+    The text is empty if all these failures have the type safety violation.
     """
     if not types.keys() - {FailureKind.SAFETY_VIOLATION.value}:
         return ""
@@ -287,17 +289,17 @@ def clean(text: object) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """Return a rate as a percentage, or a dash without episodes."""
+    """Return a rate as a percentage, or a dash if the rate is None."""
     return _NONE if rate is None else f"{100 * rate:.1f} %"
 
 
 def interval(bounds: Sequence[float]) -> str:
-    """Return the interval of a rate in per cent."""
+    """Return the interval of a rate as text in per cent."""
     return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f}"
 
 
 def number(value: float | None) -> str:
-    """Return a measure, with three decimals if it is small, or a dash."""
+    """Return a measure as text, with three decimals if it is small, or a dash if it is None."""
     if value is None:
         return _NONE
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
@@ -414,7 +416,7 @@ def _repetitions(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _tickets(summary: Mapping[str, Any]) -> list[str]:
-    """Return how tickets ended, and how well the declared causes match."""
+    """Return the lines about tickets: whether declarations were right, and causes were found."""
     claims = summary["claims"]
     ends = {"correct": "right", "wrong": "false", "none": "none"}
     fits = summary["localised"]
@@ -433,7 +435,7 @@ def _tickets(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the number of failures of each type by label; empty without failures."""
+    """Return the lines of a table of failure types by label; empty if there are no failures."""
     kinds = list(next(iter(by_label.values()), {}))
     if not kinds:
         return []
@@ -442,8 +444,10 @@ def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def _measure(participant: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the key and the heading of the paper's latency, or None if every episode has one
-    turn."""
+    """Return the key and the heading of the mean that the paper calls latency.
+
+    The result is None if this mean is the number of turns, and every episode has one turn.
+    """
     if participant["latency"] == "iterations":
         return ("iterations", "Iterations") if has_turns(participant) else None
     return participant["latency"], "Execution, s"

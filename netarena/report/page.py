@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of characters of one text.
 MAX_CHARS = 300
-#: Maximum number of rows of one participant's table, and of all participants' tables of that kind.
+#: Maximum number of rows of a table in one participant's section, and in all sections together.
 MAX_TABLE_ROWS, MAX_PAGE_ROWS = 200, 2000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
 #: Maximum number of labels in a plot by label; the table has all labels.

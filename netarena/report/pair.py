@@ -68,7 +68,10 @@ def _steps(entrant: Entrant, apart: set[Ask]) -> dict[Ask, Sequence[Step]]:
 def _rows(
     failed: Entrant, apart: set[Ask], solved: dict[Ask, bool], parts: dict[Ask, int | None]
 ) -> list[dict[str, Any]]:
-    """Return the pairs that the other run solved, in the order of this run's grading."""
+    """Return a row for each pair that ``failed`` did not solve safely and the other run did.
+
+    Rows are in the order in which the episodes of ``failed`` were graded.
+    """
     found = []
     for lost in lost_of(failed):
         ask = Ask(lost.id, lost.repeat)

@@ -18,7 +18,7 @@ from netarena.report.markdown import plain, shorten
 #: Width of every plot in SVG user units; the page scales plots to the available width.
 WIDTH = 400
 SERIES = 8
-#: Maximum numbers of characters per line, and of lines, of a name; longer names lose the middle.
+#: Maximum numbers of characters per line and of lines of a name; longer names lose the middle.
 _NAME_CHARS, _NAME_LINES = 42, 3
 #: Height of a line of a name.
 _LINE = 14
@@ -45,7 +45,7 @@ class Dot:
 
 
 def marker(series: int) -> str:
-    """Return the mark of a series for a legend."""
+    """Return the SVG of a series' marker, for a legend."""
     return (
         f'<svg class="mark s{series % SERIES}" viewBox="-6 -6 12 12" width="12" height="12" '
         f'aria-hidden="true">{_SHAPES[series % SERIES]}</svg>'
@@ -57,10 +57,10 @@ def dot_plot(
     rows: Sequence[tuple[str, Sequence[Dot]]],
     axis: tuple[float, str] = (100.0, "%"),
 ) -> str:
-    """Return rows of dots, each row below its name, with whiskers for intervals.
+    """Return a plot with rows of dots, each row below its name, with whiskers for intervals.
 
-    Positions of dots are fractions of the largest number on the ``axis``, which also contains the
-    unit.
+    ``axis`` is the largest number on the horizontal axis, and the unit. The value of a dot is a
+    fraction of that number.
     """
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
@@ -85,10 +85,10 @@ def plane(
     names: tuple[str, str],
     axis: tuple[float, str] = (100.0, "%"),
 ) -> str:
-    """Return a plot of points: series, then horizontal and vertical values.
+    """Return a scatter plot; each point is a series, a horizontal and a vertical value.
 
-    The vertical axis is a rate, 0 to 100 %. Horizontal values are fractions of the largest number
-    on the ``axis``, which also contains the unit.
+    The vertical axis is a rate, 0 to 100 %. ``axis`` is the largest number on the horizontal axis,
+    and the unit. Horizontal values are fractions of that number.
     """
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 
@@ -234,7 +234,7 @@ def _svg(title: str, height: float, content: str) -> str:
 
 
 def _name(name: str, x: float, y: float) -> tuple[str, int]:
-    """Return the lines of a name below ``y``, and their height."""
+    """Return the SVG of a name, in lines below ``y``, and the height of the lines."""
     short = shorten(plain(name), _NAME_CHARS * _NAME_LINES)
     rows = textwrap.wrap(short, _NAME_CHARS) or [""]
     text = "".join(

@@ -75,10 +75,10 @@ def write_scenarios(
 ) -> dict[str, str]:
     """Return the scenario files by name: one for each setting, and ``scenario.toml``.
 
-    ``participant`` has the keys ``role`` and ``endpoint``, ``cmd`` or ``exec``; ``{settings}`` in a
-    command is replaced with the options of ``netarena-purple`` for the config. ``seed`` is the seed
-    of the queries; without it each run draws new queries. The result is empty if no stratum was
-    found.
+    ``participant`` has the key ``role`` and one of ``endpoint``, ``cmd`` and ``exec``. In a
+    command, ``{settings}`` is replaced with the options of ``netarena-purple`` for the config.
+    ``seed`` is the seed of the queries; without it each run draws new queries. The result is empty
+    if no stratum was found.
     """
     by_setting: dict[int, list[str]] = {}
     for cell in outcome.cells:

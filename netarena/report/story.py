@@ -42,8 +42,8 @@ def asked_text(step: Step) -> str:
 def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
     """Return the number of the first step, from 1, at which two episodes have different actions.
 
-    If one episode ends earlier, the result is the next step of the other episode. It is None if
-    both have the same actions.
+    If one episode ends earlier with the same actions, the result is the next step of the other
+    episode. The result is None if both episodes have the same actions.
     """
     for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
         if asked_text(one) != asked_text(other):
@@ -53,11 +53,11 @@ def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
 
 @dataclass(frozen=True)
 class Turn:
-    """A step with its number (from 1), the world after it, and the changes."""
+    """A step with its number (from 1), pictures of the world after it, and the changes."""
 
     number: int
     step: Step
-    #: The action of the reply.
+    #: The action of the reply as text; empty if no action was parsed.
     asked: str
     pictures: tuple[Picture, ...]
     #: Changed cells of all matrices.
@@ -73,7 +73,7 @@ class Story:
     why: str
     #: Descriptions of the faults or of the task's solution; ground truth.
     actions: tuple[str, ...]
-    #: The initial world.
+    #: Pictures of the initial world.
     pictures: tuple[Picture, ...]
     turns: tuple[Turn, ...]
 

@@ -41,8 +41,10 @@ class Told:
 
     @property
     def query_id(self) -> str:
-        """Return the query's id. Public tables have sealed ids, because an open id reveals seed and
-        answers."""
+        """Return the query's id, sealed if public.
+
+        The id is sealed, because an open id reveals the seed and with it the answers.
+        """
         return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
     @property
@@ -72,7 +74,7 @@ class Column(Generic[T]):
 
 
 def public_id(query_id: str, seed: int) -> str:
-    """Return the sealed form of the id of a query that was generated with ``seed``."""
+    """Return a query's id in sealed form (``seal_id``), which does not reveal ``seed``."""
     identity = read_id(query_id)
     open_id = identity is not None and identity.index is not None
     return seal_id(query_id, seed) if open_id else query_id

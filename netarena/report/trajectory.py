@@ -94,8 +94,10 @@ def _verdict(told: Told, step: Step) -> dict[str, Any]:
 
 
 def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonValue]]:
-    """Return the parsed action as a tool name and arguments; the tool is ``act`` if none of
-    ``tools`` fits."""
+    """Return the tool name and the arguments for a parsed action.
+
+    The tool is ``act`` if none of ``tools`` fits.
+    """
     single = [tool for tool in tools if len(tool.parameters) == 1]
     if isinstance(move, dict):
         for tool in tools:

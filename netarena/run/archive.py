@@ -28,27 +28,27 @@ class Stored:
     application: Application
     config: Config
     header: Header
-    #: The participant's queries by index.
+    #: The participant's queries in order of index.
     queries: tuple[Query, ...]
     #: The seed in the summary; null while queries may still be asked.
     seed: int | None
-    #: Verdicts, without texts and states, and failed attempts.
+    #: Contents of the journal: verdicts, without texts and states, and failed attempts.
     past: Past
 
     @property
     def asks(self) -> list[tuple[Query, Ask]]:
-        """Return all requests of queries, repetition by repetition."""
+        """Return all queries of each repetition, one repetition after the other."""
         rounds = range(1, self.config.repeats + 1)
         return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
 
     @property
     def not_run(self) -> list[Query]:
-        """Return the queries without a verdict, each once per missing verdict."""
+        """Return the queries without a verdict, once for each repetition that lacks one."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     @property
     def outlines(self) -> list[Outline]:
-        """Return the verdicts in the order of grading."""
+        """Return the outlines of the graded episodes in the order of grading."""
         queries = {query.id: query for query in self.queries}
         return [one.outline(queries[one.query_id]) for one in self.past.episodes.values()]
 
@@ -66,13 +66,13 @@ class Stored:
             elif event["event"] == "anew":
                 last.clear()
         for number, event in enumerate(read_events(path)):
-            # episodes that were graded after ``past`` was read are left out
+            # skip episodes that a running assessment has added since the first loop
             if event["event"] == "episode" and last.get(read_ask(event["episode"])) == number:
                 yield Episode.model_validate(event["episode"])
 
 
 def find_participants(folder: Path) -> tuple[Path, list[Path]]:
-    """Return the folder with the queries, and the participants' folders with their journals.
+    """Return the folder that contains the queries, and each participant's folder with a journal.
 
     ``folder`` is a run's folder or the folder of one of its participants. Raises ConfigError if it
     does not contain an assessment.

@@ -1,9 +1,10 @@
 """Conducts assessments: from a config and agents to result files, for ``run`` and served tasks.
 
-A run's folder holds ``config.json`` (the request, seed included), ``queries.jsonl``,
-``journal.jsonl`` (authoritative) and ``results.json`` (in the format of the standard AgentBeats
-client). With several participants, each of them has a folder ``<role>/`` with its own journal and
-results. If a folder is used again without ``resume``, its earlier run is moved to ``earlier-N/``.
+A run's folder contains ``config.json`` (the request, including the seed), ``queries.jsonl``,
+``journal.jsonl`` (the authoritative record) and ``results.json`` (in the format of the standard
+AgentBeats client). With several participants, each has a folder ``<role>/`` with its own journal
+and results. If a folder is used again without ``resume``, its earlier run is moved to
+``earlier-N/``.
 A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
 """
 
@@ -91,11 +92,11 @@ MAY_DIFFER = frozenset(
 MAX_EPISODES = 8
 #: Maximum number of queries of one assessment.
 MOST_QUERIES = 100_000
-#: Time in s for which queries are drawn without interruption. Then a cancellation can take effect,
-#: or another assessment can draw its queries.
+#: Time in s for which queries are drawn without interruption. After this time, a cancellation takes
+#: effect, or another assessment draws its queries.
 _STEP_S = 0.02
-#: Length of the pause after each such time, as a multiple of it, while worlds are live: drawing and
-#: episodes share one interpreter.
+#: While worlds are live, the pause after each step of drawing, as a multiple of the step's time.
+#: Drawing would otherwise delay episodes, because they share one interpreter.
 _RESTS = 2
 #: Form of a role (which is also a folder's name), and of the name of an output file.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -181,18 +182,18 @@ def choose_queries(
 
     With ``shard``, the result contains only the queries of this shard.
 
-    Queries are read from the file ``benchmark_path`` if it exists and must not be regenerated.
-    Otherwise they are drawn and written to this file. The generator draws each query, or reads and
-    checks it, only when the caller requests it. It yields None for each query that it skips, and
-    while it writes the file, so that the caller may stop at any point. The file exists only after
-    all queries were requested. ``start_index`` and ``end_index`` (exclusive) select by index. If
-    ``config`` has no seed, the seed is that of the file, or else ``fallback_seed``, or else a
-    random number of 64 bits. Without ``num_queries``, all queries of the file are selected;
-    otherwise those whose index is below the requested number of queries.
+    Queries are read from the file ``benchmark_path`` if it exists, unless the config requests new
+    queries. Otherwise they are drawn, and written to this file if the config names one. The
+    generator draws each query, or reads and checks it, only when the caller requests it. It yields
+    None for each query that it skips, and while it writes the file, so that the caller may stop at
+    any point. The file exists only after all queries were requested. ``start_index`` and
+    ``end_index`` (exclusive) select by index. If ``config`` has no seed, the seed is that of the
+    file, else ``fallback_seed``, else random. Without ``num_queries``, all queries of the file are
+    selected; otherwise the queries whose index is below the requested number.
 
-    Raises ConfigError, also while queries are requested, for more than ``MOST_QUERIES`` queries.
-    Also raises ConfigError if the file is malformed, was made with other keys or another seed, has
-    fewer queries than requested, or is in the folder of a run in progress other than ``own``.
+    Raises ConfigError for more than ``MOST_QUERIES`` queries. Also raises it if the file is
+    malformed, was made with other keys or another seed, has fewer queries than requested, or is in
+    the folder of a run in progress other than ``own``. The generator raises these errors too.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
@@ -230,7 +231,7 @@ def choose_queries(
 
 
 def stored_file(config: Config) -> Path | None:
-    """Return the file from which ``config`` reads its queries; None if they are drawn."""
+    """Return the file of which ``config`` uses the queries; None if new queries are drawn."""
     if config.benchmark_path is None or config.regenerate:
         return None
     path = Path(config.benchmark_path)
@@ -238,7 +239,7 @@ def stored_file(config: Config) -> Path | None:
 
 
 def with_size_of_file(application: Application, config: Config) -> Config:
-    """Return ``config``, with ``num_queries`` from the file of queries if the key is missing.
+    """Return ``config``; if it lacks ``num_queries``, set it to the number in the queries file.
 
     Raises ConfigError for a malformed file.
     """
@@ -253,7 +254,7 @@ def with_size_of_file(application: Application, config: Config) -> Config:
 def _read_file(
     application: Application, config: Config, path: Path, *, whole: bool
 ) -> tuple[Generator[Query | None], int]:
-    """Return the same as ``choose_queries``, from a file.
+    """Return the queries of ``config`` and their seed (as ``choose_queries``) from a file.
 
     With ``whole``, the file must contain every query that ``config`` selects.
     """
@@ -265,7 +266,7 @@ def _read_file(
 def _read_shard(
     application: Application, config: Config, path: Path, shard: Shard
 ) -> tuple[Generator[Query | None], int]:
-    """Return the same as ``choose_queries``, for a shard of a run whose queries are in a file.
+    """Return a shard's queries and their seed (as ``choose_queries``) from a file.
 
     The file must contain every query of the shard, so that all shards agree on the order.
     """
@@ -304,7 +305,7 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 def _read_own(
     application: Application, config: Config, path: Path, shard: Shard | None
 ) -> tuple[Generator[Query | None], int]:
-    """Return the same as ``choose_queries``, from the resumed run's own file.
+    """Return the queries and their seed (as ``choose_queries``) from the resumed run's own file.
 
     The file may also contain queries of other seeds, which replace queries of the run's seed.
     """
@@ -345,7 +346,7 @@ def _check_whole(
 def _extend(
     application: Application, config: Config, seed: int, queries: Iterator[Query | None]
 ) -> Generator[Query | None]:
-    """Yield the ``queries`` that a run already has, then the other ones that ``config`` selects."""
+    """Yield a run's existing ``queries``, then the other queries that ``config`` selects."""
     _check_size(config, application.size(config))
     found: set[int] = set()
     for query in queries:
@@ -369,8 +370,8 @@ def _replace(
 ) -> Generator[Query | None]:
     """Yield ``queries``, then replacements of the queries whose sealed id is in ``shown``.
 
-    A replacement is a new query with the same index and label, drawn with ``seed``, that nobody
-    has seen.
+    A replacement is a query with the same index and label that is drawn with ``seed``. No
+    participant has seen it.
     """
     indices: set[int] = set()
     for query in queries:
@@ -404,7 +405,7 @@ def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
             "start_index", f"must be below {end} to select any of the {size} queries, not {start}"
         )
     labels = size // config.num_queries
-    # A file contains all drawn queries, even if only some of them are asked.
+    # A new file gets all queries of the config, even if only some of them are asked.
     number = end - start if config.benchmark_path is None else size
     if shard is not None:
         if (share := shard.size(end - start)) > MOST_QUERIES:
@@ -456,7 +457,7 @@ def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query |
         _check_repeats(config, chosen)
         yield query
     if not chosen:
-        # A file may have only some of the drawn queries, so indices may have gaps.
+        # A file may have only some of the config's queries, so indices may have gaps.
         end = last + 1 if config.end_index is None else config.end_index
         raise ConfigError(
             "start_index",
@@ -483,7 +484,7 @@ def _write_queries(path: Path, queries: Iterator[Query]) -> Iterator[Query | Non
 
 
 def _check_overwritten(path: Path) -> None:
-    """Refuse to overwrite anything except a file of queries."""
+    """Raise ConfigError if ``path`` exists and is not a file of queries."""
     problem = None
     in_run = any((path.parent / name).exists() for name in (CONFIG_NAME, JOURNAL_NAME))
     if path.name in OWN_NAMES and (in_run or path.name != QUERIES_NAME):
@@ -511,22 +512,22 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
     """Yield a file's queries after comparing them with the queries that ``seed`` draws.
 
     If ``seed`` is None, each query's own seed is used. The file may contain only queries with one
-    of ``indices`` (by default any index). Yields None for each drawn query that is not in the file.
-    Ids in the file may be open or sealed.
+    of ``indices`` (by default any index). Yields None for each query of the file or of ``seed``
+    that is skipped. Ids in the file may be open or sealed. Raises ConfigError for an altered query.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
     drawable = range(size) if indices is None else indices
     seen: set[tuple[int, int]] = set()
     for query in queries:
-        if query.index >= size:  # more than requested: ignored
+        if query.index >= size:  # the file has more queries than the config requests
             yield None
             continue
         own = query.seed if seed is None else seed
         drawn = by_seed.setdefault(own, _Drawn(application, config, own, drawable))
         original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, own, size)) is not None:
-            # the id may be right although the index was altered
+            # if only the index was altered, the id shows which query this was
             original = yield from drawn.at(index, query.id)
         if original is None:
             raise _strange(application, config, name, query.id)
@@ -543,7 +544,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
 
 
 def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
-    """Return the error that explains why ``config`` does not draw a file's query."""
+    """Return an error that explains why a file's query is not a query of ``config``."""
     ours = f"{application.recorded_name}-{application.version_of(config)}"
     shape = config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
@@ -569,19 +570,19 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 
 
 class _Drawn:
-    """Draws the queries of one seed by index; look-ups in ascending order are cheap."""
+    """Draws the queries of one seed by index. Access in ascending order of indices is fast."""
 
     def __init__(
         self, application: Application, config: Config, seed: int, indices: Sequence[int]
     ) -> None:
-        """Prepare to draw queries; only those with ``indices`` (ascending) can be drawn."""
+        """Prepare to draw the queries with these ascending ``indices``."""
         self._draw = partial(application.generate_at, config, seed)
         self._indices = indices
         self._queries: Iterator[Query] = iter(())
         self._last: Query | None = None
 
     def at(self, index: int, query_id: str) -> Generator[None, None, Query | None]:
-        """Return the query of an index, or None unless its open or sealed id is ``query_id``.
+        """Return the query with this index if its open or sealed id is ``query_id``, else None.
 
         Yields once per skipped query. Raises ConfigError.
         """
@@ -611,11 +612,11 @@ class _Resumed:
     extended: bool
     #: Seeds of the run's queries.
     seeds: Collection[int]
-    #: The shard whose folder this is; None for a whole run.
+    #: The shard to which the folder belongs; None for a whole run.
     shard: Shard | None
 
     def fresh_seed(self, preferred: int | None) -> int:
-        """Return a seed that no query of the run was drawn with: ``preferred`` if possible."""
+        """Return ``preferred`` or, if a query of the run has this seed, a random other seed."""
         if preferred is None or preferred in self.seeds:
             return secrets.randbits(SEED_BITS)
         return preferred
@@ -631,8 +632,8 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
 ) -> _Resumed | None:
     """Return the state of the run in ``out``, to continue it with ``config``; None without a run.
 
-    Keys that ``config`` omits keep the run's values. Raises ConfigError if the stored run does not
-    match, or if its seed must be secret but may be known.
+    Keys that ``config`` omits keep the run's values. Raises ConfigError if the stored run differs
+    from the request, or if its seed must be secret but may already be known.
     """
     path = out / CONFIG_NAME
     try:
@@ -701,7 +702,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that
 
 
 def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -> None:
-    """Raise ConfigError if the participants' own config keys differ from the stored ones."""
+    """Raise ConfigError if the participants' own config keys differ from the stored keys."""
     try:
         kept = json.loads(read_text(out / CONFIG_NAME)).get("participant_config", {})
     except (OSError, ValueError, AttributeError):
@@ -712,7 +713,7 @@ def _check_own(out: Path, own: Mapping[str, dict[str, Any]], secrecy: Secrecy) -
 
 
 def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> None:
-    """Raise ConfigError if a shard would be resumed as another shard, or with more queries."""
+    """Raise ConfigError if the stored shard is not ``given``, or if a shard gets more queries."""
     if given is not None and given != kept:
         raise ConfigError(
             "--shard", f"must be {kept or 'omitted'}, as in the existing run, not {given}"
@@ -726,14 +727,15 @@ def _check_shard(given: Shard | None, kept: Shard | None, *, extended: bool) -> 
 
 
 def keep_earlier(out: Path) -> None:
-    """Move the files of an earlier run into ``earlier-N/``, so that no file is replaced."""
+    """Move the files of an earlier run in ``out`` into ``earlier-N/``, to preserve them."""
     try:
         earlier = json.loads(read_text(out / CONFIG_NAME))
         others = [*earlier["participants"], earlier["config"]["output_file"]]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
     names = {name for name in others if isinstance(name, str) and ROLE.fullmatch(name)}
-    # the config is moved last: if this is interrupted, the next run can still move the other files
+    # the config is moved last, because it names the other files: if moving is interrupted, the next
+    # run can move the rest
     left = [
         name
         for name in (*sorted(names), QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME, CONFIG_NAME)
@@ -822,7 +824,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     purse: Purse | None = None,
     executor: Executor | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run every query of ``config`` with each agent; ``application`` is already entered.
+    """Ask each agent every query of ``config``; ``application`` is already entered.
 
     ``slots`` limits the number of live worlds; calls with the same ``slots`` share them fairly. The
     agents are closed at the end. ``ids`` are the participants' names in ``results.json``, by role;
@@ -836,8 +838,8 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
-    graded, or the disk limit was exceeded; graded episodes are then in the journal, and other
-    participants' results are written.
+    graded, or the disk limit was exceeded. Even then, graded episodes are in the journal, and the
+    results of the other participants are written.
     """
     pump = _Pump(reporter or _Silent())
     pumping = asyncio.create_task(pump.run())
@@ -1002,7 +1004,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
 async def _announce(
     application: Application, config: Config, roles: Collection[str], pump: _Pump
 ) -> None:
-    """Report the environment of the assessment, and each role that no leaderboard reads."""
+    """Report where episodes run, and warn of each role whose results no leaderboard shows."""
     venue = await asyncio.to_thread(application.venue, config)
     for role in roles:
         if venue:
@@ -1014,7 +1016,7 @@ async def _announce(
 def make_warnings(
     application: Application, role: str, *, alone: bool, scarce: str = ""
 ) -> dict[str, list[str]]:
-    """Return a summary's key ``warnings`` with its value; empty without warnings.
+    """Return the item ``warnings`` of a summary, or an empty mapping if there are no warnings.
 
     ``scarce`` is the warning about labels with too few different queries.
     """
@@ -1041,7 +1043,7 @@ def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
 
 
 def _tell_scarce(deck: Deck, roles: Collection[str], pump: _Pump) -> str:
-    """Report and return the warning about labels with too few different queries."""
+    """Report the warning of ``warn_of_variety`` to each role, and return it."""
     scarce = warn_of_variety(deck.variety)
     if scarce:
         for role in roles:
@@ -1063,7 +1065,7 @@ def warn_of_variety(variety: Variety) -> str:
 
 
 def _left(deadline: float | None) -> float:
-    """Return the seconds until ``deadline``."""
+    """Return the seconds until ``deadline``; infinity without a deadline."""
     return math.inf if deadline is None else deadline - clock()
 
 
@@ -1079,8 +1081,8 @@ def _order(
 def _count_queries(
     application: Application, config: Config, deck: Deck, shard: Shard | None
 ) -> int:
-    """Return ``num_queries``: the config's value or, if it is larger, the number per label."""
-    if shard is not None:  # the deck does not contain all queries
+    """Return the number of queries per label of the whole run, which may be above the config's."""
+    if shard is not None:  # ``deck`` contains only the queries of the shard
         return with_size_of_file(application, config).num_queries
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
@@ -1101,13 +1103,13 @@ def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may t
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query, turns(query))
-                allowance.take(2 * deck.cards[-1].size)  # once in the deck, once in the file
+                allowance.take(2 * deck.cards[-1].size)  # the query is in the store and in the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
 
 def _advance(steps: Iterator[None], within_s: float) -> bool:
-    """Take ``steps`` for a limited time; return whether all of them were taken."""
+    """Run ``steps`` for ``within_s`` seconds; return whether all of them are done."""
     end = clock() + within_s
     return all(clock() < end for _ in steps)
 
@@ -1115,10 +1117,10 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
 async def _take_steps(
     steps: Iterator[None], slots: Slots, deadline: float | None, opening: Opening
 ) -> None:
-    """Take all steps of drawing in the background, in turn with other assessments.
+    """Run all steps of drawing in a thread, in turn with other assessments.
 
-    Raises AssessmentFailed if the time ends first, or no agent can be reached; stops soon after a
-    cancellation.
+    Raises AssessmentFailed if the deadline passes first, or if no agent can be reached. Stops soon
+    after a cancellation.
     """
     used_s = 0.0
     done = False
@@ -1129,7 +1131,7 @@ async def _take_steps(
             )
         async with slots.turn(used_s):
             begin = clock()
-            # wait for the thread even if cancelled: its file must not be closed while it works
+            # wait for the thread even if cancelled, because its file must stay open until it ends
             done = await finish(asyncio.to_thread(_advance, steps, _STEP_S))
             step_s = clock() - begin
             used_s += step_s
@@ -1150,7 +1152,7 @@ class _Telling:
 
     def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
         self.seed = seed
-        #: Participants that have, or may get, unanswered queries.
+        #: Roles of participants that may still be asked queries of a secret seed.
         self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
 
     def tell(self, role: str, *, complete: bool) -> int | None:
@@ -1166,7 +1168,7 @@ def folder_of(role: str, agents: Collection[str], out: Path) -> Path:
 
 
 def _find_shown(out: Path, agents: Collection[str]) -> set[str]:
-    """Return the ids of queries without a verdict whose prompt a participant may know."""
+    """Return the ids of ungraded queries whose prompt a participant may have seen."""
     shown: set[str] = set()
     for role in agents:
         path = folder_of(role, agents, out) / JOURNAL_NAME
@@ -1235,7 +1237,7 @@ def _lay_out(  # noqa: PLR0913 -- the contents of the folder
         elif past.header.config.get("num_queries") != config.num_queries:
             journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         if past.silent:
-            # by now, the agent may be able to answer
+            # the agent answered in no episode before, but may be able to answer now
             journal.append("anew")
             past.drop()
         if fresh is not None:
@@ -1278,7 +1280,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     order: Order | None,
     scarce: str,
 ) -> dict[str, Any] | AssessmentFailed:
-    """Run one participant, from its card to ``results.json``; return its summary or failure."""
+    """Assess one participant and write its results; return the summary or the failure."""
     agent, role = part.agent, part.role
     failed: set[str] = set()
 
@@ -1288,7 +1290,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             size = part.spool.append(verdict.record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
-        part.allowance.take(2 * size)  # once in the spool, once in the results
+        part.allowance.take(2 * size)  # the record is in the spool and in the results
         if not failed and verdict.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
             why = f"{verdict.outline.reason}: {verdict.detail}"
@@ -1351,7 +1353,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
     if shard is not None:
         summary["shard"] = str(shard)
     pump.tell("summarised", role, summary)
-    # wait for the thread even if cancelled: the spool must not be closed while it works
+    # wait for the thread even if cancelled, because the spool must stay open until it ends
     try:
         names = {role: part.name}
         await finish(
@@ -1376,7 +1378,7 @@ def _record_failure(
 
 
 def _account(purse: Purse | None, part: _Part) -> Account | None:
-    """Return the account of a participant, with the cost of its graded episodes."""
+    """Return a participant's account, including earlier costs; None without a cost limit."""
     if purse is None:
         return None
     paid = [one.usage for one in part.past.episodes.values() if one.usage]

@@ -38,7 +38,7 @@ class Slots:
 
     @contextmanager
     def join(self) -> Iterator[Share]:
-        """Context manager: the share of one assessment. All its slots are released at the end."""
+        """Yield the share of a new assessment, and remove it at the end (context manager)."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -49,8 +49,7 @@ class Slots:
 
     @asynccontextmanager
     async def turn(self, used_s: float) -> AsyncIterator[None]:
-        """Context manager: one caller at a time. The waiting caller with the smallest ``used_s`` is
-        first."""
+        """Admit one caller at a time (context manager); the smallest ``used_s`` goes first."""
         turn = asyncio.get_running_loop().create_future()
         entry = (used_s, next(self._count), turn)
         heapq.heappush(self._turns, entry)
@@ -72,18 +71,19 @@ class Slots:
                 turn.set_result(None)
 
     def own(self) -> int:
-        """Return the number of slots that each assessment may have, however many the others
-        have."""
+        """Return each assessment's own share: the number of slots that it may always have."""
         return -(-self.number // len(self._shares))
 
     def deal(self) -> None:
-        """Assign free slots to the assessment with the fewest slots; among equals, to the first
-        that asked."""
+        """Grant all free slots, each to the waiting assessment with the fewest slots.
+
+        Among equals, the assessment that joined first gets the slot.
+        """
         while ready := [places for share in self._shares if (places := share.first())]:
             min(ready, key=lambda places: places.share.held).grant()
 
     def next_number(self) -> int:
-        """Return a number that is larger than all previous ones."""
+        """Return a number that is larger than all numbers returned before."""
         return next(self._count)
 
 
@@ -96,8 +96,7 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Return the places of another participant. All participants join before the first
-        request."""
+        """Add a participant and return its places; called before any participant needs a slot."""
         places = Places(self)
         self._all.append(places)
         return places
@@ -110,8 +109,8 @@ class Share:
     def first(self) -> Places | None:
         """Return the participant that gets the next slot, or None if no slot may be granted.
 
-        It is the waiting participant with the fewest slots. Among equals, it is the one served
-        least recently.
+        This is the waiting participant with the fewest slots. Among equals, it is the participant
+        that was served least recently.
         """
         own = self.slots.own()
         free = max(self.slots.number - self.slots.held, own - self.held)
@@ -126,8 +125,7 @@ class Share:
 
 
 class Places:
-    """The slots of one participant, used like a semaphore. All are released when the participant
-    ends."""
+    """The slots of one participant, used like a semaphore."""
 
     def __init__(self, share: Share) -> None:
         self.share = share

@@ -12,18 +12,18 @@ kind           direction  content
 ``go``         to worker  id: the answer to ``started`` and ``executing``
 ``cancel``     to worker  id
 ``leave``      to worker  close all worlds and end
-``pause``      both       role, and the time in s without requests to the agent of this role
+``pause``      both       role, and for how many s no request may be sent to its agent
 ``ping``       to worker  answer with ``pong``
 ``ready``      to head    facts about the worker's machine
 ``refused``    to head    why the worker cannot play
 ``joined``     to head    role, and why the worker cannot run the agent (empty if it can)
-``pong``       to head    nothing: the worker still runs
+``pong``       to head    empty; shows that the worker still runs
 ``prepared``   to head    id
 ``started``    to head    id; the worker waits for ``go``
-``answered``   to head    id, and the failure if the agent failed
+``answered``   to head    id, and the failure if the agent did not answer
 ``executing``  to head    id; the worker waits for ``go``
 ``played``     to head    id and result; body: the episode as JSON, if there is a verdict
-``closed``     to head    id: cancelled, and the world is closed
+``closed``     to head    id; the stage is cancelled and its world closed
 =============  =========  ========================================================================
 
 A worker is trusted code, but a command that it executes may be hostile. Therefore the head reads

@@ -44,8 +44,8 @@ from netarena.task.failure import Losses
 
 #: Number of attempts before an environment failure is reported.
 TRIES = 2
-#: Number of requests that must fail with the reason ``endpoint``, and none succeed, before an agent
-#: counts as absent.
+#: An agent counts as absent after this number of requests that failed with the reason ``endpoint``,
+#: if no request has succeeded.
 ABSENT_AFTER = 5
 
 Report = Callable[[Verdict], Awaitable[None]]
@@ -94,7 +94,7 @@ class _World:
 
 
 async def _continue() -> None:
-    """Let the executor continue at once."""
+    """Do nothing, so that the executor continues immediately."""
 
 
 class Run:
@@ -133,7 +133,7 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # Episodes that are not in the journal yet, because the agent has not been reached so far.
+        # Verdicts to be written to the journal as soon as the agent has been reached once.
         self._held: list[Verdict] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
@@ -151,7 +151,7 @@ class Run:
         """
         self.deadline = deadline
         self._deck = deck
-        # one repetition after another, so that a run that ends early has asked all queries about
+        # one repetition after the other: if the run ends early, all queries have been asked about
         # equally often
         cards = self.order(self.past.choose(deck.cards, self.seed))
         rounds = range(1, self.config.repeats + 1)
@@ -161,7 +161,8 @@ class Run:
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
         )
         by_ask = {card.ask: card for card in ordered} if past else {}
-        # read one at a time in a thread, because reading is slow and the reporter must keep up
+        # read the episodes one by one in a thread, because reading is slow and the reporter must
+        # keep up
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
@@ -193,7 +194,7 @@ class Run:
         return self._graded
 
     def _why_none(self) -> str:
-        """Return why no query has a verdict."""
+        """Return the text that explains why no query has a verdict."""
         if self.purse is None or not self.purse.spent_up:
             return "the time ended first"
         return f"the cost limit ended the run: {self.purse.purse.tell()}"
@@ -222,7 +223,7 @@ class Run:
         return asyncio.create_task(self._prepare(self._todo.popleft()))
 
     async def _await_world(self, pending: asyncio.Task[_World]) -> _World | None:
-        """Return the prepared world, or None if the time ended first."""
+        """Wait for a world in preparation; return None if the deadline passes first."""
         try:
             done, _ = await asyncio.wait({pending}, timeout=max(0.0, self._left()))
         except asyncio.CancelledError:
@@ -306,7 +307,7 @@ class Run:
 
         played = await world.stage.play(this, Hooks(start, self._answered, _continue))
         if played.failed is not None or not played.asked:
-            # otherwise the attempt would look like one that a killed process left unfinished
+            # without this event, a resumed run would assume that the process was killed here
             begun = self.past.starts[world.ask] > this.attempt
             self.past.retries[world.ask] += begun
             detail = played.failed and tell_failure(played.failed)
@@ -327,7 +328,7 @@ class Run:
         return pending.result()
 
     def _answered(self, failure: AgentFailed | None) -> None:
-        """Record how a request ended.
+        """Record whether a request to the agent succeeded; ``failure`` is None if it did.
 
         Raises AgentSilent if the agent was never reachable, or was started for another assessment
         and has not replied to any prompt.
@@ -374,7 +375,7 @@ class Run:
 
     async def _write(self, graded: list[Verdict]) -> None:
         for verdict in graded:
-            # wait for the thread even if cancelled: the file must not be closed while it works
+            # wait for the thread even if cancelled, because the file must stay open until it ends
             await finish(asyncio.to_thread(self._store, verdict))
             await self._count(verdict)
 
@@ -384,7 +385,8 @@ class Run:
     async def _count(self, verdict: Verdict) -> None:
         """Add a verdict from the journal to the results and report the verdict."""
         self._answers = self._answers or verdict.answered
-        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered  # the worker died
+        # without an answer, an unsolved episode means that the worker died
+        silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered
         if verdict.outcome is Outcome.AGENT_FAILED or silent:
             self._losses.add(verdict.outline.reason, verdict.detail)
         self._graded.episodes.append(verdict.outline)

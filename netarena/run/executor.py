@@ -5,16 +5,16 @@ of absent agents, deadlines and the summary. An executor opens a world, asks the
 closes the world. The two exchange only a few messages per episode, and none per turn:
 
 =================  =========  ====================================================================
-message            direction  content
+message            to         content
 =================  =========  ====================================================================
-``prepare``        to it      the query as JSON and the repetition; the answer is a ``Stage``
-``play``           to it      a ``Try``: number of the attempt, time left, earlier failures
-``started``        from it    the agent is about to be asked for the first time
-``answered``       from it    an answer of the agent (a worker reports the first), or its failure
-``executing``      from it    the first reply is about to be executed
-``Played``         from it    verdict with the record, the outline and the journal's JSON, or why
-                              there is none
-cancellation       to it      the world is closed
+``prepare``        executor   the query as JSON and the repetition; the answer is a ``Stage``
+``play``           executor   a ``Try``: number of the attempt, time left, earlier failures
+``started``        engine     the agent is about to be asked for the first time
+``answered``       engine     an answer of the agent (a worker reports the first), or its failure
+``executing``      engine     the first reply is about to be executed
+``Played``         engine     verdict with the record, the outline and the journal's JSON, or why
+                              the attempt has none
+cancellation       executor   the executor closes the world
 =================  =========  ====================================================================
 
 The choice of executor is not a config key, and affects no id, verdict or record.
@@ -55,10 +55,10 @@ class Party:
 
 @dataclass(frozen=True)
 class Try:
-    """One attempt of an episode, and the results of earlier attempts."""
+    """Data for one attempt of an episode; ``attempt`` is its number, from 0."""
 
     attempt: int
-    #: Earlier attempts that a killed process left unfinished.
+    #: Number of earlier attempts that a killed process left unfinished.
     interrupted: int
     #: Deadline of the assessment by the monotonic clock of this process, in s.
     deadline: float | None
@@ -66,14 +66,15 @@ class Try:
     evidence: tuple[JsonValue, ...] = ()
     #: Whether an environment failure of this attempt is reported instead of retried.
     last: bool = False
-    #: Time spent building the worlds of earlier attempts, and waiting for a slot.
+    #: Seconds spent on the worlds of earlier attempts, and waiting for a slot.
     world_s: float = 0.0
     queue_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions that an executor calls during an attempt; the two asynchronous ones return soon."""
+    """Callbacks of an attempt; the executor waits for ``started`` and ``executing``, which are
+    fast."""
 
     started: Callable[[], Awaitable[None]]
     answered: Answered
@@ -88,14 +89,14 @@ class Played:
     failed: EnvironmentFailed | None
     #: Whether the agent was asked and no limit ended the attempt early.
     asked: bool
-    #: Time spent building and tearing down this attempt's world, and those of earlier attempts.
+    #: Seconds spent building and tearing down the worlds of this and earlier attempts.
     world_s: float
-    #: The verdict; None if the attempt has none or the query is played once more.
+    #: The verdict; None if the query is played once more, or if a limit ended the attempt.
     verdict: Verdict | None
 
 
 class Stage(Protocol):
-    """A world in which one attempt can be played, or one that could not be built."""
+    """A world for one attempt; if it could not be built, ``play`` reports the failure."""
 
     async def play(self, this: Try, hooks: Hooks) -> Played:
         """Play the attempt and close the world. Raises the errors of ``hooks``."""
@@ -117,11 +118,11 @@ class Player(Protocol):
 class Executor(Protocol):
     """Plays the episodes of an assessment."""
 
-    #: Facts about each worker or other machine that plays: host, kernel, versions of programs.
+    #: Facts about each worker's machine: host, kernel, versions of programs.
     machines: list[dict[str, str]]
 
     def count_workers(self) -> int | None:
-        """Return the number of workers that are ready; None if this process plays."""
+        """Return the number of ready workers; None if this process plays the episodes."""
         ...
 
     async def check(self, application: Application, config: Config) -> None:
@@ -179,7 +180,7 @@ class LocalStage:
         return conclude(party, play, this)
 
     async def _observe_again(self) -> None:
-        """Check that a world that has waited is unchanged, before the agent is asked."""
+        """Set ``world.failed`` if the world has changed while it waited for its agent."""
         world = self.world
         waited_s = turns.clock() - world.ready
         if world.environment is None or world.failed or waited_s < turns.STALE_AFTER_S:
@@ -217,12 +218,12 @@ class Local:
         self.machines: list[dict[str, str]] = []
 
     def count_workers(self) -> int | None:
-        """Return None: this process plays."""
+        """Return None, because this process plays the episodes."""
         return None
 
     async def check(self, application: Application, config: Config) -> None:
         """Raise ConfigError for a config that this machine cannot run."""
-        await asyncio.to_thread(application.check, config)  # it may query other machines
+        await asyncio.to_thread(application.check, config)  # slow if it queries other machines
 
     async def join(self, party: Party) -> LocalPlayer:
         """Return the player of a participant."""
@@ -297,7 +298,7 @@ def make_episode(
 
 
 def _claims(party: Party, play: Play, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return those fields of an episode that exist only for tickets."""
+    """Return the fields of an episode that exist only for tickets."""
     if not play.ticket or verdict["outcome"] is Outcome.INVALID:
         return {}
     claim = play.claim

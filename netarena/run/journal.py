@@ -4,7 +4,7 @@ The journal has one line per event. One system call writes each line completely 
 reported:
 
 - ``assessment``: application, versions, role, seed and config. This is the first line. It is
-  written again when the run is extended, and the last such line counts
+  written again when the run is extended; the last ``assessment`` line counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: an attempt ended without a verdict, with the evidence of an environment failure if any
 - ``episode``: a graded episode, with all its steps
@@ -51,8 +51,8 @@ LOCK_NAME = ".lock"
 #: Mode of the lock file. Only its owner may open it, because any user who can open a file can also
 #: lock it.
 LOCK_MODE = 0o600
-#: Pause in s between attempts to lock a run, and maximum number of attempts. Readers that check
-#: whether a run is running hold its lock for less than this time in total.
+#: Pause in s between attempts to lock a run, and maximum number of attempts. Programs that check
+#: whether a run is in progress hold its lock for a shorter time than all pauses together.
 _LOOK_S, _LOOKS = 0.01, 20
 #: Maximum number of folders below a run's folder that are searched for other runs.
 MOST_FOLDERS = 2**16
@@ -115,28 +115,28 @@ class Past:
     episodes: dict[Ask, Episode] = field(default_factory=dict)
     #: Number of attempts in which the agent was asked.
     starts: Counter[Ask] = field(default_factory=Counter)
-    #: Number of these attempts that ended without a verdict, for example with an environment
-    #: failure.
+    #: Number of attempts in ``starts`` that ended without a verdict, for example with an
+    #: environment failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
     #: Whether the last assessment ended because the agent answered in no episode.
     silent: bool = False
-    #: Whether the assessment ended, not because of the cost limit, and was not continued.
+    #: Whether the assessment ended for another reason than the cost limit, and was not continued.
     ended: bool = False
     #: Cost of all replies so far, including those in attempts without a verdict, in US dollars.
     cost_usd: float = 0.0
-    #: The most expensive of these replies.
+    #: Cost of the most expensive reply so far, in US dollars.
     dearest_usd: float = 0.0
     #: The reason why the assessment ended without a summary.
     failed: str = ""
-    #: Number of episodes in the journal, and number of those at its start that no longer count.
+    #: Number of episodes in the journal, and number of episodes at its start that no longer count.
     held: int = 0
     dropped: int = 0
     #: Id of a query that was shown and not graded -> id of its replacement.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
-        """Discard graded episodes and interrupted attempts, because the assessment starts anew."""
+        """Discard graded episodes and interrupted attempts, because the assessment starts again."""
         self.dropped = self.held
         self.episodes.clear()
         self.retries = self.starts.copy()
@@ -149,16 +149,16 @@ class Past:
         self.dearest_usd = float(dearest) if isinstance(dearest, int | float) else self.dearest_usd
 
     def shown(self) -> set[str]:
-        """Return the ids of queries without a verdict whose prompt the agent may have seen."""
+        """Return the ids of ungraded, unreplaced queries whose prompt the agent may have seen."""
         graded = {ask.query_id for ask in self.episodes}
         return {ask.query_id for ask in self.starts} - graded - self.replaced.keys()
 
     def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
-        """Return the queries of this participant in order.
+        """Return this participant's queries, in the order of ``queries``.
 
-        These are the queries that were generated with the assessment's ``seed``, with replacements
-        as in the journal. Replacements for other participants are left out. Raises ConfigError for
-        a replacement that is not among ``queries``.
+        They are the queries with the assessment's ``seed``, with replacements as in the journal.
+        Replacements for other participants are left out. Raises ConfigError for a replacement that
+        is not among ``queries``.
         """
         by_id = {query.id: query for query in queries}
         try:
@@ -175,7 +175,7 @@ class Past:
         return query_id
 
     def interrupted(self, ask: Ask) -> int:
-        """Return the number of attempts that a killed process left unfinished."""
+        """Return the number of attempts of an episode that a killed process left unfinished."""
         return self.starts[ask] - self.retries[ask]
 
 
@@ -231,7 +231,7 @@ def read_journal(path: Path, *, slim: bool = True) -> Past:
 
 
 def read_ask(values: Mapping[str, Any]) -> Ask:
-    """Return query and repetition of an event or of its episode.
+    """Return the query id and repetition of an event, or of the episode in an event.
 
     Older journals contain no repetitions; the default is 1.
     """
@@ -264,9 +264,9 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Create a run's folder and lock its tree: no other run may be in a folder above or below it.
+    """Create a run's folder and lock it against runs in the folders above and below it.
 
-    Raises ConfigError while another assessment holds a lock of such a folder, and OSError.
+    Raises ConfigError while another assessment has locked such a folder, and OSError.
     """
     folder = Path(os.path.realpath(folder))
     # checked first, so that nothing is created in another run's folder
@@ -275,7 +275,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(folder / LOCK_NAME, flags, LOCK_MODE)
     try:
-        with suppress(OSError):  # in older releases, others could lock it
+        with suppress(OSError):  # an older release may have created it with another mode
             os.fchmod(handle, LOCK_MODE)
         try:
             _lock(handle)
@@ -309,7 +309,7 @@ def is_running(folder: Path) -> bool:
 
 
 def lies_in_run(path: Path, own: Path | None = None) -> bool:
-    """Return whether a file is in the folder of a running assessment, except ``own``."""
+    """Return whether a file is in the folder of a running assessment other than ``own``."""
     real = Path(os.path.realpath(path))
     kept = None if own is None else Path(os.path.realpath(own))
     return any(_is_held(folder) for folder in real.parents if folder != kept)
@@ -449,7 +449,7 @@ class Journal:
         with self._lock:
             end = os.fstat(self._fd).st_size
             try:
-                while rest:  # more than one call only if the disk is full or a signal arrives
+                while rest:  # one call suffices unless the disk is full or a signal arrives
                     rest = rest[os.write(self._fd, rest) :]
             except OSError as error:
                 os.ftruncate(self._fd, end)

@@ -1,8 +1,8 @@
 """Merges the folders of all shards into the folder that a single run would have written.
 
 All data comes from the journals of the shards. Each journal is read twice: first for the positions
-of its lines, then episode by episode in the order of the whole run. Only two numbers per line of a
-journal, and the outline of each episode, are in memory.
+of its lines, then episode by episode in the order of the whole run. Memory holds only two numbers
+per line of a journal, and the outline of each episode.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Told = Callable[[Outline], None]
 
 @dataclass(frozen=True)
 class Run:
-    """The whole run, of which the shards are parts."""
+    """Properties of the whole run to which the shards belong."""
 
     application: Application
     config: Config
@@ -114,7 +114,7 @@ class Gap:
     size: int
     #: The shard's folder; None if it was not given.
     folder: Path | None = None
-    #: Whether an assessment runs there.
+    #: Whether an assessment is in progress in the folder.
     running: bool = False
     #: The reason why the assessment failed, if it failed.
     failed: str = ""
@@ -122,18 +122,22 @@ class Gap:
 
 @dataclass
 class _Lines:
-    """Positions of a journal's lines, by the position of their request in the shard's order."""
+    """Byte offsets of a journal's lines, each for a request (a query and repetition).
+
+    ``places`` and ``offsets`` have an element for each line that precedes a verdict: the position
+    of its request in the shard's order, and the line's offset.
+    """
 
     places: array[int] = field(default_factory=lambda: array("Q"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
-    #: Position of the last episode of each request, plus one; 0 for a request without an episode.
+    #: Offset of the last episode of each request, plus one; 0 for a request without an episode.
     episodes: array[int] = field(default_factory=lambda: array("Q"))
     failed: str = ""
     #: Cost of the replies, in a run with a cost limit.
     cost_usd: float | None = None
 
     def sort(self) -> None:
-        """Sort by place; lines of the same request keep their order."""
+        """Sort ``offsets`` by ``places``; lines of the same request keep their order."""
         ranks = sorted(range(len(self.places)), key=self.places.__getitem__)
         self.places = array("Q", (self.places[rank] for rank in ranks))
         self.offsets = array("Q", (self.offsets[rank] for rank in ranks))
@@ -147,7 +151,7 @@ class _Part:
     shard: Shard
     #: Indices of the shard's queries, in the order in which they are asked.
     order: Sequence[int]
-    #: Position of each query in the file of queries, plus one; 0 for a missing query.
+    #: Byte offset of each query in ``queries.jsonl``, plus one; 0 for a missing query.
     queries: array[int]
     #: Lines of the journals, by role.
     lines: dict[str, _Lines] = field(default_factory=dict)
@@ -313,10 +317,10 @@ def _read_part(run: Run, folder: Path, shard: Shard) -> _Part:
 
 
 def _read_ids(run: Run, part: _Part) -> dict[str, int]:
-    """Find the queries of a shard in its file of queries.
+    """Find the queries of a shard in its ``queries.jsonl``, and store their offsets in ``part``.
 
-    Returns the position in the shard's order by id. Raises ConfigError for a query of another
-    shard, and for a query that occurs twice.
+    Returns the position of each query in the shard's order, by id. Raises ConfigError for a query
+    of another shard, and for a query that occurs twice.
     """
     path = part.folder / QUERIES_NAME
     places = {index: place for place, index in enumerate(part.order)}
@@ -346,7 +350,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
 
 
 def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries: int) -> _Lines:
-    """Find the lines of each request in a journal; an incomplete last line is left out.
+    """Return the offsets of each request's lines in a journal, without an incomplete last line.
 
     Raises ConfigError for a journal of another run, and OSError.
     """
@@ -417,7 +421,7 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
         raise ConfigError("OUT", f"{out} is the folder of a shard; choose another folder")
-    # the same keys as in an uninterrupted run in this folder
+    # as in a single run in this folder that was not resumed
     config = run.config.model_copy(update={"output_dir": str(out), "resume": False})
     header = make_header(run.application, config, Secrecy.OPEN)
     try:
@@ -448,7 +452,8 @@ def _staged(out: Path) -> Generator[Path]:
         yield staging
         keep_earlier(out)
         made = [path.relative_to(staging) for path in staging.rglob("*") if path.is_file()]
-        for name in sorted(made, key=lambda name: name == Path(CONFIG_NAME)):  # the config is last
+        # the config is last, because a folder with a config counts as a run
+        for name in sorted(made, key=lambda name: name == Path(CONFIG_NAME)):
             (out / name).parent.mkdir(exist_ok=True)
             (staging / name).replace(out / name)
     finally:
@@ -524,13 +529,13 @@ def _merge_role(shards: Shards, config: Config, role: str, out: Path, told: Told
 
 
 def _asks(shards: Shards, role: str) -> Iterator[tuple[_Part, int, list[str], str]]:
-    """Yield all requests in the order of one run.
+    """Yield a participant's requests (query and repetition) in the order of the whole run.
 
     Each item is the request's shard, the position of its query in the shard, the journal's lines
     before the verdict, and the line with the verdict.
     """
     run = shards.run
-    # for each shard, the position of the next line that precedes a verdict
+    # for each shard, the index in ``places`` of the next line
     next_line = [0] * run.of
     for repeat in range(run.config.repeats):
         for rank in range(len(run.order)):

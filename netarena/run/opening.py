@@ -1,9 +1,7 @@
-"""Start of an assessment: contacts participants while queries are generated, and reports the wait
-for them.
+"""Start of an assessment: contacts the agents while queries are generated, and reports waiting.
 
-An unreachable agent is detected before all queries have been generated. Waiting for an agent is
-reported after ``FIRST_NOTE_S``, then at growing intervals; each report is a status message over
-A2A.
+An unreachable agent is therefore detected early. Waiting for an agent is reported after
+``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from typing import cast
 from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
-#: Seconds until the first report of a wait; each later interval is twice as long as the one before.
+#: Seconds of waiting until the first report; each later interval is twice the previous interval.
 FIRST_NOTE_S = 1.0
 
 Note = Callable[[str, str], None]
 
 
 class Opening:
-    """Contacts all agents of an assessment at once.
+    """Contacts all agents of an assessment at the same time.
 
-    ``note`` gets a participant's role and a line about it.
+    ``note`` is called with a participant's role and a line of text about the participant.
     """
 
     def __init__(self, agents: Mapping[str, Agent], note: Note, *, timeout_s: float) -> None:

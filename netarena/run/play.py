@@ -1,8 +1,8 @@
 """One attempt of one episode: its world, the agent's turns, and the verdict.
 
-``Play`` plays one attempt in an opened world with the agent. It always reaches a verdict, because
-errors are recorded as data. Before a reply is executed, an ``EnvironmentFailed`` or any error of
-NetArena's own code counts as an environment failure. Afterwards it counts as the agent's failure,
+``Play`` plays one attempt in an opened world with the agent. Errors do not propagate; they become
+part of the result. Before a reply is executed, an ``EnvironmentFailed`` or any error of NetArena's
+own code counts as an environment failure. Afterwards such an error counts as the agent's failure,
 unless evidence from outside the sandbox shows an environment failure.
 """
 
@@ -50,22 +50,22 @@ from netarena.task.failure import TOLD_CHARS
 from netarena.task.prompt import render
 from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 
-#: Time in s after which a world that waits for its agent is observed again before use.
+#: A world that has waited longer than this for its agent (in s) is observed again before use.
 STALE_AFTER_S = 1.0
-#: Time limit for tearing down a world, in s. After this time, the attempt is abandoned and logged.
+#: Time limit for tearing down a world, in s. A teardown that takes longer is abandoned and logged.
 CLOSE_TIMEOUT_S = 20.0
 #: Detail of an episode whose time ended before the agent gave a usable reply.
 NOTHING_USABLE = "no usable reply before the time ended"
 
 clock = time.monotonic
 Answered = Callable[[AgentFailed | None], None]
-#: Type of a function that calls another function with arguments and awaits its result.
+#: Type of an asynchronous function that calls another function, for example in a thread.
 Aside = Callable[..., Awaitable[Any]]
 log = logging.getLogger(__name__)
 
 
 def as_ours(error: Exception) -> EnvironmentFailed:
-    """Convert an error to EnvironmentFailed, with the traceback if the error is internal."""
+    """Return an error as EnvironmentFailed, with the traceback if the error is internal."""
     if isinstance(error, EnvironmentFailed):
         try:
             evidence = storable(error.evidence)
@@ -82,7 +82,7 @@ def as_ours(error: Exception) -> EnvironmentFailed:
 
 @dataclass
 class World:
-    """The environment of one episode, after the attempt to open it."""
+    """The environment of one episode, or ``failed``, the error that prevented opening it."""
 
     query: Query
     #: Repetition, starting at 1.
@@ -90,7 +90,7 @@ class World:
     environment: Environment | None = None
     state: State = None
     failed: EnvironmentFailed | None = None
-    #: Time spent building the world.
+    #: Seconds spent building the world.
     world_s: float = 0.0
     #: Time at which the world was ready, by the monotonic clock.
     ready: float = 0.0
@@ -170,13 +170,13 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """Prepare an attempt; ``aside`` runs long computations, by default in a thread."""
+        """Prepare an attempt. ``aside`` runs long computations, by default in a thread."""
         self.aside = aside
         #: The account that pays for the replies, if their cost is limited.
         self.purse: Account | None = None
-        #: Whether the cost limit allowed no further reply. The attempt then has no verdict.
+        #: Whether the cost limit ended the attempt, which then has no verdict.
         self.out_of_money = False
-        #: Awaited before the first reply is executed, if set.
+        #: Called and awaited before the first reply is executed, if set.
         self.executing: Callable[[], Awaitable[None]] | None = None
         self.application = application
         self.config = config
@@ -201,22 +201,22 @@ class Play:
         self.turns_healthy = 0
         #: Whether the time ended while the last move was waiting for a slot.
         self.cut_in_queue = False
-        #: Time before the deadline that the world's contingencies need, in s.
+        #: Time before the deadline that is reserved for trying contingencies (link failures or
+        #: restarts after the repair), in s.
         self._reserved_s = application.trials_s(world.query)
-        #: Observations of the contingencies, and the judgement on them.
+        #: Observations during the contingencies, and the judgement on these observations.
         self.trials: JsonValue = None
         self.endurance: Judgement | None = None
-        #: Why the task is unsolved although the final state is correct: the declaration is wrong or
-        #: missing. Empty if there is no such reason.
+        #: Why a wrong or missing declaration leaves the task unsolved although the final state is
+        #: correct; empty otherwise.
         self.unsettled = ""
         #: Whether the reserved time ended before all contingencies were tried.
         self.trials_late = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
-        """Take the turns. If the final state is correct, check what a ticket's declaration must
-        contain, then try the world's contingencies.
+        """Take the turns; if the final state is correct, check the declaration and contingencies.
 
-        Raises only cancellation and what ``answered`` raises.
+        Only tickets have a declaration. Raises only cancellation and the errors of ``answered``.
         """
         await self._take_turns(agent, context, answered)
         counts = self.usable and (self.failure is None or self.out_of_time)
@@ -243,7 +243,7 @@ class Play:
                 if not await self.purse.reserve(self, turn.prompt):
                     self.out_of_money = True
                     return
-                if self.left() <= 0:  # ``reserve`` may have waited for a long time
+                if self.left() <= 0:  # the deadline may have passed while ``reserve`` waited
                     self.purse.leave(self, lost=False)
                     self.out_of_time = True
                     return
@@ -267,7 +267,7 @@ class Play:
         return other
 
     def _begin(self) -> bool:
-        """Judge the initial state, which is correct in a false alarm; return false on an error."""
+        """Judge a ticket's initial state, which is correct in a false alarm; return success."""
         try:
             judgement = self._compare(self.state, self.state)
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
@@ -284,14 +284,14 @@ class Play:
         return self.application.refine(self.config, self.world.query, judgement, before, step)
 
     def left(self) -> float:
-        """Return the seconds until the agent's deadline; later only contingencies are tried."""
+        """Return the seconds that the agent has left; the time for contingencies is excluded."""
         return self._all_left() - self._reserved_s
 
     def _all_left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - clock()
 
     def _settle(self) -> None:
-        """Decide whether a wrong or missing declaration leaves a ticket unsolved."""
+        """Set ``unsettled`` and ``correct`` of a ticket according to the agent's declaration."""
         if not self.ticket:
             return
         tickets = self.application.tickets
@@ -302,7 +302,7 @@ class Play:
         self.correct = not self.unsettled and not self.broken
 
     async def _endure(self) -> None:
-        """Try the contingencies of the world; the final state counts only if it withstands all."""
+        """Try the world's contingencies; the task stays solved only if the state survives all."""
         environment, query = self.world.environment, self.world.query
         assert environment is not None
         begin = clock()
@@ -315,7 +315,8 @@ class Play:
                 self.correct = self.endurance.correct
         except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
             self.trials_late = isinstance(error, TimeoutError) and limit.expired()
-            # Applications limit the delays that an agent can cause, so this machine is too slow.
+            # This is an environment failure, because applications limit the delays that an agent
+            # can cause.
             told = EnvironmentFailed(
                 "the time ended before all contingencies were tried", proven_ours=True
             )
@@ -377,7 +378,7 @@ class Play:
             return
         if self.executing is not None and not self.executed:
             await self.executing()
-        # from here on a broken world is the agent's failure, unless proven otherwise
+        # from here on, a broken world is the agent's failure unless evidence shows otherwise
         self.usable = self.executed = True
         try:
             with telemetry.execution(self.application.name, turn):
@@ -408,7 +409,7 @@ class Play:
         turn.own_s += clock() - begin
 
     async def _execute(self, turn: _Turn) -> bool:
-        """Execute the move and observe; return whether there is a new settled state to judge."""
+        """Execute the move and observe; return whether ``turn.state`` is to be judged."""
         environment = self.world.environment
         assert environment is not None
         begin, charged_s = clock(), environment.charged_s
@@ -486,7 +487,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return those fields of the episode that this attempt determines."""
+        """Return the fields of the episode that this attempt determines, by name."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:
@@ -522,7 +523,7 @@ class Play:
         }
 
     def _detail(self, reason: str) -> str:
-        """Return why the episode is not solved; ``reason`` is that of the last judgement."""
+        """Return why the episode is not solved; ``reason`` comes from the last judgement."""
         if self.endurance is not None:
             return self.endurance.reason
         return reason or self.unsettled or (self.broken.detail if self.broken else "")

@@ -2,8 +2,8 @@
 
 All participants of an assessment share a ``Purse``. Before each request, the purse reserves the
 maximum cost of the reply; after the reply, it counts the reported cost. If the remaining budget is
-less than this maximum, the request waits for other replies, because they usually cost less than
-their reservation. If the rest is still too small afterwards, the run ends. The attempt then has no
+less than this maximum, the request waits for open requests, which usually cost less than their
+reservation. If the budget is still too small afterwards, the run ends. The attempt then has no
 verdict, and a resumed run repeats it.
 """
 
@@ -31,20 +31,18 @@ class Price:
     max_output_tokens: int = MAX_OUTPUT_TOKENS
 
     def most(self, prompt: str) -> float:
-        """Return the maximum cost of a reply to ``prompt``, with one token per byte of the
-        prompt."""
+        """Return the maximum cost of a reply to ``prompt``, counting each byte as a token."""
         size = len(prompt.encode("utf-8", "replace"))
         return size * self.input_usd + self.max_output_tokens * self.output_usd
 
     def of(self, usage: Usage) -> float:
-        """Return the reported cost of replies or, if no cost is reported, the price of the reported
-        tokens."""
+        """Return the reported cost of replies or, without it, the price of the reported tokens."""
         if usage.cost_usd is not None:
             return usage.cost_usd
         return usage.input_tokens * self.input_usd + usage.output_tokens * self.output_usd
 
     def of_reply(self, prompt: str, reply: Reply) -> float:
-        """Return the cost of one reply; without a report, each byte counts as a token."""
+        """Return the cost of one reply; if no usage is reported, each byte counts as a token."""
         usage = Usage.read(reply)
         if usage.replies:
             return self.of(usage)
@@ -93,7 +91,7 @@ class Purse:
         return account
 
     def reserved_usd(self, role: str) -> float:
-        """Return the amount that is reserved for the open requests of a participant."""
+        """Return the amount in US dollars reserved for a participant's open requests."""
         return sum(usd for (owner, _), usd in self._reserved.items() if owner == role)
 
     def tell(self) -> str:
@@ -104,7 +102,10 @@ class Purse:
         )
 
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:
-        """Reserve ``most_usd``; return false if the remaining budget is too small."""
+        """Reserve ``most_usd``; return false if the remaining budget is too small.
+
+        Waits while open requests may still free a part of their reservations.
+        """
         while not self.spent_up:
             if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
                 self._reserved[key] = most_usd
@@ -132,8 +133,10 @@ class Purse:
 
 @dataclass
 class Account:
-    """One participant's part of a purse. Its reservations belong to attempts; each attempt has at
-    most one open request."""
+    """One participant's part of a purse.
+
+    Reservations belong to attempts, because each attempt has at most one open request.
+    """
 
     purse: Purse
     role: str
@@ -148,12 +151,11 @@ class Account:
 
     @property
     def spent_up(self) -> bool:
-        """Return whether no more requests are sent."""
+        """Return whether the budget is used up, so that no more requests are sent."""
         return self.purse.spent_up
 
     async def reserve(self, attempt: object, prompt: str) -> bool:
-        """Reserve the cost of a reply to ``prompt``; return false if the remaining budget is too
-        small."""
+        """Reserve the cost of a reply to ``prompt``; return false if the budget is too small."""
         most = max(self.price.most(prompt), self.dearest_usd)
         if not await self.purse.take((self.role, id(attempt)), most):
             return False
@@ -163,10 +165,9 @@ class Account:
         return True
 
     def statement(self) -> dict[str, float]:
-        """Return the data that a resumed run needs: the cost so far, and the cost of the most
-        expensive reply.
+        """Return the total cost and the cost of the most expensive reply, for a resumed run.
 
-        For open requests, the reserved amount counts.
+        For open requests, the reserved amount counts as their cost.
         """
         spent = self.spent_usd + self.purse.reserved_usd(self.role)
         return {"cost_usd": spent, "dearest_usd": self.dearest_usd}

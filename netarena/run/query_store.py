@@ -1,6 +1,6 @@
-"""Store of an assessment's queries on disk, with a small reference for each in memory.
+"""Store of an assessment's queries on disk, with a small reference to each query in memory.
 
-Queries that contain networks are large. 100,000 references take 30 MB of memory. The query itself
+Queries that contain networks are large, but 100,000 references take only 30 MB of memory. A query
 is read from disk when its world is built.
 """
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from netarena.file import Unnamed
 from netarena.model import Ask, Query
 
-#: A label is reported if it has at least ``SCARCE_FROM`` queries and a smaller share of different
-#: queries than ``SCARCE``.
+#: A label is reported if it has at least ``SCARCE_FROM`` queries, of which a share of less than
+#: ``SCARCE`` are different.
 SCARCE_FROM, SCARCE = 10, 0.9
 
 
@@ -52,10 +52,9 @@ class Variety:
         self._contents.setdefault(query.label, set()).add(query.content)
 
     def scarce(self) -> list[tuple[str, int, int]]:
-        """Return (label, number of queries, number of different queries) for labels with few
-        different queries.
+        """Return the labels with few different queries; the smallest share comes first.
 
-        The label with the smallest share of different queries comes first.
+        Each item is (label, number of queries, number of different queries).
         """
         found = [
             (label, size, len(self._contents[label]))

@@ -1,9 +1,9 @@
-"""Workers on Ray: a local Ray for one run, or a cluster that the head's machine belongs to.
+"""Workers on Ray: a local Ray instance for one run, or a cluster that includes this machine.
 
 Ray executes code for every process that can reach its ports and has its token. Therefore token
 authentication is always on:
 
-- A local Ray gets a new token per run, in a file that only its owner can read. It listens on
+- A local instance gets a new token per run, in a file that only its owner can read. It listens on
   127.0.0.1 only, and has no dashboard.
 - A cluster listens on all addresses, because Ray cannot be bound to one. It must have been started
   with ``RAY_AUTH_MODE=token``; a cluster that answers without the token is refused.
@@ -52,12 +52,12 @@ RESOURCE = "netarena"
 _FOLDER_CHARS = 17
 #: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20
-#: Maximum time in s after a broken connection to find out whether a node is reachable or gone.
+#: Time limit in s for finding out, after a broken connection, whether a node is reachable or gone.
 _NODE_S = 90.0
 _PAUSE_S = 1.0
 #: Time limit for an actor to end its worker, in s.
 _CLOSE_S = 10.0
-#: Program that asks a cluster without a token; status 0 means that the cluster answered.
+#: Program that connects to a cluster without a token; status 0 means that the cluster answered.
 _PROBE = """
 import sys
 from ray._raylet import GcsClient
@@ -228,7 +228,7 @@ class RayLink:
         return bytes(data)
 
     async def examine(self) -> None:
-        """Return if the actor answers. Raises LinkLostError after ``_NODE_S``."""
+        """Wait until the actor answers. Raises LinkLostError if it does not within ``_NODE_S``."""
         errors = self._ray.exceptions
         end = asyncio.get_running_loop().time() + _NODE_S
         ping = asyncio.ensure_future(self._ping())
@@ -238,7 +238,7 @@ class RayLink:
                     raise LinkLostError("Ray reports that the node is dead", node_gone=True)
                 await asyncio.wait({ping}, timeout=_PAUSE_S)
             if self._cut_off or (ping.done() and isinstance(ping.exception(), errors.RayError)):
-                await asyncio.sleep(_NODE_S)  # meanwhile, ``receive`` reports the broken connection
+                await asyncio.sleep(_NODE_S)  # usually cancelled, because ``receive`` fails earlier
             if not ping.done() or ping.exception() is not None:
                 raise LinkLostError(f"the relay of the worker did not answer for {_NODE_S:g} s")
         finally:
@@ -257,7 +257,7 @@ class RayLink:
             self._ray.kill(self._actor)
 
     async def _was_cut_off(self) -> bool:
-        """Return whether the network or the node, not the worker, broke a connection."""
+        """Return whether a connection broke because of the network or node, not the worker."""
         end = asyncio.get_running_loop().time() + _NODE_S
         while asyncio.get_running_loop().time() < end:
             try:
@@ -292,7 +292,7 @@ def check_ray(address: str | None, option: str = "--executor") -> None:
 
 
 def _import() -> Any:
-    """Return the module of Ray. Raises ConfigError."""
+    """Import and return the module ``ray``. Raises ConfigError if it is not installed."""
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -308,7 +308,7 @@ def _missing(package: str | None, option: str) -> ConfigError:
 
 
 def _make_folder() -> Path:
-    """Create the folder of a run. Only its owner may enter it; Ray opens its own folder inside."""
+    """Create and return a run's folder for Ray's files, which only its owner may enter."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > _FOLDER_CHARS:
         folder = "/tmp"  # noqa: S108 -- mkdtemp creates a private folder in it
@@ -317,7 +317,7 @@ def _make_folder() -> Path:
 
 @cache
 def _token() -> str:
-    """Return the token of all clusters of this process. Ray reads it only once per process."""
+    """Return the token of all local instances of this process; Ray reads the token only once."""
     return secrets.token_hex(32)
 
 
@@ -348,7 +348,7 @@ def _has_token() -> bool:
 
 
 def _check_address(address: str) -> None:
-    """Raise ConfigError if no service listens at ``address``; Ray would wait for a long time."""
+    """Raise ConfigError if no service listens at ``address``, for which Ray would wait long."""
     if address == "auto":  # Ray itself looks for a cluster on this machine
         return
     host, _, port = address.rpartition(":")

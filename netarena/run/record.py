@@ -16,12 +16,16 @@ WHY_CHARS = 1000
 
 
 def make_record(application: Application, query: Query, episode: Episode) -> dict[str, Any]:
-    """Return the result record of one episode: the application's keys and the shared ones.
+    """Return the result record of one episode: the application's keys and the shared keys.
 
-    Some keys are present only under a condition: ``repeat`` if it is not the first, ``why`` if the
-    episode was not solved safely, ``failure_type`` and ``failure_rule`` if the application reported
-    the failure, ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd`` if the agent
-    reported them, ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy`` in a ticket.
+    Some keys are present only under a condition:
+
+    - ``repeat``: if it is not 1
+    - ``why``: if the episode was not solved safely
+    - ``failure_type`` and ``failure_rule``: if the application reported the failure
+    - ``agent_input_tokens``, ``agent_output_tokens`` and ``agent_cost_usd``: if the agent reported
+      them
+    - ``claimed``, ``claim_right``, ``localised`` and ``turns_healthy``: in tickets
     """
     failure = episode.failure
     told = {"why": one_line(without_folders(why(episode)), WHY_CHARS)} if is_lost(episode) else {}
@@ -49,7 +53,7 @@ def make_record(application: Application, query: Query, episode: Episode) -> dic
 
 
 def _claim_keys(episode: Episode) -> dict[str, Any]:
-    """Return those keys of a record that exist only for tickets."""
+    """Return the keys of a record that exist only for tickets."""
     if episode.claimed is None:
         return {}
     fit = episode.localised
@@ -70,7 +74,7 @@ class Verdict:
     record: dict[str, Any]
     #: Why the episode failed, as text; also for failures that ``outline`` does not explain.
     detail: str
-    #: Whether the agent sent text, readable or not.
+    #: Whether the agent sent any reply, even one that could not be parsed.
     answered: bool
     #: Function that returns the episode as JSON, for the journal.
     dump: Callable[[], bytes]

@@ -1,8 +1,9 @@
 """Grades stored episodes again with the current grader and reports differences.
 
 Grading is a pure function and the journal contains every state, so no world and no agent is needed.
-An episode ends where the engine would have ended it: at the first correct step. If the last step is
-no longer correct, the episode is unsolved, because the agent's next action is unknown.
+An episode ends at its first correct step, as in the engine. If the new grader finds no step
+correct, the episode is unsolved, because the agent's next action is unknown. A ticket ends with its
+last step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from netarena.run.result import write_document
 from netarena.task.failure import WORLD_BROKEN
 from netarena.task.ticket import as_declared
 
-#: Name of the copy of the results from before the first ``regrade --write``.
+#: File name for the copy of the results that the first ``regrade --write`` makes.
 BEFORE_NAME = "results.before-regrade.json"
 #: Fields that are part of the verdict. Changes of other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
@@ -43,13 +44,13 @@ class Difference(Record):
     field: str
     before: JsonValue
     after: JsonValue
-    #: Whether the change affects a verdict instead of only texts.
+    #: Whether the field is part of a verdict; otherwise it is only a text.
     verdict: bool
 
 
 @dataclass
 class Regrade:
-    """Result of grading again; ``episodes`` are without texts, in the order of grading."""
+    """Result of grading a run again; ``episodes`` lack texts and are in the order of grading."""
 
     stored: Stored
     episodes: list[Episode]
@@ -76,7 +77,7 @@ class Regrade:
             unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
             replaced=len(stored.past.replaced),
         )
-        # the versions of queries and prompts are those of the release that made the run
+        # the run may be older than this release, which may have other query and prompt versions
         return [*self.records, summary | stored.header.versions()]
 
 
@@ -107,7 +108,7 @@ def regrade(stored: Stored) -> Regrade:
 
 
 def write_results(result: Regrade) -> Path:
-    """Replace ``results.json``; return the path of the copy of the previous one.
+    """Replace ``results.json``; return the path of the copy of the old file.
 
     Raises ConfigError if no query was graded, or if the folder cannot be written.
     """
@@ -148,7 +149,7 @@ def _participants(path: Path, result: Regrade) -> dict[str, str]:
 
 
 def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement | None]:
-    """Yield one judgement per step, None for a step without one."""
+    """Yield one judgement per step; None for a step that was not judged."""
     before: State = episode.initial_state
     for step in episode.steps:
         old = step.judgement
@@ -156,7 +157,7 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
             judged = stored.application.judge(query, episode.initial_state, before, before)
             yield as_declared(judged)
             continue
-        # a grader cannot repeat the engine's finding about a world that an agent broke
+        # only the engine can find that an agent broke the world, so such a finding is copied
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
             continue
@@ -191,12 +192,12 @@ def _conclude(
     unsettled = _unsettled(stored, query, episode) if solved_at is not None else ""
     if unsettled:
         solved_at = None
-    # the engine tries contingencies only if the final state is correct and the task is settled
+    # as in the engine, contingencies count only if the final state and the declaration are correct
     if solved_at is not None and stored.application.trials_s(query):
         if episode.trials is not None:
             endurance = stored.application.endure(query, episode.trials)
         if endurance is None or not endurance.correct:
-            solved_at = None  # contingencies that were not tried do not count as survived
+            solved_at = None  # untried contingencies do not count as survived
     changes["endurance"] = endurance
     # An episode is safe only if its steps were observed. Steps without a settled state, and
     # declarations, do not count.
@@ -234,7 +235,7 @@ def _conclude(
 
 
 def _unsettled(stored: Stored, query: Query, episode: Episode) -> str:
-    """Return why a wrong or missing declaration leaves a ticket unsolved; empty if it does not."""
+    """Return why a ticket's declaration leaves it unsolved; empty if the declaration is right."""
     if stored.config.briefing is not Briefing.TICKET:
         return ""
     claim = episode.steps[-1].claim if episode.steps else None
@@ -244,7 +245,7 @@ def _unsettled(stored: Stored, query: Query, episode: Episode) -> str:
 def _count_healthy(
     stored: Stored, query: Query, episode: Episode, judgements: Sequence[Judgement | None]
 ) -> int:
-    """Return the number of turns that began in a correct state, not counting the declaration."""
+    """Return the number of turns that began in a correct state, except the declaration's turn."""
     state = episode.initial_state
     right = stored.application.judge(query, state, state, state).correct
     number = 0

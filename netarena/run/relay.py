@@ -1,8 +1,8 @@
 """Relay: passes bytes between the head of a run and a worker process on the relay's machine.
 
-The relay runs in an actor of Ray, or in a test. The worker is a process of its own, so that
-episodes run as in a run without Ray: with their own event loop and signals, and without the
-variables and the token of Ray. If the relay dies, the worker's socket closes, and the worker ends.
+The relay runs in an actor of Ray, or in a test. The worker is a separate process, so that episodes
+run as without Ray: with their own event loop and signals, and without Ray's environment variables
+and token. If the relay dies, the worker's socket closes, and the worker ends.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import subprocess
 import sys
 from contextlib import suppress
 
-#: Prefix of variables, and single variables, that Ray adds and a worker must not have.
+#: Environment variables that Ray adds and a worker must not have: their prefix, and other names.
 _RAY, _ADDED = "RAY_", frozenset({"OMP_NUM_THREADS"})
 #: Maximum number of bytes of one message to the head.
 _CHUNK = 4 << 20
-#: Time limit for a worker to end by itself after its socket was closed, in s.
+#: Time limit in s for a worker to end after its socket was closed; then it is killed.
 _STOP_S = 5.0
 
 
@@ -50,7 +50,7 @@ class Relay:
         return platform.node()
 
     async def send(self, number: int, data: bytes) -> None:
-        """Pass bytes on in the order of their numbers; calls may arrive in another order."""
+        """Send bytes to the worker in the order of ``number``; calls may come in another order."""
         self._early[number] = data
         assert self._writer is not None
         while self._next in self._early:
@@ -60,7 +60,10 @@ class Relay:
             await self._writer.drain()
 
     async def receive(self) -> tuple[bytes, str]:
-        """Return the next bytes and an empty text; after the last bytes, how the worker ended."""
+        """Return the next bytes from the worker and "".
+
+        After the last bytes, return no bytes and a text that says how the worker ended.
+        """
         data = b""
         with suppress(OSError):
             data = await self._reader.read(_CHUNK)
@@ -108,4 +111,4 @@ class RayRelay(Relay):
         return node, f"{ray.util.get_node_ip_address()} ({node[:8]})"
 
     async def ping(self) -> None:
-        """Answer, to show that the actor is reachable."""
+        """Do nothing; the call shows that the actor is reachable."""

@@ -5,7 +5,7 @@ worker, and replaces workers that died.
 
 If a worker dies, its episodes end as follows:
 
-- Before the agent is asked: another worker builds the world again. This is not an attempt. If two
+- Before the agent is asked: another worker builds the world again, without a new attempt. If two
   workers die in this way, the world may have killed them. This is an environment failure, and on
   the last attempt the episode is ``invalid``. A worker on which any agent had been asked does not
   count, because the agent may have killed it.
@@ -75,15 +75,15 @@ JOIN_S = 90.0
 BEAT_S = 5.0
 #: Number of pings without an answer after which a worker counts as hung.
 MOST_MISSED = 12
-#: Time after the deadline in which a worker must end an episode and close its world, in s. The
-#: processes of the last command may need ``END_S`` until they have ended.
+#: Time after the deadline in which a worker must end an episode and close its world, in s.
+#: ``END_S`` is the time limit for ending the processes of the last command.
 OVERTIME_S = END_S + CLOSE_TIMEOUT_S + 5.0
 #: Time in s after the death of a worker in which the head checks whether all workers of the node
 #: have died.
 _GRACE_S = 2.0
-#: Number of workers that are replaced if they die one after the other while no episode ends.
+#: Maximum number of workers that are replaced while no episode ends.
 MOST_DEATHS = 12
-#: Number of workers that die with the same world, from which on this is an environment failure.
+#: Number of worker deaths with the same world that count as an environment failure.
 MOST_LOSSES = 2
 log = logging.getLogger(__name__)
 
@@ -141,13 +141,13 @@ class _Worker:
 
     number: int
     link: Link
-    #: Messages for each open stage; None says that the worker is lost.
+    #: Received messages by number of each open stage; None means that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
     #: Number of each open stage -> role of its participant.
     roles: dict[int, str] = field(default_factory=dict)
-    #: The same, only for stages whose agent has been asked.
+    #: The part of ``roles`` for stages whose agent has been asked.
     asked: dict[int, str] = field(default_factory=dict)
-    #: Roles in ``asked`` when the worker was lost: agents that may have killed it.
+    #: Roles in ``asked`` when the worker was lost; their agents may have killed the worker.
     suspects: frozenset[str] = frozenset()
     facts: dict[str, str] = field(default_factory=dict)
     #: Role -> why the worker cannot run the agent; empty if it can.
@@ -177,7 +177,7 @@ class _Signal:
 
 
 class _Loss(NamedTuple):
-    """Why a worker is lost, and the evidence for an environment failure."""
+    """Why a worker is lost, and whether the loss is an environment failure."""
 
     detail: str
     node_gone: bool = False
@@ -207,11 +207,11 @@ class Remote:
         self._numbers = count()
         self._refusals: list[str] = []
         self._starting = 0
-        #: Role -> number of its requests that wait for a worker.
+        #: Role -> number of its worlds that wait for a worker.
         self._waiting: Counter[str] = Counter()
         self._deaths = 0
         self._leaving = False
-        #: Facts about each worker that was ready, in order.
+        #: Facts about the machine of each worker, in the order in which workers became ready.
         self.machines: list[dict[str, str]] = []
 
     async def __aenter__(self) -> Self:
@@ -336,7 +336,7 @@ class Remote:
         task.add_done_callback(self._tasks.discard)
 
     async def _employ(self) -> None:
-        """Start a worker and pass its messages on until it is lost."""
+        """Start a worker and process its messages until the worker is lost."""
         worker = None
         try:
             async with asyncio.timeout(START_S) as limit:
@@ -370,7 +370,7 @@ class Remote:
                     worker.stages[message.values["id"]].put_nowait(message)
 
     def _pass_on(self, worker: _Worker, pause: dict[str, Any]) -> None:
-        """Have all other workers pause their requests to an agent."""
+        """Have all workers except ``worker`` pause their requests to an agent."""
         for other in self._ready():
             if other is not worker:
                 other.link.send(encode("pause", **pause))
@@ -380,10 +380,10 @@ class Remote:
         receiving = asyncio.ensure_future(worker.link.receive())
         missed = 0
         try:
-            # counts pings instead of seconds, because this process itself may have been stopped
+            # count pings, not seconds, because this process itself may have been stopped meanwhile
             while not (await asyncio.wait({receiving}, timeout=BEAT_S))[0]:
                 if not worker.ready:
-                    continue  # the start of a worker has its own time limit
+                    continue  # the time limit for the start applies instead
                 if missed >= MOST_MISSED:
                     await self._examine(worker, receiving)
                 missed += 1
@@ -394,7 +394,7 @@ class Remote:
 
     @staticmethod
     async def _examine(worker: _Worker, receiving: asyncio.Future[bytes]) -> None:
-        """Raise LinkLostError for a silent worker, unless it answers during the check."""
+        """Raise LinkLostError for a worker that hangs, unless it answers during the check."""
         examining = asyncio.ensure_future(worker.link.examine())
         both: set[asyncio.Future[Any]] = {receiving, examining}
         try:
@@ -418,7 +418,10 @@ class Remote:
         self._changed.notify()
 
     def _note_joined(self, worker: _Worker, role: str, problem: str) -> None:
-        """Record whether a worker can run an agent. Raises LinkLostError if it can run no agent."""
+        """Record whether a worker can run an agent.
+
+        Raises LinkLostError if the worker cannot run any agent of the assessment.
+        """
         worker.problems[role] = problem
         self._changed.notify()
         if problem and role in self._reported:
@@ -476,8 +479,8 @@ class Remote:
 
         Each active participant has an equal share of the workers. A participant gets no new worlds
         on workers beyond its share, so these workers become free. A participant that has a world
-        gets the next one without waiting. Otherwise it could deadlock: its prepared worlds may wait
-        for the next one.
+        gets its next world without waiting, even on a shared worker. Otherwise there could be a
+        deadlock between its worlds.
         """
         able = self._able(role)
         active = {one for one, number in self._waiting.items() if number} | {role}
@@ -506,7 +509,7 @@ class Remote:
         return stage
 
     def note_free(self) -> None:
-        """Wake requests that wait for a worker, because a worker has one world fewer."""
+        """Wake the tasks that wait for a worker, because a worker has closed a world."""
         self._changed.notify()
 
     def note_end(self) -> None:
@@ -514,7 +517,7 @@ class Remote:
         self._deaths = 0
 
     async def explain(self, worker: _Worker, role: str) -> _Loss:
-        """Return why a worker is lost, for an episode of the agent ``role``."""
+        """Return why a worker was lost that had an episode of the participant ``role``."""
         assert worker.lost is not None
         node, detail = worker.link.node, worker.lost.detail
         if worker.lost.node_gone:
@@ -525,7 +528,8 @@ class Remote:
             if one is not worker
             and one.link.node == node
             and one.ready_at
-            # both were ready at the same time: an agent can kill workers one after the other
+            # only workers that were ready at the same time, because an agent can kill its workers
+            # one after the other
             and (one.ready or max(worker.ready_at, worker.lost_at - _GRACE_S) < one.lost_at)
         ]
         if others:
@@ -533,7 +537,7 @@ class Remote:
                 async with asyncio.timeout(_GRACE_S):
                     await self._changed.wait_for(lambda: all(one.lost for one in others))
                 if all(role in one.suspects for one in (worker, *others)):
-                    return _Loss(detail)  # an agent can kill each worker that plays its episodes
+                    return _Loss(detail)  # the agent was asked on all workers and may be the cause
                 return _Loss(f"all workers on {node} died: {detail}", all_died=True)
         return _Loss(detail)
 
@@ -677,7 +681,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died (see the module's docstring)."""
+        """Return the result of an attempt whose worker died (rules: see the module docstring)."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)
@@ -701,7 +705,7 @@ class RemoteStage:
     def _fail(  # noqa: PLR0913 -- the parts of a verdict
         self, this: Try, outcome: Outcome, reason: str, detail: str, *, why: str, answered: bool
     ) -> Played:
-        """Return the verdict on an episode whose steps are lost; ``why`` is the reason."""
+        """Return the result of an attempt whose steps are lost; ``why`` is the evidence for it."""
         # a resumed run needs to know whether the agent answered
         lost: JsonValue = {"detail": why, "answered": answered}
         ticket = self._party.config.briefing is Briefing.TICKET

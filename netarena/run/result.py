@@ -1,7 +1,7 @@
 """Result files, replaced atomically and written record by record.
 
-A run's records are stored in a ``Spool`` on disk until ``write_document`` copies them, so only one
-record at a time is in memory.
+A run's records are stored in a ``Spool`` on disk until ``write_document`` copies them. Only one
+record at a time is therefore in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_MODE = 0o664
 
 
 class Spool(Unnamed):
-    """Records on disk, in order."""
+    """Records in a file on disk, in the order of ``append``."""
 
     def append(self, record: Mapping[str, Any]) -> int:
         """Add one record; return its size in bytes.
@@ -81,10 +81,10 @@ def replace_file(path: Path, parts: Iterable[str]) -> None:
 
 
 def replacing(path: Path, parts: Iterable[str]) -> Generator[None]:
-    """Like ``replace_file``, but as a generator with one step per part; the file is replaced after
-    the last step.
+    """Replace a file like ``replace_file``, as a generator that yields after each part.
 
-    If the generator is closed earlier, the new file is removed.
+    The file is replaced after the last part. If the generator is closed earlier, the new file is
+    removed.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # the umask applies before the first byte is written

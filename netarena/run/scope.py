@@ -3,10 +3,11 @@
 The strata follow from public properties of the application. They vary every key that the config
 does not set:
 
-- settings combine the briefings, the keys that determine queries and have a fixed list of values,
-  ``Application.scales`` and, if labels cannot be chosen, the levels;
-- labels of a reactive application are its kinds of fault and their combinations; other applications
-  have the labels of ``Application.labels``, with the kinds of action of one query as features.
+- A setting has a value for each varied key. These keys are the briefing, the keys that determine
+  queries and have a fixed list of values, and ``Application.scales``. If labels cannot be chosen,
+  the level is varied too.
+- Labels of a reactive application are its kinds of fault and their combinations. Other applications
+  have the labels of ``Application.labels``; their features are the kinds of action of one query.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OWN = (
     *("benchmark_path", "end_index", "num_queries", "output_file", "repeats", "start_index"),
     *("regenerate_benchmark", "regenerate_config", "regenerate_query", "time_budget_s"),
 )
-#: Keys that affect only how queries are played, and do not belong to a stratum.
+#: Keys that affect only how queries are played, so strata do not contain them.
 _PLAYED = ("concurrency", "output_dir", "resume", "seed")
 #: Maximum number of settings.
 MOST_SETTINGS = 200
@@ -40,19 +41,19 @@ _FAULT, _FAULTS, _ACTION, _LEVEL, _LABEL = "fault", "faults", "action", "level",
 
 
 def derive_seed(seed: int, *parts: str | int) -> int:
-    """Return a 63-bit seed for a part of a search. It is the same on every machine."""
+    """Return a 63-bit seed for a part of a search; equal arguments give equal seeds."""
     text = "\0".join(map(str, ("search", seed, *parts)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True)
 class Scope:
-    """An application, the config keys that are fixed, and the space of its strata."""
+    """An application, the fixed config keys, and the space of the application's strata."""
 
     application: Application
-    #: Keys that have one value in all queries.
+    #: Config keys with the same value in all queries.
     fixed: Mapping[str, JsonValue]
-    #: Keys of each setting of ``space``.
+    #: Config keys of each setting in ``space``.
     settings: Sequence[Mapping[str, JsonValue]]
     space: Space
     #: Level of each label.
@@ -88,7 +89,7 @@ class Scope:
         return cls(application, fixed, settings, space, {one.name: labels[one] for one in labels})
 
     def values(self, setting: int, labels: Sequence[str]) -> dict[str, JsonValue]:
-        """Return the config keys of a setting that draw only ``labels``."""
+        """Return the config keys with which queries have this setting and one of ``labels``."""
         chosen = {**self.fixed, **self.settings[setting]}
         chosen = {key: value for key, value in chosen.items() if value is not None}
         if key := self.application.label_key:
@@ -121,7 +122,7 @@ class Scope:
             return None
 
     def spread(self, strata: Sequence[Stratum], rng: random.Random) -> list[Cell]:
-        """Return cells that represent ``strata``: a few settings, and labels of every group."""
+        """Return random cells of ``strata``: a few settings of each, and labels of all groups."""
         cells: dict[Cell, None] = {}
         for stratum in strata:
             settings = [*self.space.settings_of(stratum)]
@@ -133,7 +134,7 @@ class Scope:
 
 
 def _told(value: JsonValue) -> str:
-    """Convert the value of a config key to the value of a feature."""
+    """Return the value of a config key as text, as the value of a feature."""
     if value is None:
         return "default"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -144,7 +145,10 @@ def _features(setting: Mapping[str, JsonValue]) -> Stratum:
 
 
 def _alike(application: Application) -> list[Stratum]:
-    """Return the groups of kinds of fault with similar masks; empty without kinds of fault."""
+    """Return a stratum for each group of similar kinds of fault (``Catalogue.alike``).
+
+    The list is empty if the application is not reactive.
+    """
     if not isinstance(application, Reactive):
         return []
     groups = application.catalogue.alike
@@ -154,7 +158,7 @@ def _alike(application: Application) -> list[Stratum]:
 def _settings(
     application: Application, fixed: Mapping[str, JsonValue]
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the combinations of values of the other keys that can run on this machine."""
+    """Yield the combinations of varied keys, without ``fixed``, that can run on this machine."""
     axes = {key: values for key, values in _axes(application).items() if key not in fixed}
     known = 0
     for chosen in product(*axes.values()):

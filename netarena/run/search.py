@@ -6,8 +6,8 @@ same as in every run. The folder of a search contains ``search.json`` (the reque
 with a run for each query. A resumed search reads the results from the lines, and makes the same
 draws.
 
-The content of fresh queries differs from that of all queries of the search, and from each other.
-Half of them are drawn from the found strata, half uniformly from all strata.
+Fresh queries differ in content from all queries of the search, and from each other. Half of them
+are drawn from the found strata, half uniformly from all strata.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
 SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
 #: Folder of the lock. The folder of the search cannot be locked, because the runs in it are locked.
 _LOCK = ".lock"
-#: Number of draws whose results the search processes together. It is fixed, so that draws do not
-#: depend on the number of queries that are played at the same time.
+#: Number of queries whose results the search processes together. It is constant, so that the draws
+#: do not depend on the config key ``concurrency``.
 BATCH = 8
 #: Maximum number of attempts to draw a query that was not drawn before.
 _TRIES = 6
@@ -53,10 +53,10 @@ _MOST_MUTE = 40
 
 #: Creates the agent for one assessment.
 MakeAgent = Callable[[Config], Agent]
-#: Why no query of a cell is played: the cell has none, or all drawn ones were drawn before.
+#: Why no query of a cell is played: the cell has no query, or all drawn queries were drawn before.
 Lacking: TypeAlias = Literal["empty", "used"]
 LACKING = get_args(Lacking)
-#: Receives ``failed``, ``solved`` or ``invalid`` for each played query.
+#: Function that is called with ``failed``, ``solved`` or ``invalid`` for each played query.
 Told = Callable[[str], None]
 
 
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Graded queries, and how many of them the agent failed."""
+    """Number of graded queries, and how many of them the agent failed."""
 
     failed: int
     graded: int
@@ -90,10 +90,10 @@ class Outcome:
     """The result of a search."""
 
     found: Sequence[Found]
-    #: Those cells of the found strata that have queries.
+    #: The cells of the found strata that have queries.
     cells: Sequence[Cell]
     searched: Count
-    #: Fresh queries of the found strata, and of all strata.
+    #: Results on fresh queries of the found strata, and on fresh queries of all strata.
     fresh: Count
     uniform: Count
     invalid: int
@@ -170,7 +170,7 @@ class Log:
 
 @contextmanager
 def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
-    """Context manager: lock the folder of a search, write ``asked`` to it and yield its log.
+    """Lock the folder of a search, write ``asked`` to it and yield its log (context manager).
 
     If the body raises an error before the log has a result, the files and folders that this search
     created are removed. They are also removed if the body raises AgentSilent and the agent has
@@ -193,7 +193,7 @@ def folder_of(folder: Path, asked: Mapping[str, Any]) -> Iterator[Log]:
 
 
 def _remove(parts: Sequence[Path], parents: Sequence[Path]) -> None:
-    """Remove files and folders, and then those of ``parents`` that are empty."""
+    """Remove the files and folders ``parts``, then the empty folders of ``parents``."""
     for part in parts:
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
@@ -220,15 +220,14 @@ class Conduct:
         """Prepare the slots of live worlds."""
         self._slots = Slots(max(BATCH, 2 * self.concurrency))
         self._at_once = asyncio.Semaphore(self.concurrency)
-        #: Contents of all queries so far, including fresh ones.
+        #: Contents of all queries so far, including fresh queries.
         self._contents: set[str] = set()
         self._invalid = self._in_a_row = self._mute = 0
 
     async def run(self, budget: int, fresh: int) -> Outcome:
         """Search with ``budget`` queries, then play fresh queries.
 
-        ``fresh`` is the number of queries that are drawn from the found strata, and also the number
-        of those that are drawn from all strata.
+        ``fresh`` is the number of queries from the found strata, and of queries from all strata.
 
         Raises AssessmentFailed if the agent does not answer, or if no world can be built.
         """
@@ -274,9 +273,9 @@ class Conduct:
     async def _play_fresh(
         self, stage: str, cells: Iterator[Cell], number: int
     ) -> tuple[Count, dict[Cell, bool]]:
-        """Play ``number`` fresh queries.
+        """Play up to ``number`` fresh queries from ``cells``.
 
-        Returns the counts, and whether each drawn cell has queries.
+        Returns the counts, and for each drawn cell whether it has queries.
         """
         has: dict[Cell, bool] = {}
         vain = at = 0
@@ -301,7 +300,7 @@ class Conduct:
         return Count(sum(graded), len(graded)), has
 
     async def _has_queries(self, cell: Cell, known: Mapping[Cell, bool]) -> bool:
-        """Return whether a scenario can draw queries of ``cell``."""
+        """Return whether ``cell`` has queries, so that a scenario can draw them."""
         if cell in known:
             return known[cell]
         seed = derive_seed(self.seed, FOUND, *cell)
@@ -332,7 +331,7 @@ class Conduct:
             query = await asyncio.to_thread(self.scope.query, cell, seed)
             if query is None:
                 return self._lack(stage, number, cell, "empty")
-            # in a search, a query may repeat, because small worlds have few different queries
+            # the search may draw a query again, because small worlds have few different queries
             again = stage == SEARCHED and attempt == _TRIES - 1
             if again or query.content not in self._contents:
                 self._contents.add(query.content)
@@ -384,14 +383,14 @@ class Conduct:
 
 
 def _in_turn(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """Yield the cells in order, again and again."""
+    """Yield the cells in order, endlessly."""
     while cells:
         yield from cells
 
 
 @asynccontextmanager
 async def _together() -> AsyncIterator[list[asyncio.Future[bool | None]]]:
-    """Context manager: yield an empty list for tasks.
+    """Yield an empty list for tasks (context manager).
 
     If the body raises an error, the tasks in the list are cancelled and awaited.
     """

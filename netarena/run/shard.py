@@ -23,14 +23,14 @@ _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 
 class _Place(NamedTuple):
-    """A query that has not been generated; its label is computed from its index."""
+    """The index and the label of a query that has not been generated."""
 
     at: int
     label: str
 
 
 def order_indices(application: Application, config: Config, seed: int) -> list[int]:
-    """Return the indices of all queries of ``config`` in the order in which one run asks them.
+    """Return the indices of all queries of ``config`` in the order in which an unsharded run asks.
 
     Generates no query. Raises ConfigError if the config selects no query.
     """

@@ -2,9 +2,9 @@
 
     python -m netarena.run.worker FD
 
-``FD`` is one end of a socket pair; a relay holds the other end and passes bytes on. The worker
-enters its application once, and asks agents itself. If the socket closes, as after the death of the
-relay, the worker closes its worlds and ends.
+``FD`` is the descriptor of a socket that is connected to a relay, which passes bytes between worker
+and head. The worker enters its application once, and asks agents itself. If the socket closes, for
+example because the relay died, the worker closes its worlds and ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Source(Protocol):
     """Describes how a worker creates the agent of a participant; the head sends it pickled."""
 
     def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
-        """Return the agent, whose requests follow ``backoff``.
+        """Return the agent; its requests wait while ``backoff`` is on hold.
 
         Raises ConfigError if this machine cannot run the agent.
         """
@@ -107,7 +107,7 @@ def _compare(own: dict[str, str], wanted: dict[str, str]) -> None:
 
 
 class _Episode:
-    """One stage: prepared, then played or cancelled."""
+    """One stage on this worker; ``this`` gets the attempt when the head sends ``play``."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -116,14 +116,14 @@ class _Episode:
 
 
 class Worker:
-    """Serves one head over a pair of streams."""
+    """Serves one head through a pair of streams."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._application: Application | None = None
         self._players: dict[str, LocalPlayer] = {}
         self._joining: dict[str, asyncio.Future[str]] = {}
-        #: Role -> the pause of all requests to its agent.
+        #: Role -> object that pauses all requests to its agent.
         self._backoffs: dict[str, Backoff] = {}
         self._episodes: dict[int, _Episode] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -192,7 +192,7 @@ class Worker:
             return
         known = self._episodes.get(number)
         if known is None:
-            return  # the stage has ended meanwhile
+            return  # the stage has already ended
         if message.what == "play":
             left_s = values["left_s"]
             known.this.set_result(

@@ -1,1 +1,1 @@
-"""Sandboxes. Only this package runs code or commands from an agent."""
+"""Sandboxes for code and commands from agents; no other package runs them."""

@@ -1,8 +1,8 @@
 """Owner of a loopback connection, as the kernel reports it.
 
 Every process on the machine can connect to a loopback port. A server therefore accepts only
-connections of its ``Caller``: a user as whom no other process runs, or a process with its
-descendants.
+connections of its ``Caller``: all processes of a user, or a process with its descendants. No other
+process may run as that user.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-#: File with the connections of this network namespace, and the indices of a row's fields (proc(5)).
+#: File with the TCP sockets of this network namespace, and the indices of its columns (proc(5)).
 _TABLE = Path("/proc/net/tcp")
 _USER, _INODE = 6, 8
 #: Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
@@ -25,7 +25,7 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64
 _LISTENING = 10
-#: Timeout for the kernel's response, which normally arrives at once.
+#: Timeout in s for the kernel's response, which normally arrives immediately.
 _ANSWER_S = 1.0
 _ANSWER_BYTES = 8192
 
@@ -56,8 +56,7 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """Return all descendants of a process, and the number of threads of the process and its
-    descendants."""
+    """Return a process's descendants, and the thread count of the process and descendants."""
     found: list[int] = []
     tasks = 0
     waiting = [process]
@@ -85,12 +84,12 @@ def _descriptors(process: int) -> Iterator[str]:
 
 
 def _find(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Return the owner and inode of the socket with these ends; None if no process has it."""
+    """Return the user id and inode of the socket with these ends; None if no process has it."""
     return _ask_kernel(local, remote) or _read_table(local, remote)
 
 
 def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Query sock_diag(7), which takes microseconds.
+    """Return a socket's user id and inode from sock_diag(7), which takes microseconds.
 
     Returns None for a missing socket, and also if the kernel does not support such queries.
     """
@@ -114,8 +113,10 @@ def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
 
 
 def _read_table(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Read the table in /proc. This takes some milliseconds, because the kernel scans all
-    sockets."""
+    """Return a socket's user id and inode from the table in /proc; None if it is not there.
+
+    This takes some milliseconds, because the kernel scans all sockets.
+    """
     table = _TABLE.read_bytes()
     begin = table.find(f" {_written(local)} {_written(remote)} ".encode())
     if begin < 0:
@@ -130,5 +131,5 @@ def _packed(end: _End) -> bytes:
 
 
 def _written(end: _End) -> str:
-    """Return an address in the table's format: a 32-bit word in the machine's byte order."""
+    """Return a socket's end in the format of /proc/net/tcp (address in native byte order)."""
     return f"{int.from_bytes(_packed(end), sys.byteorder):08X}:{end[1]:04X}"

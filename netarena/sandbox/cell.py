@@ -4,11 +4,11 @@
         result = await cell.run("kubectl get pods", address=("127.0.0.1", 6443), files=...)
 
 A helper process that has loaded its modules (the *warm* process) forks a relay for each command.
-The relay forks the process that runs the command (``shell.run``, without capabilities) as process 1
-of its own namespaces, whose network has only a loopback interface. In this network a socket listens
-at the given address. The relay outside shares the socket and forwards a limited number of
-connections to the address on the machine. After the command, all of its files are removed, except
-one small folder if requested (``Keep``).
+The relay forks the process that runs the command (``shell.run``, without capabilities). That
+process is process 1 of new namespaces, whose network has only a loopback interface. In this network
+a socket listens at the given address. The relay outside shares the socket and forwards a limited
+number of connections to the same address on the machine. After the command, all of its files are
+removed, except one small folder if requested (``Keep``).
 
 Where namespaces are not available, as in a default container, landlock confines the command
 (``confinement``), which protects less. ``examine`` reports the missing protections.
@@ -62,8 +62,8 @@ __all__ = [
 
 #: The mechanism that isolates commands.
 Walls: TypeAlias = Literal["namespaces", "landlock"]
-#: Function that returns a context manager. While it is entered, the server at a command's address
-#: accepts connections of this caller.
+#: Function that takes a caller and returns a context manager. While the context is entered, the
+#: server at a command's address accepts connections of this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
 #: Limits of one command. They are high, because Go programs reserve much address space and use many
@@ -71,7 +71,7 @@ Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
 #: Paths of the command's files and of the cache folder, for a command in its own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
-#: Maximum number of concurrent connections; further connections are closed at once.
+#: Maximum number of concurrent connections; further connections are closed immediately.
 MAX_CONNECTIONS = 32
 #: Remedy for missing features of this machine.
 REMEDY = (
@@ -80,7 +80,7 @@ REMEDY = (
     "--security-opt apparmor=unconfined"
 )
 
-_MODULE = "netarena.sandbox.cell"  # also when run as a program
+_MODULE = "netarena.sandbox.cell"  # not __name__, which is "__main__" in the program
 _START_S = 60.0  # time to start the interpreter and import modules
 _STOP_S = 10.0
 #: Address at which no server listens, for commands that need no network.
@@ -96,9 +96,10 @@ _FOLDER = "keep"
 
 @dataclass(frozen=True)
 class Standing:
-    """The features of this machine that a cell can use. The fields contain the reason why no
-    command can run, and the protections that are weaker than namespaces. An empty text means that
-    everything is available.
+    """The features of this machine that a cell can use.
+
+    ``lacking`` is the reason why no command can run, and ``reduced`` lists the protections that are
+    weaker than namespaces. An empty text means that everything is available.
     """
 
     lacking: str = ""
@@ -108,7 +109,7 @@ class Standing:
 class Cell(Forking):
     """Runs commands; use ``start`` and ``close``, or an async context manager.
 
-    ``programs`` (name -> path, or the text of a script) take precedence over the system's.
+    ``programs`` (name -> path, or the text of a script) take precedence over the system's programs.
     ``walls`` is the mechanism that isolates commands; the default is the best one that the machine
     offers.
     """
@@ -135,7 +136,7 @@ class Cell(Forking):
         #: The mechanism that isolates commands; None until the cell has started.
         self.walls: Walls | None = None
         self._unapart = ""
-        #: CPU time of all commands, including the sandbox's own processes.
+        #: CPU time in s of all commands so far, including the sandbox's own processes.
         self.cpu_s = 0.0
 
     async def start(self) -> None:
@@ -228,7 +229,7 @@ class Cell(Forking):
             raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
 
     def _settle(self) -> None:
-        """Create the cell's own folder; this call blocks."""
+        """Create and fill the cell's own folder; this call blocks."""
         self._home = OwnFolder("netarena-cell-")
         self._programs = _furnish(self._home.path, self._wanted)
 
@@ -267,7 +268,7 @@ class Cell(Forking):
         return answer
 
     def _take_user(self) -> int:
-        """Return a user as whom no command runs or recently ran; 0 for the service's own user."""
+        """Return the next id in ``USERS`` as whom no command runs; 0 means the service's user."""
         if os.geteuid():
             return 0
         users = confinement.USERS
@@ -289,7 +290,7 @@ def examine() -> Standing:
 
 
 def lacking() -> str:
-    """Return in one line the reason why this machine can run no command, or ""."""
+    """Return in one line the reason why a cell cannot run commands on this machine, or ""."""
     return examine().lacking
 
 
@@ -358,12 +359,12 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # no caller waits for these commands any more
+        for pid in self._begun:  # these relays end by themselves when their callers' sockets close
             os.waitpid(pid, 0)
 
 
 def _work(asked: socket.socket, walls: Walls) -> None:
-    """In a new child: run one command, relay its connections, and send the answer."""
+    """Run one command, relay its connections, and send the answer (in a new child process)."""
     answer: dict[str, Any]
     try:
         if walls == "namespaces":
@@ -471,7 +472,7 @@ async def _read_all(end: socket.socket) -> bytes:
 
 
 def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
-    """In a new child: run the command in new namespaces, as process 1."""
+    """Run the command in new namespaces, as process 1 (in a new child process)."""
     try:
         inner = namespace.isolate()
         if inner > 0:
@@ -528,7 +529,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
 
 
 async def _try() -> Standing:
-    """Run an empty command with the best available isolation."""
+    """Return the machine's features, found by running a command with the best isolation."""
     try:
         async with Cell() as cell:
             result = await cell.run("true", address=("127.0.0.1", 9))
@@ -545,7 +546,7 @@ def _unapart() -> str:
 
 
 def main() -> None:
-    """Run the program (see the module's docstring)."""
+    """Run this module as a program (see the module's docstring)."""
     if len(sys.argv) == 1:
         sys.stdout.write(json.dumps(asdict(asyncio.run(_try()))))
         return

@@ -1,8 +1,8 @@
 """Helper processes of the service: start, requests over a socket, supervision, stop.
 
 ``Child`` is one run of such a process. The process ends when its control socket closes, even if the
-service is killed. ``Forker`` is a process that has already loaded its modules and forks other
-processes on demand. It is restarted if it dies:
+service is killed. ``Forker`` controls a process that has already loaded its modules and forks other
+processes on demand. The process is restarted if it dies:
 
     forker = Forker("no networks", line, start_s=60.0, stop_s=10.0)
     begun = await forker.begin()    # a process at the other end of begun.connection
@@ -38,16 +38,15 @@ __all__ = ["Child", "Forker", "Forking", "module_path", "program", "surroundings
 _log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 1 << 16
-#: Pause between attempts to send to a process with hundreds of unread packets. Such a process is
-#: busy forking.
+#: Pause in s between attempts to send to a process whose socket is full, as it is busy forking.
 _BUSY_S = 0.001
 
-#: Function that returns the command line of a program, given the descriptor of its end of the
-#: control socket.
+#: Function that returns a program's command line. The argument is the descriptor of the program's
+#: end of the control socket.
 Line = Callable[[str], Sequence[str]]
 
 
-#: Folders of the interpreter's own modules.
+#: Folders of the standard library.
 _STANDARD = frozenset(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
 
@@ -84,13 +83,13 @@ def surroundings() -> dict[str, str]:
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": module_path(),
         "LC_ALL": "C.UTF-8",
-        # needed if /tmp is not writable, as in a container with a read-only root
+        # needed if /tmp is not writable, for example in a container with a read-only root
         **{name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
     }
 
 
 def try_out(line: Sequence[str], within_s: float) -> str:
-    """Return the output of a helper program that tests this machine.
+    """Run a helper program that tests this machine, and return its output.
 
     Raises EnvironmentFailed with the program's last output if the program fails.
     """
@@ -111,12 +110,11 @@ def try_out(line: Sequence[str], within_s: float) -> str:
 
 
 class Child:
-    """One run of a helper process. Creating the object starts the process and blocks until it is
-    forked.
+    """One run of a helper process, which starts when the object is created.
 
-    ``control`` is this end of the control socket, non-blocking; ``kind`` is the socket's kind.
-    ``fed`` is the content of the standard input. Raises EnvironmentFailed if no process can be
-    started.
+    ``control`` is the service's end of the control socket, non-blocking; ``kind`` is the socket's
+    type. ``fed`` is the content of the standard input. Raises EnvironmentFailed if no process can
+    be started.
     """
 
     def __init__(
@@ -177,8 +175,10 @@ End = asyncio.Future[dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: its number, this end of its socket (the caller closes it), and a future
-    that reports when it ends."""
+    """A forked process: its number, the caller's end of its socket, and a future for its end.
+
+    The caller closes ``connection``.
+    """
 
     number: int
     connection: socket.socket
@@ -187,7 +187,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Talk:
-    """A forked process that exchanges lines; the caller closes the writer."""
+    """A forked process with which the caller exchanges lines; the caller closes ``writer``."""
 
     number: int
     end: End
@@ -196,11 +196,10 @@ class Talk:
 
 
 class Forker:
-    """A process that forks other processes. Each ``Forker`` runs at most one such process at a
-    time.
+    """Controls a process that forks other processes; at most one such process runs at a time.
 
-    ``failing`` is the beginning of EnvironmentFailed's message if the forker cannot be started.
-    ``feed`` returns the standard input of each run.
+    ``failing`` is the beginning of EnvironmentFailed's message if the process cannot be started.
+    ``feed`` returns the standard input of each run of the process.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -277,7 +276,7 @@ class Forker:
         return Begun(number, ours, end)
 
     async def talk(self, most_bytes: int) -> Talk:
-        """Like ``begin``, for a process that exchanges lines of at most ``most_bytes``."""
+        """Fork a process (as ``begin``) that exchanges lines of at most ``most_bytes``."""
         begun = await self.begin()
         try:
             lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)
@@ -362,7 +361,7 @@ class Forker:
             self._said.set_result(message)
 
     def _lose(self) -> None:
-        """Handle the end of the process: its forked processes have ended with it."""
+        """Report the end of all forked processes, because they have ended with this process."""
         if self._child is None or not self._alive:
             return
         self._alive = False
@@ -376,7 +375,7 @@ class Forker:
 
     async def _stop(self) -> int:
         if self._child is not None and self._alive and not self._up:
-            self._child.kill()  # it is still loading and does not read its socket
+            self._child.kill()  # a process that is still loading does not read its socket
         self._lose()
         child, self._child = self._child, None
         self._up = False
@@ -384,8 +383,7 @@ class Forker:
 
 
 class Forking:
-    """Base class of objects that use a ``Forker``. Use ``start`` and ``close``, or an async context
-    manager."""
+    """Base class of sandboxes with a ``Forker``; use ``start`` and ``close``, or ``async with``."""
 
     def __init__(self, forker: Forker) -> None:
         self._forker = forker
@@ -396,7 +394,7 @@ class Forking:
         return self._forker.pid
 
     async def start(self) -> None:
-        """Start the warm process. Other methods also do this if it does not run or has died.
+        """Start the warm process. Other methods do this too if the process does not run.
 
         Raises EnvironmentFailed; its message names the missing features of this machine.
         """

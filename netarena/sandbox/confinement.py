@@ -1,14 +1,14 @@
-"""Sandbox for one shell command without namespaces, as in a default container: one TCP port.
+"""Sandbox without namespaces, as in a default container, for a shell command and one TCP port.
 
 The machine's resources are visible, but the command cannot use them:
 
 * landlock: only the system's programs, a scratch directory and the given files can be opened; from
   version 4 on, connections are possible only to one port (at any address); other processes cannot
   be traced and, from version 6 on, cannot be signalled,
-* seccomp: refuses the calls that the shell sandbox refuses, and calls with which one process can
+* seccomp: refuses the calls that the shell sandbox refuses, and calls with which a process can
   affect other processes, files and sockets of the same user. It allows only TCP sockets that do not
-  listen. It refuses changes of other processes' priorities and limits, and signals to them. Changes
-  of modes, owners and times succeed without effect,
+  listen. It refuses changes of other processes' priorities and limits, and signals to these
+  processes. Changes of file modes, owners and times succeed without effect,
 * a separate user for the command if the service is root, otherwise the service's user,
 * kernel limits, and checks every ``TICK_S``: memory, processes, files, output.
 
@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # affects other files of the same user, which landlock does not cover
+    # affects other files of the same user in a way that landlock does not cover
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "removexattr": (197, 14),
@@ -120,7 +120,7 @@ SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_SIGURG = 23  # ignored by default; threads of Go programs use it to wake each other
+_SIGURG = 23  # harmless, and needed by Go programs, whose threads wake each other with it
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 GUARDED_SIGNALS: dict[str, Guard] = {
@@ -131,11 +131,10 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_DEPTH = 64  # depth of folders; deeper folders take long to read and remove
-#: Interval of checks for open files without a name; these checks take longer than others.
+_MOST_DEPTH = 64  # maximum depth of folders, because deep folders take long to read and remove
+#: Open files without a name are counted only at every N-th check, because this takes long.
 _SELDOM = 5
-#: ``/tmp``, which agents write out of habit, because it is the scratch directory of the shell
-#: sandbox.
+#: Uses of ``/tmp`` in a command. Agents expect it to be writable, as in the shell sandbox.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -179,7 +178,7 @@ def lacking() -> str:
 
 
 def reduced() -> str:
-    """Return, in one line, the protections that apply here and those missing without namespaces."""
+    """Return one line about the protections that apply, and about their limits."""
     version = protection.landlock_version()
     user = "the service's user" if os.geteuid() else "a separate user"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "
@@ -195,14 +194,13 @@ def reduced() -> str:
 
 
 def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, bytes] | None]:
-    """Run the command with bash (``syntax``).
+    """Run the command with bash (``syntax``); return its result and the cache folder's files.
 
-    Return its result and, if the task has a cache folder, the files in it.
-
-    Stops the command when the other side of ``asked`` is closed. When this returns, every process
-    of the command has ended. Call this function only in a separate process, because it changes the
-    process permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox
-    could not be set up, because no part of the command has run then.
+    The files are None if the task has no cache folder, or if the command was stopped. The command
+    is stopped when the other side of ``asked`` is closed. When this returns, every process of the
+    command has ended. Call this function only in a separate process, because it changes the process
+    permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox could not be
+    set up, because no part of the command has run then.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -228,7 +226,7 @@ class _Confinement:
         self._files = task.folder / "files"
         self._programs = task.folder / "programs"
         self._keep = task.folder / "kept"
-        #: Whether the command was started; the command may have caused any later failure.
+        #: Whether the command was started, so that it may have caused a later failure.
         self.began = False
 
     def run(self) -> tuple[CommandResult, dict[str, bytes] | None]:
@@ -236,8 +234,8 @@ class _Confinement:
             raise Unprotected(
                 "this process cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
             )
-        # landlock then limits this process's own signals to its descendants, so it can signal them
-        # all at once
+        # if landlock limits this process's signals to its descendants, one call can kill all of
+        # them and no other process
         self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
         if self._bounded:
             protection.restrict(protection.create_ruleset(scopes_only=True))
@@ -252,14 +250,14 @@ class _Confinement:
             status = self._end()
         self._kept.read(self._output)
         if stopped:
-            # the command may have been stopped because of its files in the cache folder
+            # the cache folder is discarded, because its files may be the reason for the stop
             return CommandResult(self._kept.text(), None, timed_out, stopped), None
         kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
-        """Create the folders; afterwards, files are accessed as the command's user."""
+        """Create the folders; from here on, this process accesses files as the command's user."""
         self._task.folder.mkdir(mode=0o700)
         if (user := self._task.user) is not None:
             os.chown(self._task.folder, user, user)
@@ -320,9 +318,9 @@ class _Confinement:
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
-            # inherited descriptors include sockets of the service
+            # execve closes inherited descriptors, some of which are sockets of the service
             for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
-                with contextlib.suppress(OSError):  # the listing's own descriptor
+                with contextlib.suppress(OSError):  # the descriptor of the listing is closed
                     os.set_inheritable(int(descriptor), int(descriptor) < 3)
             os.chdir(self._scratch)
             os.umask(0o077)
@@ -346,7 +344,7 @@ class _Confinement:
         os._exit(1)
 
     def text(self) -> str:
-        """Return the command for bash, in which the scratch directory replaces ``/tmp``."""
+        """Return the command with the scratch directory in place of ``/tmp``."""
         return _HABIT.sub(lambda _: str(self._scratch), self._task.command)
 
     def _environment(self) -> dict[str, str]:
@@ -363,10 +361,9 @@ class _Confinement:
         }
 
     def _attend(self) -> tuple[str, bool]:
-        """Read output and check limits until the end.
+        """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason why the command must be stopped, and whether the reason is its time
-        limit.
+        Returns the reason why it must be stopped (or ""), and whether this is the time limit.
         """
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
@@ -377,7 +374,7 @@ class _Confinement:
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # all processes have closed it, but some still run
+                poll.unregister(self._output)  # closed by all processes, which may still run
             if self._life in events:
                 return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
@@ -401,14 +398,14 @@ class _Confinement:
         if reason := self._kept.excess():
             return reason
         processes, tasks = descendants(os.getpid())
-        tasks -= 1  # this process
+        tasks -= 1  # without this process
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
         if reason := shell.overuse((f"/proc/{number}" for number in processes), limits):
             return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
-            # twice the stored amount, so that a command may add to a full folder
+            # twice the amount that is stored, so that a command may add to a full folder
             bounds.append((self._keep, 2 * keep.most_bytes, 2 * keep.most_files))
         for folder, most_bytes, most_files in bounds:
             if problem := _overfull(folder, most_bytes, most_files):
@@ -438,8 +435,7 @@ class _Confinement:
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """Kill all processes at once if landlock limits the signal to them; otherwise one by
-        one."""
+        """Kill all descendants: with one signal if landlock limits it to them, else one by one."""
         if self._bounded:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
@@ -454,7 +450,7 @@ class _Confinement:
 
 @cache
 def _filter(*, signals: bool) -> bytes:
-    """Build the filter. ``signals`` is whether it must refuse signals to other processes."""
+    """Return the seccomp filter; with ``signals``, it refuses signals to other processes."""
     refused = {**shell.REFUSED, **REFUSED, **(SIGNALS if signals else {})}
     guarded = {**GUARDED, **(GUARDED_SIGNALS if signals else {})}
     verdicts = [(numbers, protection.refusal()) for numbers in refused.values()]
@@ -464,7 +460,7 @@ def _filter(*, signals: bool) -> bytes:
 
 
 def _standing(process: int) -> str:
-    """Read a process's state as in proc(5), safely even if an agent chose the process's name."""
+    """Return a process's state (proc(5)), even if an agent chose the process's name."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")

@@ -3,13 +3,13 @@
 An agent's commands communicate with the daemons over sockets in one folder. Through these commands,
 an agent can make the daemons write, store and compute anything that their configuration language
 allows. Daemons are therefore confined like commands (``shell``). They have their own namespaces
-except the network, and a root with only libraries, the daemons and the shell that starts them. They
-have the two capabilities of a command and the capability to use ports below 1,024. The same system
-calls are refused, and kernel limits apply. Their files are small, in memory, and deleted when the
-daemons end.
+except the network. Their root folder has only libraries, the daemons and the shell that starts
+them. They have the two capabilities of a command and the capability to use ports below 1,024. The
+same system calls are refused, and kernel limits apply. Their files are small, in memory, and
+deleted when the daemons end.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
-        held.excess(limits)        # checks usage that the kernel does not limit; poll it
+        held.excess()        # checks memory usage that the kernel does not limit; call it often
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user
 
 __all__ = ["Confined"]
 
-#: Calls that succeed without effect. Daemons therefore keep the privileges that they were given,
-#: although they request other privileges when they start.
+#: Calls that succeed without effect. ``capset`` is one of them, because daemons request other
+#: privileges when they start, but must keep the given privileges.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
@@ -45,9 +45,9 @@ _END_S = 10.0
 
 
 class Confined:
-    """Processes of a script that starts programs and waits. ``close`` stops them.
+    """Confined processes of ``script``, which starts programs and waits; ``close`` stops them.
 
-    ``programs`` are found on this machine's path, ``texts`` (path -> text) are read-only;
+    ``programs`` are the visible programs. ``texts`` (path -> text) are read-only files, and
     ``folders`` (path -> folder) are writable and visible outside. ``private`` folders are writable
     and visible only to the processes. The processes start in ``home``. Raises EnvironmentFailed if
     they cannot be confined.
@@ -125,8 +125,10 @@ class Confined:
         return self._process.poll() is None
 
     def know(self, names: Iterable[str], family: Mapping[int, int]) -> None:
-        """Record the ids of the processes with these names. ``family`` maps process ids to those of
-        their parents."""
+        """Record the ids of the script's processes with these names.
+
+        ``family`` maps process ids to the ids of their parents.
+        """
         wanted = set(names)
         for pid in family:
             if _descends(pid, self._process.pid, family):
@@ -136,7 +138,7 @@ class Confined:
                         self._processes[name] = pid
 
     def terminate(self) -> None:
-        """Ask all recorded processes to end (SIGTERM); do not wait."""
+        """Send SIGTERM to all recorded processes, without waiting for their end."""
         for pid in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -158,10 +160,10 @@ class Confined:
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
-        """If the processes use too much memory, kill one of them and return its name.
+        """If the processes exceed a limit, kill the largest one and return its name and the reason.
 
-        The kernel does not enforce this limit on the memory of all processes together. The largest
-        process is killed.
+        Returns "" otherwise. The limits are the memory of all processes together, which the kernel
+        does not limit, and the CPU time of each process.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
         folders = [f"/proc/{pid}" for pid in alive.values()]
@@ -174,7 +176,7 @@ class Confined:
 
 
 def _limited(script: str, limits: ShellLimits) -> str:
-    """Return ``script`` with kernel limits; its shell ends when standard input is closed."""
+    """Return ``script`` with kernel limits; its shell ends when its standard input closes."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (
@@ -184,8 +186,7 @@ def _limited(script: str, limits: ShellLimits) -> str:
 
 
 def _root(programs: Iterable[Path]) -> list[str]:
-    """Return bubblewrap's arguments for the root folder: libraries, a shell for the script, and the
-    programs."""
+    """Return bubblewrap's arguments for a root folder with libraries, a shell and ``programs``."""
     line: list[str] = []
     for name in _LIBRARIES:
         if Path("/usr", name).is_dir():
@@ -213,7 +214,7 @@ def _filter() -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:
-    """Return a descriptor from which the text can be read, open until the stack is closed."""
+    """Return a descriptor from which ``content`` can be read, open until ``stack`` closes."""
     descriptor = os.memfd_create("file")
     stack.callback(os.close, descriptor)
     os.write(descriptor, content)
@@ -251,7 +252,7 @@ def _delayed_s(pid: int) -> float:
 
 
 def family() -> dict[int, int]:
-    """Return the visible processes (process id -> parent's process id)."""
+    """Return the parent's process id of each process that is visible in /proc, by process id."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -2,7 +2,7 @@
 
 A killed process cannot remove its folder, so creating a folder first removes abandoned folders. A
 folder belongs to a process while the process holds a lock on it (flock(2)). The kernel releases the
-lock however the process ends. Unlike process ids, locks also work across containers.
+lock when the process ends, even if it is killed. Unlike process ids, locks work across containers.
 
 Other users also write to the temporary folder. Therefore only folders of the same user are
 considered, links are not followed, and a folder is locked before other users may open it.
@@ -36,7 +36,7 @@ class OwnFolder:
         lock = None
         while lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=prefix))
-            # until the folder is locked, another process may treat it as abandoned and remove it
+            # another process may remove the folder as abandoned before it is locked; then try again
             with contextlib.suppress(BlockingIOError, FileNotFoundError):
                 lock = _lock(self.path)
         self._end = weakref.finalize(self, _remove, self.path, lock)
@@ -65,9 +65,9 @@ def _lock(folder: Path) -> int:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder that ``lock`` locks, then close the lock. Ignore files that cannot be
-    removed.
+    """Remove a folder that is locked with ``lock``, then close the lock.
 
+    Files that cannot be removed are ignored.
     Uses rm, because agents' commands wrote to the folder: rm does not follow links or block on
     pipes, and handles any depth with few open files.
     """

@@ -25,7 +25,7 @@ _PACKET_BYTES = 4096
 
 
 class Forks(ABC):
-    """Forks, kills and reports processes. The service chooses a number for each process."""
+    """Forks and kills processes, and reports their ends. The service numbers the processes."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -42,8 +42,7 @@ class Forks(ABC):
         return {"failed": f"not forked: {error}"}
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        """Return the report on a process that has ended. When this returns, all of the process's
-        resources are released."""
+        """Release all resources of a process that has ended, and return the report on it."""
         del pid, status, usage
         return {}
 
@@ -52,8 +51,7 @@ class Forks(ABC):
         os.kill(pid, signal.SIGKILL)
 
     def look(self) -> float | None:
-        """Do all due work. Return the time in ms until the next call, or None if no further call is
-        needed."""
+        """Do periodic work; return the time in ms until the next call, or None for no next call."""
         return None
 
     def leave(self) -> None:
@@ -76,7 +74,7 @@ class Forks(ABC):
             os._exit(os.EX_SOFTWARE)
 
     def serve(self, **ready: Any) -> None:
-        """Report ``ready`` and serve until the service closes its end of the socket."""
+        """Send ``ready`` and serve requests until the service closes its end of the socket."""
         gc.collect()
         gc.freeze()  # garbage collection in the children must not write to shared memory pages
         wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,7 +94,7 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send to the service. If the service has ended, do nothing: the next read detects it."""
+        """Send a message to the service; if the service has ended, the next read detects this."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 
@@ -115,7 +113,7 @@ class Forks(ABC):
     def _begin(self, number: int, connection: int) -> None:
         try:
             self._begun[self.begin(connection)] = number
-        except OSError as error:  # no more processes or memory
+        except OSError as error:  # the limit on processes or memory is reached
             self.send({"ended": number, **self.unborn(connection, error)})
         finally:
             os.close(connection)

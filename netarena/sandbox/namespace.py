@@ -26,7 +26,7 @@ NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
-#: CLONE_VM of clone(2): the child shares its parent's memory. Second value: size of the child's
+#: CLONE_VM of clone(2), with which a child shares its parent's memory, and the size of the child's
 #: stack in bytes.
 _VM, _STACK_BYTES = 0x100, 1 << 16
 #: Size of sigset_t (glibc and musl).
@@ -54,8 +54,7 @@ def _check(result: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Tell the kernel to kill this process when its parent ends. A change of user cancels this
-    setting."""
+    """Have the kernel kill this process when its parent ends. A change of user cancels this."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
@@ -95,8 +94,7 @@ def isolate() -> int:
 
 
 def _drop_root() -> None:
-    """Become the user ``NOBODY``, and keep only the capability that creating namespaces may
-    need."""
+    """Become the user ``NOBODY``; keep only CAP_SYS_ADMIN, which new namespaces may need."""
     if os.geteuid() != 0:
         return
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
@@ -150,9 +148,9 @@ def leave_network() -> None:
 def new_network() -> int:
     """Create a network namespace owned by a new user namespace; return the network's descriptor.
 
-    The caller is root of its own user namespace, the new one's parent, and keeps all capabilities
-    over both. A process inside the new user namespace has capabilities over this network only.
-    Raises OSError.
+    The caller must be root of its user namespace. This namespace is the parent of the new user
+    namespace, so the caller has all capabilities in both. A process inside the new user namespace
+    has capabilities over this network only. Raises OSError.
     """
     child, stack = _stopped_child(_NEWUSER | _NEWNET)
     try:
@@ -167,7 +165,7 @@ def new_network() -> int:
 
 
 def _stopped_child(namespaces: int) -> tuple[int, object]:
-    """Start a process that enters new namespaces and stops; return its number and its stack.
+    """Start a process that enters new namespaces and stops; return its id and its stack.
 
     A process that has entered a user namespace cannot leave it, so a child must enter it. The child
     shares this process's memory and runs ``raise(SIGSTOP)`` of the C library. os.fork would take 4
@@ -206,8 +204,8 @@ def most_user_namespaces() -> int:
 def owner(network: int) -> int | None:
     """Return a new descriptor of the user namespace that owns a network namespace.
 
-    Returns None if the caller is in that user namespace. Raises OSError if that user namespace is
-    neither the caller's nor below it.
+    Returns None if the caller itself is in that user namespace. Raises OSError if that user
+    namespace is neither the caller's nor one of its descendants.
     """
     found = fcntl.ioctl(network, _NS_GET_USERNS)
     if os.path.samestat(os.fstat(found), Path("/proc/self/ns/user").stat()):
@@ -225,11 +223,10 @@ def raise_loopback() -> None:
 
 @contextmanager
 def network_files() -> Iterator[Path | None]:
-    """Context manager: mount a /sys that shows the calling thread's network namespace; yield its
-    path.
+    """Mount a /sys of the calling thread's network namespace; yield its path (context manager).
 
     Yields None if the kernel does not allow such a mount. The process must be in its own user and
-    mount namespaces. The mount remains valid if the thread then enters another network.
+    mount namespaces. The mount still shows this network after the thread has entered another one.
     """
     safe = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     if _libc.mount(b"sysfs", b"/sys", b"sysfs", safe, None):
@@ -243,7 +240,7 @@ def network_files() -> Iterator[Path | None]:
 
 @contextmanager
 def process_files() -> Iterator[None]:
-    """Context manager: mount a new /proc of the calling process's namespaces.
+    """Mount a new /proc of the calling process's namespaces (context manager).
 
     The time stamp of a file in /proc is the time of its first lookup in that mount. In a sandbox
     with a new mount, time stamps therefore do not show which settings were read or written before.
@@ -258,7 +255,7 @@ def process_files() -> Iterator[None]:
 
 
 def hide(folder: Path, names: Iterable[str]) -> None:
-    """Hide these names in ``folder`` from this mount namespace.
+    """Hide the entries ``names`` of ``folder`` in this mount namespace.
 
     The caller must be root of its own user namespace, which owns the mounts. Raises OSError if the
     kernel does not allow overlays there, or if the overlay has no room for its entries.
@@ -278,7 +275,7 @@ def hide(folder: Path, names: Iterable[str]) -> None:
 
 
 def mount_memory(folder: Path, most_bytes: int, most_files: int) -> None:
-    """Mount an empty in-memory file system of this size at an existing folder."""
+    """Mount an empty in-memory file system with these limits at an existing folder."""
     options = f"size={most_bytes},nr_inodes={most_files},mode=0700".encode()
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options), "mount tmpfs")

@@ -1,6 +1,6 @@
-"""Protections of the process that runs an answer: it can only access its own memory and send its
-result.
+"""Protections of the process that runs an answer (agent code).
 
+The process can only access its own memory, read libraries, and send its result.
 The warm process (``netarena.sandbox.warm``), which forks this process, loads this module. Its
 search path contains only the standard library, so this module must not import other modules of this
 project. There are four independent layers:
@@ -13,7 +13,7 @@ project. There are four independent layers:
 Landlock and seccomp are called through ctypes, because the existing bindings are not sufficient.
 pyseccomp (last release 2021) needs libseccomp, which slim container images lack. py-landlock has
 one release and supports neither scopes nor the reuse of one ruleset by many children. The required
-parts are small and belong to the kernel's stable interface (landlock(7), seccomp(2),
+system calls are few and belong to the kernel's stable interface (landlock(7), seccomp(2),
 <linux/filter.h>).
 """
 
@@ -103,9 +103,9 @@ _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # CMP_REQUEUE, WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C
 # library needs no other operations for Python's locks, because these do not inherit priorities.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
-# The system's clocks, and the clocks of this process and thread: their constants, and the form that
-# the C library may use (process or thread 0). Other negative numbers are CPU clocks of other
-# processes or clocks of devices.
+# The system's clocks, and the CPU clocks of this process and thread. The last two numbers are the
+# form of these CPU clocks that the C library may use (process or thread 0). Other negative numbers
+# are CPU clocks of other processes or clocks of devices.
 _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 
@@ -113,11 +113,16 @@ _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 class Guard:
     """A call that is allowed only for some values of one argument.
 
-    The fields determine the allowed values of ``argument``. ``forbidden``: values in which none of
-    these bits is set. ``values``: only these values; if ``also`` (argument -> values) is given, the
-    arguments in it must also have one of their values. ``refused``: all values except these.
-    ``pairs``: all pairs of the argument and the argument ``apart`` positions later, except these
-    pairs. Without any of these fields, only a null pointer is allowed.
+    ``argument`` is the position of that argument. One of these fields determines its allowed
+    values:
+
+    - ``forbidden``: values in which none of these bits is set
+    - ``values``: only these values. If ``also`` (position -> values) is given, each of its
+      arguments must also have one of its values
+    - ``refused``: all values except these
+    - ``pairs``: all pairs of the argument and the argument ``apart`` positions later, except these
+
+    Without any of these fields, only a null pointer is allowed.
     """
 
     numbers: tuple[int | None, int | None]
@@ -138,7 +143,7 @@ GUARDED: dict[str, Guard] = {
     "clock_gettime": Guard((228, 113), 0, values=_CLOCKS),
     "clock_getres": Guard((229, 114), 0, values=_CLOCKS),
     "clock_nanosleep": Guard((230, 115), 0, values=_CLOCKS),
-    "prlimit64": Guard((302, 261), 2),  # only reads a limit: argument 2 would set a new limit
+    "prlimit64": Guard((302, 261), 2),  # with a null pointer, the call only reads a limit
 }
 
 #: Calls refused with an error other than "not permitted". On ENOSYS, the C library falls back to
@@ -216,8 +221,10 @@ class Unprotected(Exception):
 
 @dataclass(frozen=True)
 class Protection:
-    """The availability of one protection on this machine. Agent code runs only with those that are
-    ``essential``."""
+    """The availability of one protection on this machine.
+
+    Agent code runs only if all ``essential`` protections are available.
+    """
 
     name: str
     ok: bool
@@ -228,7 +235,7 @@ class Protection:
 
 @dataclass(frozen=True)
 class Caps:
-    """Limits of one child.
+    """Limits of one child process.
 
     The parent enforces the limit ``cpu_s`` on CPU time. As a last resort, the kernel has a limit of
     more than twice ``cpu_s``, because the kernel counts ticks and may overestimate the time.
@@ -290,8 +297,9 @@ def _mapped(user: int, ranges: Path) -> bool:
 
 
 def examine(paths: Iterable[str]) -> list[Protection]:
-    """Report the protections that this machine offers. ``paths`` are the library and packages that
-    answers read.
+    """Return the protections that this machine offers.
+
+    ``paths`` are the standard library and the packages that answers read.
 
     This function does not test the protections; ``probe`` does. If the service is root, a separate
     user is essential: if another layer failed, an answer that runs as root could access the whole
@@ -303,7 +311,7 @@ def examine(paths: Iterable[str]) -> list[Protection]:
     seccomp = known and seccomp_available()
     users = own_user_possible(FIRST_USER) and (
         all(map(readable_by_all, paths))
-        or (version > 0 and may_keep_reading())  # landlock limits that capability
+        or (version > 0 and may_keep_reading())  # landlock limits which files can be read with it
     )
     root = os.geteuid() == 0
     return [
@@ -371,8 +379,9 @@ def make_ruleset(folders: Iterable[str], packages: Iterable[str]) -> int:
 def create_ruleset(*, scopes_only: bool = False) -> int:
     """Return the descriptor of a ruleset that refuses all actions that this kernel can refuse.
 
-    With ``scopes_only`` it refuses only signals to processes outside. Raises Unprotected if the
-    kernel has no landlock, or cannot refuse signals (``SCOPES_SINCE``).
+    With ``scopes_only``, it refuses only signals to processes outside the sandbox. Raises
+    Unprotected if the kernel has no landlock or, with ``scopes_only``, cannot refuse signals
+    (``SCOPES_SINCE``).
     """
     version = landlock_version()
     known = [
@@ -444,14 +453,14 @@ def forbid_new_privileges() -> None:
 
 
 def make_filter(machine: str) -> bytes:
-    """Return the filter program for ``machine``; calls that are not in the tables get EPERM."""
+    """Return the filter program for ``machine``; calls outside the tables fail with EPERM."""
     verdicts = [(numbers, ALLOW) for numbers in ALLOWED.values()]
     verdicts += [(numbers, refusal(number)) for numbers, number in REFUSED_AS.values()]
     return compose(machine, verdicts, GUARDED.values(), refusal())
 
 
 def refusal(number: int = errno.EPERM) -> int:
-    """Return the verdict that makes a call fail with errno ``number``."""
+    """Return the seccomp return value that makes a call fail with errno ``number``."""
     return _RET_ERRNO | number
 
 
@@ -475,7 +484,7 @@ def compose(
     def op(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
         return struct.pack("=HBBI", code, then, otherwise, value)
 
-    def argument(index: int, half: int = 0) -> bytes:  # little-endian halves of 64 bits
+    def argument(index: int, half: int = 0) -> bytes:  # half 0 is the low one (little-endian)
         return op(load, 16 + 8 * index + 4 * half)
 
     allow, refuse = op(give, ALLOW), op(give, refusal())
@@ -593,7 +602,9 @@ class Armour:
     keep_reading: bool = False
 
     def put_on(self, parent: int, user: int | None) -> None:
-        """Apply all protections to the calling process permanently, in the only possible order.
+        """Apply all protections to the calling process permanently.
+
+        Their order matters, because some protections prevent setting others.
 
         This process dies with the process ``parent``. ``user`` is None if the service cannot change
         users. Closes the ruleset. Raises Unprotected, or OSError.
@@ -623,8 +634,7 @@ def offer_to_oom_killer() -> None:
 
 
 def last_resort_s(cpu_s: float) -> int:
-    """Return the kernel's limit on CPU time in whole s. It applies if the exact limit ``cpu_s`` is
-    not enforced."""
+    """Return the kernel's CPU limit in whole seconds, in case ``cpu_s`` is not enforced."""
     return math.ceil(2 * cpu_s) + 1
 
 
@@ -633,7 +643,7 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # limits only the memory that is added
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # inherited memory does not count
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -648,8 +658,7 @@ def _set_limits(caps: Caps) -> None:
 
 
 def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
-    """Return named actions that must raise OSError in a protected process. All of them are
-    harmless."""
+    """Return harmless actions with their names; in a protected process, each raises OSError."""
     parent = os.getppid()
     return (
         ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
@@ -667,8 +676,8 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 def _run_program() -> None:
     """Try to run a program.
 
-    A successful call would replace this process. The argument is therefore too long on purpose, so
-    that the call fails even if programs may be run.
+    A successful call would replace this process. An argument is therefore too long, so that the
+    call fails even if programs may be run.
     """
     try:
         os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606
@@ -684,8 +693,7 @@ def _fork() -> None:
 
 
 def probe() -> list[str]:
-    """Try forbidden actions in the calling process, which must be protected. Return those that
-    succeeded."""
+    """Try forbidden actions in the calling, protected process; return those that succeeded."""
     possible = []
     for name, attempt in _attempts():
         try:

@@ -1,9 +1,10 @@
 """Sandbox for Python code from an agent.
 
 A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can import only the standard
-library and the preloaded packages. It runs the guest's ``load`` once. Each answer runs in a forked
-child that protects itself (``netarena.sandbox.protection``) before the guest's ``call`` runs agent
-code. Request and result are JSON over the child's socket. Agent code may have forged the result
+library and the preloaded packages. It runs the ``load`` of the guest (trusted source code of the
+application) once. Each answer (agent code) runs in a forked child, which applies its protections
+(``netarena.sandbox.protection``) before the guest's ``call`` runs the answer. Request and result
+are JSON over the child's socket. Agent code may have forged the result
 (``netarena.sandbox.untrusted``). Therefore the request and the context must not contain the facts
 that decide a verdict, and a verdict must not rely only on a report by the guest.
 
@@ -45,14 +46,14 @@ _START_S = 60.0  # time to start the interpreter, import modules and run the gue
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # time from a child's end until its socket closes; almost zero with seccomp
 _CHUNK_BYTES = 1 << 16
-#: Larger results are parsed in a thread; for smaller results, starting the thread would take
-#: longer.
+#: Larger results are parsed in a thread. For smaller results, a thread would take longer than the
+#: parsing.
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
 #: Default number of concurrent answers. It is far above the number of live episodes, so that
-#: sleeping answers do not delay others. The CPU limit and the kernel's scheduler, not these slots,
-#: divide the CPU among answers.
+#: sleeping answers do not delay other answers. The CPU limit and the kernel's scheduler divide the
+#: CPU among answers.
 _PARALLEL = 32
 
 
@@ -73,10 +74,11 @@ class PythonLimits:
     """Limits of one answer. An answer cannot start processes or threads or write files.
 
     ``memory_bytes`` limits the memory that the answer adds to the warm process's memory. ``wall_s``
-    counts from the child's start, without the wait for a slot. It does not count while the child is
-    ready to run and other processes have the CPU; the total is at most ``warm.MOST_WALLS`` times
-    ``wall_s``. ``result_values`` counts JSON values and names. The two limits of the result also
-    limit the time and memory that a hostile result costs the service (see ``untrusted.read_json``).
+    is the wall time from the child's start, without the wait for a slot. Time in which the child is
+    ready to run but other processes have the CPU is not counted, up to ``warm.MOST_WALLS`` times
+    ``wall_s`` in total. ``result_values`` counts JSON values and names. The two limits of the
+    result also limit the time and memory that a hostile result costs the service (see
+    ``untrusted.read_json``).
     """
 
     cpu_s: float = 10.0
@@ -89,11 +91,11 @@ class PythonLimits:
 
 @dataclass(frozen=True)
 class SandboxResult:
-    """Result of one answer. ``value`` is the result of ``call`` if the status is ``ok``; otherwise
-    ``error`` is set.
+    """Result of one answer.
 
-    ``error`` is one line. ``queued_s`` is the wait for a slot, ``elapsed_s`` the child's lifetime,
-    ``cpu_s`` its CPU time.
+    ``value`` is the result of ``call`` if the status is ``ok``; otherwise ``error`` is set, as one
+    line. ``queued_s`` is the wait for a slot, ``elapsed_s`` the child's lifetime, ``cpu_s`` its CPU
+    time.
     """
 
     status: PythonStatus
@@ -106,7 +108,7 @@ class SandboxResult:
 
 @dataclass(frozen=True)
 class _End:
-    """The warm process's report on one child; ``status`` as of waitpid(2)."""
+    """The warm process's report on one child; ``status`` is as in waitpid(2)."""
 
     status: int
     cpu_s: float
@@ -144,7 +146,7 @@ class PythonSandbox(Forking):
         self._payload = payload
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
-        self._places = asyncio.Semaphore(self.parallel)  # first come, first served
+        self._places = asyncio.Semaphore(self.parallel)  # waiters get slots in their order
         # a single thread, so that only one result is parsed at a time and the memory is reused
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
@@ -173,7 +175,7 @@ class PythonSandbox(Forking):
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
     ) -> SandboxResult:
-        """Run one answer after waiting for a slot; cancelling kills the answer.
+        """Wait for a slot and run one answer; cancelling kills the answer.
 
         ``begun`` is called when the wait is over. Raises EnvironmentFailed for environment
         failures; they occur only before agent code runs.
@@ -243,7 +245,7 @@ class PythonSandbox(Forking):
 
     @property
     def _most_bytes(self) -> int:
-        """Return the maximum size of a message, unless agent code has manipulated the child."""
+        """Return the maximum size of a message; only agent code that forges one exceeds it."""
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
@@ -261,7 +263,7 @@ class PythonSandbox(Forking):
                 received += chunk
 
     async def _conclude(self, message: bytearray, end: _End | None) -> _Verdict:
-        """Return the result of one child: first from its exit status, then from its message.
+        """Return the result of one child, from its exit status or, if it is 0, its message.
 
         Raises EnvironmentFailed if the child ended before its protections were applied, because
         then no agent code ran.
@@ -281,7 +283,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # the event loop can run between two results
+        async with self._reading:  # between two results, the event loop can run
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
@@ -289,8 +291,7 @@ _Verdict = tuple[PythonStatus, JsonValue, str]
 
 
 def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
-    """Return the result if the child's exit status determines it; None if the child ended
-    normally."""
+    """Return the result of a child that failed or was killed; None if it ended normally."""
     if end.overdue:
         return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
@@ -332,9 +333,9 @@ def _too_large(limits: PythonLimits) -> _Verdict:
     return PythonStatus.TOO_LARGE, None, f"the result exceeds {limits.result_bytes} bytes"
 
 
-# The interpreter runs without the site module and user or environment settings, and writes no
-# bytecode. With a fixed hash seed, an answer that depends on the order of a set gets the same
-# verdict each time.
+# The interpreter runs without the site module and without user settings, and writes no bytecode.
+# With a fixed hash seed, an answer that depends on the order of a set gets the same verdict each
+# time.
 _INTERPRETER = (sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8")
 # Some interpreters need LD_LIBRARY_PATH for their shared library; it is removed before answers run.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONCOERCECLOCALE": "0"} | {
@@ -353,7 +354,7 @@ def _folder_of(name: str) -> str:
 
 
 def _free_users(count: int) -> list[int]:
-    """Return ``count`` user numbers that no account has."""
+    """Return ``count`` user ids that no account has."""
     users: list[int] = []
     user = protection.FIRST_USER
     while len(users) < count:

@@ -1,7 +1,7 @@
-"""Relay from a listening socket to one address, with limits. It does not interpret the data.
+"""Relay from a listening socket to one address, for a limited number of connections.
 
 The caller passes the listening socket, which is in a separate namespace. Bytes are forwarded
-unchanged in both directions, so TLS stays end to end.
+unchanged in both directions, so TLS works end to end.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class _End:
 
 
 class Relay:
-    """Relay with ``start`` and ``close``.
+    """Forwards connections to ``address`` between ``start`` and ``close``.
 
-    At most ``most`` connections are open at a time. Further connections, and connections that the
-    far end does not accept, are closed without reading.
+    At most ``most`` connections are open at a time. Further connections, and connections that
+    ``address`` does not accept, are closed without reading.
     """
 
     def __init__(self, address: tuple[str, int], most: int) -> None:
@@ -34,7 +34,7 @@ class Relay:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, listening: socket.socket) -> None:
-        """Relay connections to this socket. The relay then owns the socket."""
+        """Relay connections to this socket. The relay takes ownership of the socket."""
         self._server = await asyncio.start_server(self._accept, sock=listening, backlog=self._most)
 
     async def close(self) -> None:
@@ -70,7 +70,7 @@ class Relay:
 
 
 async def _exchange(one: _End, other: _End) -> None:
-    """Relay in both directions until both are closed or one fails."""
+    """Copy data in both directions until both directions are closed or one fails."""
     try:
         async with asyncio.TaskGroup() as both:
             both.create_task(_pump(one, other))
@@ -80,7 +80,7 @@ async def _exchange(one: _End, other: _End) -> None:
 
 
 async def _pump(source: _End, sink: _End) -> None:
-    """Copy one end's data to the other. Raises OSError."""
+    """Copy all data from ``source`` to ``sink``. Raises OSError."""
     while chunk := await source.reader.read(_CHUNK_BYTES):
         sink.writer.write(chunk)
         await sink.writer.drain()

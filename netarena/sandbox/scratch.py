@@ -14,7 +14,7 @@ from typing import Any, Self
 
 @dataclass
 class Keep:
-    """In-memory copy of the folder's regular files and subfolders, with limits."""
+    """In-memory copy of the folder's regular files, with limits on their number and size."""
 
     most_bytes: int = 4 << 20
     most_files: int = 512
@@ -31,13 +31,13 @@ class Keep:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Self:
-        """Undo ``pack``."""
+        """Return the copy that ``pack`` turned into JSON."""
         return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
 
     def fill(self, folder: Path) -> None:
         """Write as many of the files as fit into an empty folder."""
         for name, content in self.files.items():
-            # the files of a full folder may not fit into a new one
+            # a new folder may have room for fewer files than the previous folder
             with contextlib.suppress(OSError):
                 path = f"{folder}/{name}"
                 os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 -- Path is slower
@@ -52,7 +52,7 @@ class Keep:
         No other process may change the folder during the call.
         """
         found: dict[str, bytes] = {}
-        # counted in bytes, because a sparse or hard-linked file uses fewer blocks than its size
+        # count sizes, not disk blocks, because sparse and hard-linked files have few blocks
         room = self.most_bytes
         for here, folders, names in os.walk(folder):
             folders.sort()
@@ -79,5 +79,5 @@ def pack(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def unpack(packed: Mapping[str, str]) -> dict[str, bytes]:
-    """Undo ``pack``."""
+    """Return the contents that ``pack`` turned into texts."""
     return {name: base64.b64decode(content) for name, content in packed.items()}

@@ -6,7 +6,7 @@ command a process namespace and a root with only the system's programs and small
 the command has ended. There are five layers:
 
 * namespaces: the machine's processes, files, host name and message queues are not visible,
-* capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, none without one,
+* capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, otherwise none,
 * seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
   similar calls, and sockets of families that are not in ``_FAMILIES``, because vsock ignores
   namespaces),
@@ -57,25 +57,25 @@ __all__ = [
     "run",
 ]
 
-#: Interval between two checks. Between checks, only kernel limits apply.
+#: Interval between two checks in s. Between checks, only kernel limits apply.
 TICK_S = 0.02
-#: Signals that ask a command to end when its time is over, and the pause after each signal. ping
-#: prints its statistics on SIGINT; background processes react to SIGTERM.
+#: Signals that ask a command to end when its time is over, and the pause in s after each signal.
+#: ping prints its statistics on SIGINT; background processes react to SIGTERM.
 ASKS = ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.5))
-#: Time limit from bubblewrap's start until the command may run; this usually takes 15 ms.
+#: Time limit in s for the setup of the sandbox, which usually takes 15 ms.
 _START_S = 30.0
-#: Time limit from SIGKILL to the end of all processes, each of which must free its memory.
+#: Time limit in s from SIGKILL to the end of all processes, each of which must free its memory.
 END_S = 40.0
 _CHUNK_BYTES = 1 << 16
-#: A command is killed if its output is this many times as large as the part of it that is stored.
+#: A command is killed if its output exceeds the maximum stored output by this factor.
 MOST_OUTPUTS = 256
 NICENESS = 5  # lower priority than the process that grades
-MOST_FILES = 4096  # number in a temporary folder; an empty file takes a kilobyte of kernel memory
+MOST_FILES = 4096  # in a temporary folder; limited because an empty file uses 1 KB of kernel memory
 _CLONE_NEWNET = 0x40000000
 
 #: Calls that network diagnosis does not need: name -> number on x86_64 and on aarch64.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # other namespaces, other roots
+    # calls that create or enter other namespaces and root folders
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -92,13 +92,13 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "open_by_handle_at": (304, 265),
     "name_to_handle_at": (303, 264),
     "quotactl": (179, 60),
-    # other processes
+    # calls that affect other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
-    # other kernel interfaces
+    # calls of other kernel interfaces
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # memory that no per-process limit counts
+    # calls that allocate memory that no per-process limit counts
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -128,10 +128,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 #: Calls that are refused with ENOSYS. The C library then uses other calls that the filter can
 #: inspect.
 ABSENT = {"clone3": (435, 435)}
-#: Calls that succeed without effect. The root user of a user namespace has no groups and may not
-#: change them, so programs that drop privileges would fail. The scheduler gives each session an
-#: equal share of the processors (sched(7), autogroup), so a command must not create further
-#: sessions.
+#: Calls that succeed without effect. The root user of a user namespace may not change its groups,
+#: so ``setgroups`` would make programs fail that drop privileges. The scheduler gives each session
+#: an equal share of the processors (sched(7), autogroup), so a command must not create sessions.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: Flags of cgroup, uts, ipc, user, pid, net and mount namespaces.
 _CLONE_NAMESPACES = 0x7E020000
@@ -141,7 +140,8 @@ _FAMILIES = (1, 2, 10, 16, 17)
 #: routes and filters.
 _PROTOCOLS = ((16, 6),)
 #: Refused (level, option). Rings of packet sockets and forced buffers use memory that no limit
-#: counts. nftables does not list the tables of the old iptables, ip6tables, arptables and ebtables.
+#: counts. The old iptables, ip6tables, arptables and ebtables have tables that nftables does not
+#: list.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
     *((0, 64), (41, 64), (0, 96), (0, 128)),
@@ -166,8 +166,8 @@ ETC = (
 #: Sysctls below /proc/sys/net that apply to the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: Files of /proc that show the activity of the whole kernel, including that of other machines of
-#: the network -> replacement text that programs can parse.
+#: Files of /proc -> replacement text that programs can parse. The files show the activity of the
+#: whole kernel, which includes other machines of the emulated network.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
     "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
@@ -202,7 +202,7 @@ class ShellLimits:
     ``memory_bytes`` limits the address space of each process and the memory of all processes
     together. ``address_bytes`` sets a separate limit on the address space, because Go programs
     reserve far more than they use. ``processes`` limits the processes and threads of the whole user
-    namespace, including the caller's. ``file_bytes`` is the maximum size of a file. The first and
+    namespace, including the caller. ``file_bytes`` is the maximum size of a file. The first and
     last part of the output are stored, ``output_bytes`` in total.
     """
 
@@ -222,7 +222,7 @@ class Room:
 
     #: Name in the scratch directory -> read-only content.
     files: Mapping[str, str] = field(default_factory=dict)
-    #: Name below ``/usr/local/bin``, which comes first in ``PATH`` -> the read-only program.
+    #: Name below ``/usr/local/bin``, which comes first in ``PATH`` -> path of a read-only program.
     programs: Mapping[str, Path] = field(default_factory=dict)
     #: Absolute path in /etc or /usr/local -> read-only text (may be a program).
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -261,8 +261,10 @@ class CommandResult:
 
 
 def available() -> str:
-    """Return the reason why no command can run here, or "". Only the machine's files are checked,
-    and no command is run."""
+    """Return the reason why no command can run on this machine, or "" if none is known.
+
+    Only files are checked, and no command is run.
+    """
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
     try:
@@ -284,11 +286,11 @@ class Clock:
         self._send = send
         self._asks = iter(ASKS)
         self._due = time.monotonic() + wall_s
-        #: The reason why the command was asked to end, or "".
+        #: The reason why the command was asked to end; "" before that.
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Send the next signal when it is due; return whether the command has ignored them all."""
+        """Send the next signal if it is due; return whether the command ignored all signals."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"
@@ -316,7 +318,7 @@ def _line_buffering() -> dict[str, str]:
     """
     try:
         told = subprocess.run(
-            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found in the same way as by a command
+            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found in PATH, as for a command
             env=SHELL_ENVIRONMENT,
             cwd="/",
             capture_output=True,
@@ -370,9 +372,9 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 
 
 def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None:
-    """Return the user namespace that owns a network namespace, open until ``stack`` closes.
+    """Return a descriptor of the user namespace that owns ``netns``, open until ``stack`` closes.
 
-    Returns None if that is the caller's user namespace, or without a network. Raises
+    Returns None if this is the caller's user namespace, or if ``netns`` is None. Raises
     EnvironmentFailed.
     """
     if netns is None:
@@ -389,9 +391,9 @@ def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None
 
 @contextlib.contextmanager
 def entered(netns: int | None) -> Iterator[None]:
-    """Context manager: move this thread into the network namespace of a descriptor.
+    """Move this thread into the network namespace of a descriptor (context manager).
 
-    None changes nothing. Raises EnvironmentFailed if the move is not permitted.
+    None means no move. Raises EnvironmentFailed if the move is not permitted.
     """
     if netns is None:
         yield
@@ -443,7 +445,7 @@ def _system_folders() -> tuple[str, ...]:
 
 @cache
 def _masked() -> Mapping[str, str]:
-    """Return path -> replacement text for files of /proc that commands must not see."""
+    """Return the replacement texts of files in /proc that commands must not see, by path."""
     paths = {f"/proc/{name}": text for name, text in _MASKED.items()}
     return {path: text for path, text in paths.items() if Path(path).exists()}
 
@@ -461,10 +463,10 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     """Return bubblewrap's arguments except the command and most descriptors.
 
     ``user`` is the user namespace to enter, if not the caller's. ``texts`` maps paths to open
-    descriptors of the texts of ``room``, and ``masks`` to those of the texts of ``_masked``.
+    descriptors of the texts in ``room``. ``masks`` does so for the texts of ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
-    # no process of bubblewrap runs next to the command
+    # the command itself is process 1, without a process of bubblewrap
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if not networked:
@@ -524,7 +526,7 @@ def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
 def _without(descriptor: int | None) -> list[str]:
     """Return the beginning of a command line that closes ``descriptor`` and runs the rest.
 
-    Needed because bubblewrap passes the descriptor of ``--userns`` on to the command.
+    Without it, the command would inherit the descriptor of ``--userns`` from bubblewrap.
     """
     if descriptor is None:
         return []
@@ -534,7 +536,7 @@ def _without(descriptor: int | None) -> list[str]:
 def _limited(limits: ShellLimits) -> list[str]:
     """Return the beginning of a command line that sets kernel limits and a second time limit.
 
-    The second time limit applies inside the sandbox, in case the caller's clock fails.
+    The second time limit is inside the sandbox, in case the caller fails to enforce its own.
     """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
@@ -543,11 +545,10 @@ def _limited(limits: ShellLimits) -> list[str]:
 
 
 def _harmless_user() -> dict[str, Any]:
-    """Return Popen's arguments for the user of a command without a network. This user is never
-    root.
+    """Return Popen's arguments that run a command without a network as another user than root.
 
-    The kernel has no process limit for root. A process that cannot change its user does not run as
-    root anyway.
+    The kernel has no process limit for root. If this process cannot change its user, it does not
+    run as root, and the result is empty.
     """
     user = protection.FIRST_USER
     if os.geteuid() or not protection.own_user_possible(user):
@@ -582,8 +583,8 @@ class _Sandbox:
         """Create the sandbox, set its limits, and start the command."""
         self._output, output = self._pipe()
         about, told = self._pipe()
-        # bubblewrap waits for a byte here. If the byte is still unread at the end, the command has
-        # not run
+        # bubblewrap waits for a byte from this pipe. If the byte is unread at the end, the command
+        # has not run
         self._gate, opened = self._pipe()
         program, written = self._pipe()
         os.write(written, _filter())
@@ -643,7 +644,7 @@ class _Sandbox:
         return content
 
     def _number(self, about: int) -> int:
-        """Return the id of the sandbox's first process, as bubblewrap reports it."""
+        """Return the id of the sandbox's first process, which bubblewrap writes to ``about``."""
         deadline = time.monotonic() + _START_S
         text = b""
         while b"}" not in text:
@@ -679,10 +680,9 @@ class _Sandbox:
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code)
 
     def _attend(self) -> tuple[str, bool]:
-        """Read output and check limits until the end.
+        """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason why the command must be stopped, and whether the reason is its time
-        limit.
+        Returns the reason why it must be stopped (or ""), and whether this is the time limit.
         """
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
@@ -693,7 +693,7 @@ class _Sandbox:
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # all processes have closed it, but some still run
+                poll.unregister(self._output)  # closed by all processes, which may still run
             now = time.monotonic()
             over = clock.over if clock is not None else ""
             if self._life in events:
@@ -739,32 +739,33 @@ class _Sandbox:
         return self._watch(self._child) if self._watch is not None else ""
 
     def _kill(self) -> None:
-        """Kill the sandbox's first process. The kernel then kills all others of its namespace.
+        """Kill the sandbox's first process, and wait until all processes have ended.
 
-        The descriptor becomes readable once all have ended.
+        The kernel kills the other processes of the namespace. ``_life`` then becomes readable.
+        Raises EnvironmentFailed after ``END_S``.
         """
         self._send(signal.SIGKILL)
         if not select.select([self._life], [], [], END_S)[0]:
             raise EnvironmentFailed("a command's processes did not end after SIGKILL")
-        # if the caller adopts orphans, this process must reap the sandbox's first process
+        # the sandbox's first process is a child only if this process adopts orphans
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._child, os.WNOHANG)
 
     def _bury(self) -> None:
         if self._process.poll() is None:
-            self._process.kill()  # the other processes die with this one
+            self._process.kill()  # the sandbox's other processes die with this process
             self._process.wait()
 
 
 class Kept:
-    """Buffer for the first and last part of the output, in bounded memory."""
+    """Buffer for the first and the last part of a command's output, of limited size."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
-        #: Carriage returns at the end of the output so far, which may belong to the next newline.
+        #: Carriage returns at the end of the output so far, to be dropped if a newline follows.
         self._returns = b""
         #: Number of bytes and of newlines that were dropped between the two parts.
         self._dropped = self._newlines = 0
@@ -787,8 +788,8 @@ class Kept:
             self._newlines += dropped.count(b"\n")
 
     def read(self, output: int) -> bool:
-        """Read the available output; return False once no process can write any more."""
-        for _ in range(MOST_OUTPUTS):  # limited, so that the clock is checked between two calls
+        """Read the available output; return False if all processes have closed the pipe."""
+        for _ in range(MOST_OUTPUTS):  # return from time to time, so that limits are checked
             try:
                 chunk = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:
@@ -804,10 +805,10 @@ class Kept:
         return f"it wrote more than {most >> 10} KiB" if self.total > most else ""
 
     def text(self) -> str:
-        """Return the output as text, with a note in place of the lines that are left out.
+        """Return the output as text, with a note in place of the omitted lines.
 
-        Only a line longer than a quarter of the limit is shown in part. Lines of the output that
-        look like such a note get three dots in place of the ellipsis.
+        Only a line longer than a quarter of the limit is shown in part. In lines of the output that
+        look like such a note, three dots replace the ellipsis.
         """
         self._keep(self._returns.replace(b"\r", b"\n"))
         self._returns = b""
@@ -830,7 +831,7 @@ class Kept:
         return f"{_without_notes(plain(head[:first]))}{note}{_without_notes(plain(tail[last:]))}"
 
 
-#: Lines that ``netarena.task.prompt.cut`` would read as the note of an earlier cut.
+#: Lines that ``netarena.task.prompt.cut`` would treat as its own note about omitted lines.
 _NOTE = re.compile(r"^\[… [0-9]+ (?:lines?|characters) left out …\]$", re.MULTILINE)
 
 
@@ -843,7 +844,7 @@ def _without_notes(text: str) -> str:
 
 
 _LINE_END = re.compile(b"\r+\n|\r")
-#: Maximum number of carriage returns that are stored before a newline.
+#: Maximum number of carriage returns that are stored while the next character is unknown.
 _MOST_RETURNS = 1024
 
 
@@ -863,7 +864,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def overuse(processes: Iterable[str | Path], limits: ShellLimits) -> str:
-    """Return the limit that ``processes`` (folders below a /proc) exceed, or "".
+    """Return a text about the limit that ``processes`` (folders below a /proc) exceed, or "".
 
     The memory limit is for all processes together. Pages of files do not count, and shared pages
     count once for each process. The limit on CPU time is for each process. It is checked here,
@@ -878,8 +879,8 @@ def overuse(processes: Iterable[str | Path], limits: ShellLimits) -> str:
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    # most memory of small processes is shared programs and libraries. The fast check includes it;
-    # the slower exact check runs only if the fast one exceeds the limit
+    # the fast check includes pages of files (programs and libraries); the slow exact check runs
+    # only if the fast check exceeds the limit
     if (
         pages * resource.getpagesize() > limits.memory_bytes
         and sum(map(_own_bytes, processes)) > limits.memory_bytes
@@ -903,7 +904,7 @@ def _own_bytes(process: str | Path) -> int:
 def _read(path: str) -> bytes:
     """Return a small file of /proc, without the cost of a file object. Raises OSError.
 
-    Files are read up to 64 KiB. Only more than 10,000 supplementary groups would make ``status``
+    At most 64 KiB are read. Only more than 10,000 supplementary groups would make ``status``
     longer, and the sandbox's processes cannot set groups.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 #: Exit status of an incomplete command; the same as bash's status for a syntax error.
 STATUS = 2
-#: Start of the line that is printed instead of running such a command.
+#: Start of the line that is printed instead of running an incomplete command.
 REFUSED = "bash: nothing was run: the command is not whole or not valid"
 
-#: ``bash -n`` only warns about an unclosed here-document, so its output is checked too. It parses
-#: extended patterns only if they are enabled; a line of the command itself may enable them.
+#: Script that parses a command with ``bash -n`` and runs it if it is complete. ``bash -n`` only
+#: warns about an unclosed here-document, so its output is checked too. It parses extended patterns
+#: only if they are enabled, which a line of the command itself may do.
 _PARSE_AND_RUN = rf"""
 parse() {{
   said=$(bash "$@" 2>&1) && [[ $said != *'delimited by end-of-file'* ]]
@@ -33,8 +34,10 @@ exit {STATUS}
 
 
 def arguments(command: str) -> list[str]:
-    """Return an argument list (starting with ``bash``) that runs ``command`` or prints why it is
-    incomplete.
+    """Return arguments (starting with ``bash``) that run ``command`` if it is complete.
+
+    For an incomplete command, they print the reason.
+
 
     A command of one line needs no check, because bash parses it completely before it runs it.
     """

@@ -1,8 +1,8 @@
 """Parser for the untrusted result of agent code.
 
-After the child has applied its protections, and before agent code runs, it writes one byte. Then it
-writes one message: a tag byte and JSON. Agent code can write to the same descriptor, so every
-message is untrusted. The parser only accepts or refuses a message.
+After the child has applied its protections, and before agent code runs, it writes one byte. After
+the agent code, it writes one message: a tag byte and JSON. Agent code can write to the same
+descriptor, so every message is untrusted. The parser only accepts or refuses a message.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ __all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "TooLarge", "read_json"]
 
 #: Maximum depth of a value; deeper values would exhaust the stack of code that traverses them.
 MAX_DEPTH = 64
-#: Maximum number of digits; longer integers overflow a float and take quadratic time to print.
+#: Maximum number of digits of an integer. Longer integers overflow a float, and printing them takes
+#: quadratic time.
 MAX_DIGITS = 300
 
-# Table that replaces all digits with 0. Every integer that is too long contains a run of
-# ``MAX_DIGITS`` digits; only texts with such a run are parsed with the slow check of each integer.
+# Table that replaces all digits with 0, to find texts with a longer run of digits than
+# ``MAX_DIGITS``. Only these texts are parsed with the slow check of each integer.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
@@ -46,8 +47,8 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
     No other thread runs while C code decodes and parses. The caller's limits on bytes and values
     therefore also limit how long the event loop is blocked (about 35 ms per MiB). Python callbacks
-    for each number would let other threads run. But then a thread that reads sockets in small
-    pieces would wait at each piece, and wait longer in total. Raises ClaimRefused.
+    for each number would let other threads run. However, a thread that reads sockets in small
+    pieces would then wait at each piece, and longer in total. Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:
@@ -75,8 +76,8 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
 
 def _size(characters: str, text: bytes | bytearray) -> int:
-    """Return the maximum memory of the strings of a text, as if they were one string."""
-    if b"\\ud" in text or b"\\uD" in text:  # escape sequences of characters that take four bytes
+    """Return an upper bound of the memory in bytes of the strings in a JSON text."""
+    if b"\\ud" in text or b"\\uD" in text:  # surrogates: characters of four bytes
         escaped = 4
     else:
         escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
@@ -94,7 +95,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: object, *, halves: bool) -> None:
-    """Refuse infinity, excessive depth and, if ``halves`` is set, lone surrogates.
+    """Raise an error for infinity, excessive depth and, with ``halves``, lone surrogates.
 
     Values are checked level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
     """

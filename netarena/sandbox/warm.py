@@ -1,16 +1,16 @@
-"""Program of the warm process: keeps the imports and the guest's context in memory, and forks a
-child per answer.
+"""Program of the warm process, which holds the guest's context and forks a child per answer.
 
 ``netarena.sandbox.python`` starts this program as a fresh interpreter without site-packages. An
 answer can read all of this process's memory, so the process gets only the guest, the payload and
-limits. The program uses only the standard library and imports nothing of this project.
+limits. The program uses only the standard library and imports nothing else of this project except
+``fork`` and ``protection``, which are loaded from this folder.
 
 Standard input contains a header (length in 8 bytes, JSON) and the payload. The only argument is the
 descriptor of the control socket of a ``child.Forker`` (see ``fork``).
 
 A child reads the request from its own socket until the end of data, and sends the message described
-in ``netarena.sandbox.untrusted``. The control socket closes when the service has ended. Then every
-child is killed, and this process exits.
+in ``netarena.sandbox.untrusted``. When the control socket closes, because the service has ended,
+every child is killed and this process exits.
 """
 
 from __future__ import annotations
@@ -49,25 +49,22 @@ else:  # loaded from this folder; no search path finds other modules
 
     fork, protection = map(_load, ("fork", "protection"))
 
-#: Tags of a message, after the byte that reports the protections.
+#: The byte that a child sends after it has applied its protections, and the tags of messages.
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
-#: Tag that is sent instead, followed by the reason, if the protections could not be applied.
+#: Sent instead of ``STARTED``, and followed by the reason, if a protection could not be applied.
 UNPROTECTED = b"X"
 #: File name of compiled agent code, so that errors contain the line in the answer.
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
-#: Shortest pause in s between checks of a child with little CPU time left. The child may exceed its
-#: limit by this time.
+#: Minimum pause in s between checks of a child. A child may exceed its CPU limit by this time.
 _LOOK_S = 0.02
-#: A child that waits while other processes have the CPU gets more wall time, up to this multiple of
-#: its limit.
+#: A child that waits for the CPU gets more wall time, up to this multiple of its limit.
 MOST_WALLS = 10
 
 #: Maximum length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED. Combined with a process id in the upper bits, it names the process's CPU-time
-#: clock.
+#: CPUCLOCK_SCHED: with a process id in the upper bits, the number of the process's CPU-time clock.
 _CPU_CLOCK = 2
 #: Added to the service's own niceness.
 _NICENESS = 5
@@ -97,9 +94,9 @@ class PreloadFinder(importlib.abc.MetaPathFinder):
 
 @dataclass
 class Child:
-    """A running answer: its slot, which determines its user, and its times in monotonic seconds.
+    """A running answer; ``place`` is its slot, which determines its user.
 
-    ``deadline`` is the time of the next check.
+    Times are in s of the monotonic clock. ``deadline`` is the time of the next check.
     """
 
     place: int
@@ -148,13 +145,13 @@ class Warm(fork.Forks):
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
         pid = self._fork(connection, place, self._answer)
-        # with one thread, the child's CPU time cannot exceed its wall time, so no earlier check is
-        # needed
+        # the child has only one thread, so its CPU time cannot exceed its wall time, and no earlier
+        # check is needed
         self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
         return pid
 
     def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
-        """Return the report on a failed fork; no agent code ran."""
+        """Send the error of a failed fork to the caller, and return the report on it."""
         os.write(connection, UNPROTECTED + describe(error).encode())
         return {"status": 0, "cpu_s": 0.0, "elapsed_s": 0.0, "overdue": False, "spent": False}
 
@@ -164,8 +161,8 @@ class Warm(fork.Forks):
     def _end_over_limit(self) -> None:
         """Kill children whose CPU or wall time is used up.
 
-        The kernel's own CPU limit is less exact: it counts ticks and overestimates CPU time by a
-        tenth or more. It also sends SIGKILL.
+        The kernel's own CPU limit is less exact: it counts ticks and overestimates CPU time by 10 %
+        or more.
         """
         now = time.monotonic()
         for pid, child in self._children.items():
@@ -181,7 +178,7 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        _kill(pid)  # its group: without seccomp, the child could have forked
+        _kill(pid)  # kills its process group, because without seccomp the child could have forked
         child = self._children.pop(pid)
         return {
             "status": status,
@@ -242,7 +239,7 @@ class Warm(fork.Forks):
 
 
 def describe(error: BaseException) -> str:
-    """Return the type, text and line of an error in the answer. Only MemoryError can be raised."""
+    """Return the type, text and line of an error in the answer. Raises only MemoryError."""
     try:
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         lines = []
@@ -259,7 +256,7 @@ def describe(error: BaseException) -> str:
 def _preload(folders: dict[str, str]) -> list[str]:
     """Import the packages by name from their folders; return the paths that answers may read."""
     for name in _WITH_LIBRARIES:
-        with suppress(ImportError):  # this interpreter was built without it
+        with suppress(ImportError):  # the interpreter may be built without this module
             importlib.import_module(name)
     finder = PreloadFinder(folders)
     sys.meta_path.append(finder)
@@ -283,8 +280,10 @@ def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any],
 def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
-    """Return the protections of all children, and their users (empty if they run as the service's
-    user)."""
+    """Return the protections and the user ids of children.
+
+    Without user ids, children run as the service's user.
+    """
     folders = [path for path in sys.path if Path(path).is_dir()]
     found = {one.name: one for one in protection.examine((*folders, *packages))}
     missing = [one for one in found.values() if one.essential and not one.ok]
@@ -304,8 +303,7 @@ def _make_armour(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close every descriptor except ``kept`` and the three standard descriptors, which are set to
-    the null device."""
+    """Close every descriptor except ``kept`` and the standard descriptors (0 to 2)."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
             with suppress(OSError):  # the listing's own descriptor is already closed
@@ -313,7 +311,7 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _lead_group(pid: int) -> None:
-    with suppress(OSError):  # the other process has already done this, or the process has ended
+    with suppress(OSError):  # the parent or child has already done this, or the process has ended
         os.setpgid(pid, pid)
 
 
@@ -325,10 +323,10 @@ def _used_s(pid: int) -> float:
 
 
 def _kept_waiting_s(pid: int) -> float:
-    """Return how long the process was ready to run while other processes had the CPU, in s.
+    """Return for how many s the process was ready to run while other processes had the CPU.
 
-    Sleep does not count, but waiting because of a control group's CPU quota does. The result is 0.0
-    if the kernel does not report this time.
+    Sleep does not count, but waiting for a control group's CPU quota does. The result is 0.0 if the
+    kernel does not report this time.
     """
     try:
         fields = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
@@ -350,7 +348,7 @@ def _point_to_null(*descriptors: int) -> None:
 
 
 def main() -> None:
-    """Run the program (see the module's docstring)."""
+    """Run this module as a program (see the module's docstring)."""
     control = socket.socket(fileno=int(sys.argv[1]))
     with open(0, "rb", closefd=False) as file:
         length = int.from_bytes(file.read(8), "big")

@@ -1,4 +1,4 @@
-"""Helper process that answers requests and is restarted after it has ended.
+"""Helper process that answers requests and can be started again after it has ended.
 
     servant = Servant("the API server", line, start_s=60.0, stop_s=10.0, answer_s=60.0)
     await servant.start()
@@ -30,11 +30,11 @@ _Answer: TypeAlias = asyncio.Future[dict[str, Any] | None]
 
 
 class Servant:
-    """A helper process that is restarted when needed. ``name`` describes it in messages.
+    """A helper process that can be restarted. ``name`` describes it in messages.
 
     If the process has not answered a request after ``answer_s``, it must answer ``ping`` within
-    ``sign_s``; without ``sign_s``, it is stopped at once. ``apart`` means that agents cannot make
-    the process end or hang; an unexpected end is then a proven environment failure.
+    ``sign_s``; otherwise it is killed. ``apart`` means that agents cannot make the process end or
+    hang; an unexpected end is then a proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -69,7 +69,7 @@ class Servant:
 
     @property
     def pid(self) -> int | None:
-        """Process id until the process is stopped or restarted."""
+        """Return the process id, or None if the process was not started or was stopped."""
         return self._child.pid if self._child is not None else None
 
     async def start(self) -> dict[str, Any]:
@@ -90,11 +90,10 @@ class Servant:
             await self._stop()
 
     async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
-        """Send a request to the process and return its answer. With ``life``, only this run of the
-        process may answer.
+        """Send the request ``do`` to the process and return the answer.
 
-        Raises EnvironmentFailed with the process's error, or if the process has ended or does not
-        answer.
+        With ``life``, only the run of the process with this number (``lives``) may answer. Raises
+        EnvironmentFailed with the process's error, or if the process has ended or does not answer.
         """
         if self._writer is None or life not in {None, self.lives}:
             raise self._ended()
@@ -117,7 +116,7 @@ class Servant:
         return EnvironmentFailed(f"{self._name} has exited", proven_ours=self._apart)
 
     async def _order(self, within_s: float, do: str, **arguments: Any) -> dict[str, Any] | None:
-        """Return the process's answer; None if the process ended first. Raises TimeoutError."""
+        """Send a request; return the answer, or None if the process ended. Raises TimeoutError."""
         if self._writer is None:
             return None
         self._orders += 1
@@ -133,8 +132,7 @@ class Servant:
             self._waiting.pop(number, None)
 
     async def _hangs(self) -> bool:
-        """Return whether the process hangs or has ended. Kill a process that hangs, to allow a
-        restart."""
+        """Return whether the process hangs or has ended; kill it if it hangs."""
         child = self._child
         try:
             return await self._order(self.sign_s, "ping", episode=0) is None

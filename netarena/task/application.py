@@ -1,9 +1,8 @@
-"""The two interfaces that an application implements: a pure ``Application`` and its live
-``Environment``.
+"""The two interfaces of an application: a pure ``Application`` and its live ``Environment``.
 
-An application is a state space (JSON values), an action space with effects (its table of
+An application consists of a state space (JSON values), an action space with effects (its table of
 ``Action`` kinds), a seeded query generator with a reference solution, a prompt, a parser of
-replies, a judge, and one environment. All parts except the environment are pure: the same arguments
+replies, a judge, and an environment. All parts except the environment are pure: the same arguments
 give the same result on every machine and Python version.
 
 The interface supports two kinds of applications. In constructive applications, one reply solves a
@@ -60,13 +59,13 @@ from netarena.task.tool import (
 
 log = logging.getLogger(__name__)
 APPLICATION_GROUP = "netarena.applications"
-#: Lines with which ``netarena.sandbox.shell`` reports a failed or stopped command.
+#: Last line with which ``netarena.sandbox.shell`` reports a failed or stopped command.
 _FAILED = re.compile(r"^\[(?:exit status \d+|stopped: .*)\]\s*\Z", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The generated parts of a query (see ``Query``)."""
+    """The parts of a query that a ``Drawer`` generates; ``Query`` describes the fields."""
 
     level: str
     text: str
@@ -74,7 +73,7 @@ class Drawn:
     actions: tuple[Action, ...]
 
 
-#: Function that generates one query of a label; the given generator is its only source of
+#: Function that generates a query with a given label. The second argument is its only source of
 #: randomness.
 Drawer: TypeAlias = Callable[[str, random.Random], Drawn]
 
@@ -91,17 +90,17 @@ class Environment(ABC):
     #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before
     #: each call.
     turn_number: int = 1
-    #: Time of observing in s that counts as agent time, because the agent has caused it. Otherwise
-    #: an agent could use up an assessment's time without using its own.
+    #: Time of observations so far, in s, that counts as execution time of the agent's commands,
+    #: because the agent caused the delay.
     charged_s: float = 0.0
 
     @abstractmethod
     async def open(self) -> State:
         """Build the world and return the first settled state.
 
-        Verify that the world is in the intended state. If the query's actions lead to the initial
-        state, apply them and verify their effect. Raises EnvironmentFailed if the world cannot be
-        built or an action has no visible effect.
+        Implementations verify that the new world is in the intended state. If the query's actions
+        are faults, they inject the faults and verify the effects. Raises EnvironmentFailed if the
+        world cannot be built or an action has no visible effect.
         """
 
     @abstractmethod
@@ -114,17 +113,18 @@ class Environment(ABC):
 
     @abstractmethod
     async def observe(self) -> State:
-        """Return the settled state. Observing an unchanged world again gives an equal value.
+        """Wait until the world is settled and return its state.
 
+        Repeated observations of an unchanged world are equal.
         Raises EnvironmentFailed if the world can no longer be measured.
         """
 
     async def finish(self) -> JsonValue:
-        """Try the world's contingencies; return their observations, or None without contingencies.
+        """Try the world's contingencies, such as link failures; return the observations.
 
-        The engine calls it at most once, after the agent's last turn and only if the final state is
-        correct. ``Application.endure`` judges the result. Raises EnvironmentFailed if a contingency
-        could not be tried.
+        Returns None if the world has no contingencies. The engine calls this method at most once,
+        after the agent's last turn and only if the final state is correct. ``Application.endure``
+        judges the result. Raises EnvironmentFailed if a contingency could not be tried.
         """
         return None
 
@@ -133,7 +133,7 @@ class Environment(ABC):
         """Remove the world completely, with all its processes, files, links and namespaces."""
 
     async def snapshot(self) -> object:
-        """Return the data with which ``restore`` resets this world, any number of times.
+        """Return data with which ``restore`` can reset this world any number of times.
 
         Only for training. Raises EnvironmentFailed if the world cannot be reset exactly.
         """
@@ -150,13 +150,15 @@ class Environment(ABC):
 
 
 class Application(ABC):
-    """A kind of task for agents. An instance has only its options and the resources of ``async
-    with`` as state."""
+    """A kind of task for agents.
+
+    The only state of an instance is its options and the resources that ``async with`` acquires.
+    """
 
     #: Entry-point name.
     name: ClassVar[str]
-    #: Version of the generator. It is part of each query's id, and is increased whenever a seed
-    #: would give different queries.
+    #: Version of the query generator. It is part of each query's id, and is increased whenever a
+    #: seed would give different queries.
     version: ClassVar[str]
     #: Version of the prompts' wording, increased whenever the wording changes. Runs with different
     #: wordings are not compared with each other.
@@ -190,10 +192,10 @@ class Application(ABC):
     config_type: ClassVar[type[Config]] = Config
     #: Config key that lists the labels to draw; empty if the application has no such key.
     label_key: ClassVar[str] = ""
-    #: Values that a search tries for keys without a fixed list of values, such as sizes: the
-    #: easiest first. Null means that the key is left out.
+    #: Values that a search tries for config keys without a fixed list of values, such as sizes. The
+    #: easiest value is first; null means that the key is omitted.
     scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType({})
-    #: Options of the constructor; they never change.
+    #: Options of the constructor; they do not change afterwards.
     unsandboxed: bool = False
     training: bool = False
 
@@ -208,10 +210,10 @@ class Application(ABC):
 
     @property
     def recorded_name(self) -> str:
-        """Return the name in ids, queries and stored runs.
+        """Return the application's name in ids, queries and stored runs.
 
-        It is the entry-point name by default. An application that was split off another application
-        uses the other's name, so that its queries and ids do not change.
+        The default is the entry-point name. An application that was split off another application
+        uses the name of the other application, so that its queries and ids do not change.
         """
         return self.name
 
@@ -219,13 +221,13 @@ class Application(ABC):
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
         """Return the entry-point name of another application that serves these config values.
 
-        The default is None: this application serves them. See ``forwarded``.
+        The default is None, which means that this application serves them. See ``forwarded``.
         """
         del values
         return None
 
     async def __aenter__(self) -> Self:
-        """Start the shared parts of all episodes (warm processes, servers), once per process."""
+        """Start the resources that all episodes share, such as warm processes and servers."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -233,17 +235,20 @@ class Application(ABC):
 
     @abstractmethod
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
-        """Generate all queries of ``config``: ``config.num_queries`` per label, with indices from
-        0.
+        """Generate all queries of ``config`` in order of index: ``config.num_queries`` per label.
 
-        Labels alternate in the order of ``labels``: query k of the label at position p has the
-        index ``k * len(labels) + p``. The only source of randomness of query ``i`` must be
-        ``self.rng(config, seed, i)``. Its id and content must not depend on ``num_queries``, so
-        that a run can be extended. Raises ConfigError if the config selects no queries.
+        Indices start at 0. Labels alternate in the order of ``labels``: query k of the label at
+        position p has the index ``k * len(labels) + p``. The only source of randomness of query
+        ``i`` must be ``self.rng(config, seed, i)``. Its id and content must not depend on
+        ``num_queries``, so that a run can be extended. Raises ConfigError if the config selects no
+        queries.
         """
 
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-        """Like ``generate``, but queries with an index below ``start`` may be left out."""
+        """Generate all queries of ``config`` that have an index of at least ``start``.
+
+        Queries with a smaller index may be among them.
+        """
         del start
         return self.generate(config, seed)
 
@@ -280,9 +285,10 @@ class Application(ABC):
 
     @abstractmethod
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the parts of the next prompt. The prompt is complete and contains no hidden facts.
+        """Return the parts of the next prompt, which contain no ground truth.
 
-        ``state`` is the last settled state, ``steps`` the turns so far.
+        Each prompt is complete: it does not refer to earlier prompts. ``state`` is the last settled
+        state, ``steps`` are the turns so far.
         """
 
     @abstractmethod
@@ -297,7 +303,7 @@ class Application(ABC):
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
         """Grade one step, given the episode's first state and the states before and after the step.
 
-        It is a pure function, so that ``netarena regrade`` can repeat it from the journal.
+        This is a pure function, so that ``netarena regrade`` can judge again from the journal.
         """
 
     def refine(
@@ -308,18 +314,19 @@ class Application(ABC):
         before: State,
         step: Step,
     ) -> Judgement:
-        """Return the judgement of a step under ``config``, given the judgement of ``judge``.
+        """Return the judgement of a step, adapted to ``config``.
 
-        ``before`` is the state before the step. It is a pure function, like ``judge``.
+        ``judgement`` is the result of ``judge``, and ``before`` is the state before the step. This
+        is a pure function, like ``judge``.
         """
         del config, query, before, step
         return judgement
 
     def trials_s(self, query: Query) -> float:
-        """Return the time in s that ``Environment.finish`` needs at most; 0 if it does nothing.
+        """Return the maximum time in s that ``Environment.finish`` needs; 0 if it does nothing.
 
-        The engine reserves this time before it asks the agent. If it is exceeded, the episode is
-        invalid, so ``finish`` limits all delays that an agent can cause.
+        The engine reserves this time before it asks the agent. The episode is invalid if ``finish``
+        takes longer, so ``finish`` limits all delays that an agent can cause.
         """
         del query
         return 0.0
@@ -327,8 +334,8 @@ class Application(ABC):
     def endure(self, query: Query, trials: JsonValue) -> Judgement:
         """Judge the observations of ``Environment.finish``.
 
-        The result is correct if each contingency has the intended outcome. It contains no findings,
-        because the agent has finished. This is a pure function, like ``judge``.
+        The judgement is correct if each contingency has the intended outcome. It contains no
+        findings, because the agent has finished. This is a pure function, like ``judge``.
         """
         del query, trials
         return Judgement(correct=True)
@@ -343,20 +350,20 @@ class Application(ABC):
         }
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        """Return numbers that the summary averages as ``avg_<key>``; by default the turns.
+        """Return an episode's numbers, which the summary averages as ``avg_<key>``.
 
-        For an episode that was never asked and counts as a failure, ``episode`` is None. It has the
-        maximum number of turns; ``config.max_iterations`` is then set. A key that an episode omits
-        is left out of its average.
+        The default is the number of turns. ``episode`` is None for a query that was never asked and
+        counts as a failure with the maximum number of turns; ``config.max_iterations`` is then set.
+        An average covers only the episodes that have its key.
         """
         turns = self.turns(config) if episode is None else episode.iterations
         return {"iterations": float(turns)}
 
     @staticmethod
     def read_record(record: Mapping[str, JsonValue]) -> tuple[bool, bool, str, int]:
-        """Return correct, safe, label and iterations of an untrusted result record.
+        """Return (correct, safe, label, iterations) of an untrusted result record.
 
-        It is the inverse of ``record``, for result files without a journal.
+        This is the inverse of ``record``, for result files without a journal.
         """
         turns = record.get("iterations")
         return (
@@ -369,42 +376,42 @@ class Application(ABC):
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         """Return the failure type of ``episode``, by rules that the application documents.
 
-        It is called for each graded episode that was not solved safely; ``episode.steps`` are
-        complete. It must be fast and pure, so it only reads the judgements in the record. The
-        result is None if no failure type applies.
+        The method is called for each graded episode that was not solved safely; ``episode.steps``
+        are complete. It must be fast and pure, so it uses the judgements in the steps and does not
+        judge again. The result is None if no failure type applies.
         """
         del query, episode
         return None
 
     def demonstrate(self, query: Query) -> Sequence[str]:
-        """Return the reference solution for training: replies, one per turn.
+        """Return a demonstration of the reference solution for training: replies, one per turn.
 
-        Before each repair, the solution observes the fault, if possible.
+        If possible, each repair comes after an observation of its fault.
         """
         return self.solve(query)
 
     def progress(self, query: Query, state: State) -> float:
         """Return the share of tested elements that are as intended in ``state``, in [0, 1].
 
-        Training shapes rewards with this potential. It is a pure function, and 0 if an application
-        has no such measure.
+        Training uses this share as the potential for shaping rewards. This is a pure function. The
+        default is 0, for applications without such a measure.
         """
         del query, state
         return 0.0
 
     def fails(self, step: Step) -> bool:
-        """Return whether the command of ``step`` failed, according to the last line of its
-        output."""
+        """Return whether the command of ``step`` failed, judged by its last line of output."""
         return bool(_FAILED.search(step.output))
 
     def diagnose(self) -> Sequence[Check]:
-        """Report what this machine can and cannot do for this application (``netarena doctor``)."""
+        """Check whether this machine can run this application (``netarena doctor``)."""
         return ()
 
     def diagnose_elsewhere(self) -> Sequence[Check]:
-        """Report what other machines, such as a cluster, can and cannot do for this application.
+        """Check whether other machines, such as a cluster, can run this application.
 
-        The checks may take a long time; a service serves its card without waiting for them.
+        The checks may take a long time, so a service does not wait for them before it serves its
+        agent card.
         """
         return ()
 
@@ -412,31 +419,33 @@ class Application(ABC):
         """Raise ConfigError, with reason and remedy, for a config that this machine cannot run."""
 
     def venue(self, config: Config) -> str:
-        """Return the name of the environment that ``config`` uses, and why; empty if the
-        application has only one environment."""
+        """Return a text about the environment that ``config`` uses, and the reason for it.
+
+        The text is empty if the application has only one environment.
+        """
         del config
         return ""
 
     def exclusive(self, config: Config) -> str:
-        """Return why only one process at a time may play ``config``; empty if several may."""
+        """Return the reason why only one process at a time may play ``config``, or ""."""
         del config
         return ""
 
     def programs(self) -> Mapping[str, Sequence[str]]:
-        """Return the commands that print the versions of programs that affect results, by name."""
+        """Return, for each program that affects results, the command that prints its version."""
         return {}
 
     def typical_s(self, config: Config) -> float | None:
-        """Return the seconds that a query of one turn typically takes without the agent's reply.
+        """Return the typical time in s of a query with one turn, without the agent's reply.
 
-        The time was measured with the oracle on two processors. Only clients see this estimate; no
-        verdict uses it. The result is None if the time is unknown.
+        The time was measured with the scripted agent ``oracle`` on two processors. It is shown to
+        clients, and affects no verdict. The result is None if the time is unknown.
         """
         del config
         return None
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Return config keys whose defaults a service reads from its environment variables.
+        """Return the defaults of config keys that a service takes from environment variables.
 
         Raises ConfigError for an invalid environment.
         """
@@ -444,9 +453,9 @@ class Application(ABC):
         return {}
 
     def clean(self, environ: Mapping[str, str]) -> Cleaned:
-        """Remove resources that killed services left outside this machine.
+        """Remove resources outside this machine that killed services did not remove.
 
-        Resources of a running service are not removed. Raises ConfigError and EnvironmentFailed.
+        Resources of running services are not removed. Raises ConfigError and EnvironmentFailed.
         """
         del environ
         return Cleaned()
@@ -454,8 +463,8 @@ class Application(ABC):
     def variants(self, config: Config) -> Sequence[Config]:
         """Return the configs that an audit of ``config`` covers: at least one.
 
-        An application with keys that change the kind of queries (a language, a size of the world)
-        returns one config for each value, except for keys that were set
+        An application with keys that change the kind of queries (for example the size of worlds)
+        returns one config for each value of a key, unless ``config`` sets the key
         (``config.model_fields_set``).
         """
         return (config,)
@@ -486,10 +495,10 @@ class Application(ABC):
         return ()
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return states that an agent can reach without reading the task, such as the given data
-        unchanged.
+        """Return states that an agent can reach without reading the task.
 
-        The audit verifies that neither these states nor ``initial`` itself solve ``query``.
+        One example is the unchanged input data. The audit verifies that neither these states nor
+        ``initial`` solve ``query``.
         """
         del query, initial
         return ()
@@ -497,9 +506,10 @@ class Application(ABC):
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of all data of ``query`` that an agent can read without probes.
 
-        The audit of traces calls it inside ``async with`` of the application. An application whose
-        traces exist only in a live world opens an environment, reads it through the agent's
-        sandbox, and closes it. The result is None if an agent can read no data.
+        The audit of traces calls this method inside ``async with`` of the application. If traces
+        exist only in a live world, the method opens an environment, reads the data through the
+        agent's sandbox, and closes the environment. The result is None if an agent can read no
+        data.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """
@@ -509,12 +519,12 @@ class Application(ABC):
     # Methods that applications do not override.
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """Return ``episode`` with the notes of its judgements, a note on remaining parts of faults,
-        and its failure type.
+        """Return ``episode`` with its failure type and notes.
 
-        Remaining parts of faults are noted only in tickets that end in a correct state. Solved and
-        invalid episodes have no failure type. If a rule raises an error, the error is logged and
-        the rule has no result; the verdict does not change.
+        Notes come from the judgements. Remaining parts of faults are also noted, but only in
+        tickets that end in a correct state. Safely solved and invalid episodes have no failure
+        type. If a rule raises an error, the error is logged and the rule has no result; the verdict
+        does not change.
         """
         failure = None
         if episode.outcome is not Outcome.INVALID and not (episode.correct and episode.safe):
@@ -542,7 +552,7 @@ class Application(ABC):
             if self.one_shot:
                 return parts
             return replace(parts, situation=f"{turn}\n\n{parts.situation}".rstrip())
-        # Seeded with the open id, because the symptoms must be the same for a sealed id.
+        # The seed is the open id, so that the symptoms do not depend on whether ids are sealed.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         return replace(parts, situation=f"{turn} A declaration uses up one turn, too.")
@@ -569,18 +579,18 @@ class Application(ABC):
         return MIN_TURNS
 
     def rng(self, config: Config, seed: int, index: int) -> random.Random:
-        """Return the only source of randomness for query ``index``.
+        """Return the random generator for query ``index``, its only source of randomness.
 
-        It is seeded with text through SHA-512 (version 2 seeding of the ``random`` module), so it
-        does not depend on Python's hash seed.
+        The generator is seeded with text through SHA-512 (version 2 seeding of the ``random``
+        module), so it does not depend on Python's hash seed.
         """
         return random.Random(self.query_id(config, seed, index))  # noqa: S311 -- not for secrets
 
     def query_id(self, config: Config, seed: int, index: int) -> str:
-        """Return the id: application, generator version, hash of the keys that determine queries,
-        seed and index.
+        """Return the id of the query with this seed and index.
 
-        Ids of training queries start with ``train``.
+        It contains the application, the generator's version, a hash of the keys that determine
+        queries, the seed and the index. Ids of training queries start with ``train``.
         """
         generator = f"{'train-' * self.training}{self.recorded_name}-{self.version_of(config)}"
         return f"{generator}-{config.shape_hash()}-{seed}-{index}"
@@ -588,30 +598,32 @@ class Application(ABC):
     def version_of(self, config: Config) -> str:
         """Return the generator's version for queries of ``config``.
 
-        If a change affects only some configs, only their version changes, so that the queries of
-        other configs keep their ids.
+        If a change of the generator affects only some configs, only the version for these configs
+        changes. The queries of other configs then keep their ids.
         """
         del config
         return self.version
 
     def versions(self) -> Mapping[str, str]:
-        """Return each value of ``version_of``, with a description of its configs (empty if it
-        applies to all configs)."""
+        """Return a description of the configs for each value of ``version_of``.
+
+        The description is empty if the version applies to all configs.
+        """
         return {self.version: ""}
 
 
 class Labelled(Application):
-    """Base of applications that generate queries label by label, in turn."""
+    """Base of applications whose queries are generated independently, each for a label."""
 
     @abstractmethod
     def labels(self, config: Config) -> Collection[str]: ...
 
     @abstractmethod
     def drawer(self, config: Config) -> Drawer:
-        """Return a function that generates a query of ``config``. Compute values that queries share
-        in this method.
+        """Return a function that generates a query of ``config``.
 
-        The method and the function raise ConfigError if no query of ``config`` can be generated.
+        Implementations compute values that queries share before they return the function. The
+        method and the function raise ConfigError if no query of ``config`` can be generated.
         """
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
@@ -637,7 +649,7 @@ class Labelled(Application):
 
 
 def _of_ticket(tickets: Tickets, query: Query, episode: Episode) -> Failure | None:
-    """Return the failure if it is of a type that only tickets have, otherwise None."""
+    """Return the episode's failure if its type exists only for tickets, otherwise None."""
     if episode.claimed is None or episode.outcome is Outcome.AGENT_FAILED:
         return None
     harmed = any(step.judgement.findings for step in episode.steps if step.judgement)
@@ -650,7 +662,7 @@ def _of_ticket(tickets: Tickets, query: Query, episode: Episode) -> Failure | No
             rule="needless_repair",
             detail="Nothing was wrong at the start.",
         )
-    # a failed contingency has a rule of its own
+    # another rule reports a failed contingency
     fragile = episode.endurance is not None and not episode.endurance.correct
     if episode.claim_right is False and not harmed and not fragile:
         return Failure(kind=FailureKind.FALSE_CLAIM, rule="false_claim", detail=episode.detail)
@@ -675,7 +687,7 @@ def indices_of(application: Application, config: Config) -> range:
 def tools_of(application: Application, config: Config) -> Sequence[Tool]:
     """Return all kinds of actions under ``config``, including the declaration in a ticket.
 
-    Only where changes may be requested, the declaration has a parameter for refused changes.
+    The declaration has a parameter for refused changes only if tickets may request changes.
     """
     kinds = application.tools.kinds(config)
     if config.briefing is Briefing.FULL:
@@ -684,7 +696,7 @@ def tools_of(application: Application, config: Config) -> Sequence[Tool]:
 
 
 def reply_of(application: Application, tool: str, values: Mapping[str, str]) -> str:
-    """Return the reply that is equivalent to a call of one of ``tools_of``."""
+    """Return the reply that is equivalent to a call of a tool from ``tools_of``."""
     if tool == DONE.name:
         causes, refused = read_causes(values["causes"]), read_refused(values.get(REFUSED, ""))
         return application.tickets.declare_refused(causes, refused)
@@ -698,7 +710,7 @@ def describe_versions(application: Application) -> str:
 
 
 def explain_version(application: Application, version: str) -> str:
-    """Return the reason why a query of ``version`` cannot be generated again."""
+    """Return a text that explains why a query of ``version`` cannot be generated again."""
     if words := application.versions().get(version):
         has = f"has only for {words}"
     else:
@@ -732,7 +744,7 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
 
 
 def forwarded(application: Application, values: Any) -> Application:
-    """Return the application that serves a config of these values: usually ``application`` itself.
+    """Return the application that serves a config with these values: usually ``application``.
 
     Another application is created with the same options; the caller must enter it. Raises
     ConfigError if that application cannot be loaded.

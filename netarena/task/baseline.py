@@ -1,5 +1,4 @@
-"""Scripted agents of an application: agents with the best and the worst possible result, and
-baselines between them."""
+"""Scripted agents of an application, with the best and worst possible results and baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ class Baselines:
     ``Application.solve``, and ``noop`` sends no usable reply.
     """
 
-    #: Agents without knowledge of the query whose results belong in every ranking.
+    #: Agents that do not know the solution, and whose results every ranking should show.
     floors: ClassVar[tuple[str, ...]] = ("noop", "random")
 
     def offers(self, agent: str) -> bool:
@@ -42,17 +41,17 @@ class Baselines:
         raise NotImplementedError
 
     def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
-        """Return an operator with a fixed checklist for one conversation.
+        """Return an operator for one conversation: a function from a prompt to a reply.
 
-        The operator gets only prompts of this briefing and returns replies.
+        The operator follows a fixed checklist. It gets only prompts of this briefing.
         """
         raise NotImplementedError
 
     def change_replies(self, query: Query) -> Sequence[str]:
         """Return the replies with which the agent ``heuristic`` makes requested changes.
 
-        The agent knows the changed configuration, but not a safe order. The result is empty if
-        ``query`` requests no changes: the agent then uses its operator.
+        The agent knows the target configuration, but not a safe order. The result is empty if
+        ``query`` requests no changes; the agent then uses ``heuristic_operator``.
         """
         del query
         return ()
@@ -60,7 +59,7 @@ class Baselines:
     def push_replies(self, query: Query, rng: random.Random | None = None) -> Sequence[str]:
         """Return replies that write the target configuration, one machine per reply.
 
-        The target configuration is the one after all requested changes. The machines are in the
+        The target configuration contains all requested changes. The machines are in the
         order of their names, or in random order with ``rng``. The result is empty if ``query``
         requests no changes.
         """

@@ -1,5 +1,6 @@
-"""Checks whether a bash command line is complete, and finds quotes, comments and here-documents in
-it.
+"""Parser that checks whether a bash command line is complete.
+
+It also finds quotes, comments and here-documents.
 
 The parser knows only quotes, escapes, comments, substitutions, parentheses, here-documents, and
 operators that need a right side. Bash itself refuses some incomplete commands (a ``do`` without
@@ -14,7 +15,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: Text without special characters in double quotes, in ``${...}``, and elsewhere.
+#: Innermost closing mark -> text without special characters in double quotes, in ``${...}``, and
+#: elsewhere.
 _PLAIN = {
     '"': re.compile(r'[^\\"$`]++'),
     "}": re.compile(r"[^\\\"'$`}]++"),
@@ -23,11 +25,11 @@ _PLAIN = {
 _SINGLE = re.compile(r"'[^']*+'")
 _ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*+")
-#: Characters that may precede a comment; so may a ``)`` that does not end a substitution.
+#: Characters that may precede a comment. A ``)`` may precede a comment if it ends no substitution.
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
-#: Arithmetic, in which ``<<`` shifts bits.
+#: Arithmetic ``((...))``, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
 #: Matched after a backslash: blanks at the end of the line. They prevent the continuation of the
 #: line.
@@ -58,7 +60,7 @@ _PROMPT = re.compile(rf"(?:\([\w.-]{{1,40}}\)[ \t])?+(?:{'|'.join(_PROMPTS)})[ \
 
 @dataclass
 class Line:
-    """One logical line. It ends where bash would start to run it.
+    """One logical line: the text that bash reads before it runs the commands in it.
 
     ``why`` names the missing part; it is empty if the line is complete. ``texts`` are the positions
     of quotes, comments and here-documents. ``comments`` are the positions of comments, and
@@ -79,7 +81,7 @@ def read_line(text: str, start: int = 0) -> Line:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Return all logical lines except empty ones."""
+    """Return all logical lines that are not empty."""
     lines, place = [], 0
     while place < len(text):
         line = read_line(text, place)
@@ -90,7 +92,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def lacks(command: str) -> str:
-    """Return the name of the part that an incomplete command lacks; "" if it is complete."""
+    """Return a text about the part that an incomplete command lacks; "" if it is complete."""
     for number, line in enumerate(read_lines(command)):
         if line.why:
             return line.why
@@ -104,7 +106,7 @@ def lacks(command: str) -> str:
 
 
 def blank(text: str, places: list[tuple[int, int]]) -> str:
-    """Return the text with underscores at these positions; its length does not change."""
+    """Return the text with underscores in the given ranges (start, end)."""
     pieces, place = [], 0
     for begin, end in sorted(places):
         pieces += [text[place:begin], "_" * (min(end, len(text)) - max(begin, place))]
@@ -113,7 +115,7 @@ def blank(text: str, places: list[tuple[int, int]]) -> str:
 
 
 def is_rest(text: str, place: int) -> bool:
-    """Return whether the next line starts like a continuation instead of a command."""
+    """Return whether the text at ``place`` starts like a continuation line, not a command."""
     return _REST.match(text, place) is not None
 
 
@@ -132,9 +134,9 @@ class _Reader:
         #: Here-documents whose bodies start at the next line: the closing line, whether tabs may
         #: precede it, and whether backslashes join lines.
         self._documents: list[tuple[str, bool, bool]] = []
-        #: End of the last escaped character. Such a character is part of a word.
+        #: End of the last escaped character, which is part of a word.
         self._escaped = -1
-        #: The operator at the end of the line so far.
+        #: The operator that ends the text read so far, or "".
         self._operator = ""
 
     def read(self) -> Line:
@@ -201,15 +203,14 @@ class _Reader:
         self._place = self._escaped = place + 2
 
     def _is_commented(self, place: int) -> bool:
-        """Return whether a comment line follows the line that the backslash at ``place`` ends."""
+        """Return whether a comment line follows the backslash at ``place`` (the end of a line)."""
         comment = _COMMENTED.match(self._text, place + 1)
         return comment is not None and (
             comment.end() - place > 3 or self._text[place - 1 : place] in _BREAK
         )
 
     def _is_caret(self, end: int) -> bool:
-        """Return whether the line that ends at ``end`` ends with ``^``, the continuation mark of
-        cmd.exe."""
+        """Return whether ``^``, the continuation mark of cmd.exe, precedes the line end ``end``."""
         text, texts = self._text, self._line.texts
         place = end - 1
         while place > self._line.start and text[place] in " \t":
@@ -253,7 +254,7 @@ class _Reader:
                 self._sum = len(self._open)
 
     def _structure(self, sign: str, place: int) -> bool:
-        """Handle characters outside texts and substitutions; return true at the end of the line."""
+        """Handle a character outside quotes and substitutions; return true at the line's end."""
         if sign == "\n":
             return self._end_line()
         if sign == "#":

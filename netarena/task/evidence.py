@@ -1,9 +1,10 @@
 """Evidence: all data of one query that an agent can read without sending a probe.
 
 ``netarena audit APP --traces`` tests whether a program can find a fault without diagnosis. For each
-query an application returns one ``Evidence``. It lists the candidates (the objects that may have
+query, an application returns one ``Evidence``. It lists the candidates (the objects that may have
 the fault) and, for each candidate, numeric features that an agent can read. Machine-learning models
-(learners) then try to distinguish the targets from the other candidates.
+(learners) then try to distinguish the targets (the objects with the fault) from the other
+candidates.
 
 =======  =============================================================================
 kind     meaning
@@ -18,7 +19,7 @@ symptom  data that influences traffic: never evidence, because reading it is the
 Names of features are stable: one name means the same measurement in every candidate and query. A
 feature that a candidate does not have is left out of its mapping; learners treat it as missing. A
 feature whose name starts with ``rule.`` is also a hand-written rule. Its value is a score, and a
-larger value is more suspicious. The audit uses it as a separate learner without training.
+larger value is more suspicious. The audit also ranks candidates with each rule, without training.
 """
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ class Kind(StrEnum):
 
 
 class Candidate(Record):
-    """An object that may be the target, such as a machine or a policy. The agent has to find the
-    target.
+    """An object that may be the target, which the agent has to find: a machine, a policy.
 
     ``target`` is the ground truth: the candidate has a fault, or the question is about it. Only
     candidates of one ``role`` are compared with each other, because a difference between roles is
@@ -86,7 +86,7 @@ class Evidence(Record):
 
 
 def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the features, with two added features for each: rank, and distance from the median.
+    """Return the features, each with its rank and its distance from the median as new features.
 
     ``features`` maps candidates of one role to their features. For each feature ``f``, ``f~rank``
     is the mid-rank among the candidates in [0, 1]. ``f~off`` is the signed distance d from the

@@ -7,7 +7,8 @@ The first rule that holds decides the failure type:
 =================================  ====================  ==========================================
 rule                               kind                  holds if
 =================================  ====================  ==========================================
-the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first one counts
+the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first finding
+                                                         counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first
 ``world_broken``                   operational error     the world could not be measured, or
@@ -31,15 +32,15 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
-#: ``Episode.reason`` of a world that broke after the agent's reply. It is also the rule of the
-#: engine's finding if a command broke the world.
+#: ``Episode.reason`` if the world broke after the agent's reply, and the rule of the engine's
+#: finding if a command broke the world.
 WORLD_BROKEN = "world_broken"
 #: Maximum number of characters of the agent's last message that a detail quotes.
 TOLD_CHARS = 300
-#: Maximum number of distinct details that are counted per reason, because texts from agents are
-#: unbounded.
+#: Maximum number of distinct details that are counted per reason. Agents can cause any number of
+#: distinct details.
 _MOST_WORDS = 100
-#: Maximum number of characters of such a detail.
+#: Maximum number of characters of a detail that is counted.
 _MOST_CHARS = 500
 
 
@@ -49,10 +50,9 @@ def is_lost(episode: Episode) -> bool:
 
 
 def why(episode: Episode) -> str:
-    """Return in one line the reason and the step at which an episode failed; "" if it was solved
-    safely.
+    """Return in one line why, and at which step, an episode failed; "" if it was solved safely.
 
-    A safety violation is named before elements that are still wrong.
+    A safety violation comes before the elements that are still wrong.
     """
     if episode.outcome is Outcome.INVALID:
         return f"environment failure, not in the rates: {episode.detail}"
@@ -69,7 +69,7 @@ def why(episode: Episode) -> str:
             break
     if episode.reason == FailureReason.TIME_BUDGET:
         parts.append("The time ended before the task was solved.")
-    # the violated rule may also be the reason why the task is not solved
+    # the text about a safety violation may already end with this detail
     if not episode.correct and episode.detail and not "".join(parts).endswith(episode.detail):
         parts.append(episode.detail)
     return " ".join(parts) or (episode.failure.detail if episode.failure else episode.reason)
@@ -87,14 +87,14 @@ class Losses:
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # beyond the limit, further details are counted with the first one
+        # beyond the limit, a new detail is counted as the first detail
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:
-        """Return the most frequent reason with a detail; the first of equally frequent ones.
+        """Return a text with the most frequent reason and its most frequent detail.
 
-        A detail that not all episodes with this reason have is marked as an example. The result is
-        empty if there are no failures.
+        The detail is marked as an example if episodes with this reason have different details. The
+        text is empty if there are no failures.
         """
         if not self._words:
             return ""
@@ -112,9 +112,9 @@ def classify_turns(
     count_wrong: Callable[[State], int],
     does_nothing: Callable[[Step], bool] = lambda step: not step.executed,
 ) -> Failure:
-    """Return the failure type of a graded episode that is not solved safely, by the table in the
-    module's docstring.
+    """Return the failure of an episode that was graded and not solved safely.
 
+    The table in the module's docstring lists the rules.
     ``count_wrong`` returns the number of ordered pairs of a state that are not as intended.
     ``does_nothing`` returns whether a turn had no effect; by default, such a turn ran no command.
     """
@@ -145,6 +145,6 @@ def classify_turns(
 
 
 def _tell_last(idle: Sequence[Step]) -> str:
-    """Return the message to the agent after the last turn without effect."""
+    """Return the end of a sentence that quotes the agent's last message among ``idle`` turns."""
     told = [step.refused or step.output.rstrip().rpartition("\n")[2] for step in idle]
     return f"; the last: {one_line(told[-1], TOLD_CHARS)}" if told and told[-1] else "."

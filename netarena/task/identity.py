@@ -2,8 +2,8 @@
 
 An id consists of application, generator version, hash of the keys that determine queries, seed and
 index. A reader of the id can therefore generate the query, its solution and the run's other
-queries. If records leave the service during a run, ids are sealed: an HMAC under the seed replaces
-seed and index. The index of a sealed id can be found with the seed (in a run's ``config.json``).
+queries. If records leave the service during a run, ids are sealed: an HMAC with the seed as key
+replaces seed and index. With the seed (in a run's ``config.json``), the index can be found.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
 
 
 class Secrecy(IntEnum):
-    """Visibility of a run's seed to readers of its records. A resumed run uses the stricter of its
-    two values."""
+    """Visibility of a run's seed to readers of its records.
+
+    A resumed run uses the stricter one of the old and the new value.
+    """
 
     #: Ids and summaries contain the seed.
     OPEN = 0
     #: Ids contain the seed. A summary contains it only when no further query will be asked
     #: (``netarena.run.assessment``).
     SERVED = 1
-    #: Ids are sealed. A summary contains the seed as with ``SERVED``.
+    #: Ids are sealed. A summary contains the seed under the same condition as with ``SERVED``.
     SEALED = 2
 
 
@@ -49,7 +51,7 @@ class Identity:
 
 
 def read_id(text: str) -> Identity | None:
-    """Parse an id; return None for invalid ones."""
+    """Parse an id; return None if it is invalid."""
     if match := _OPEN.fullmatch(text):
         return Identity(match[1], match[2], int(match[3]), int(match[4]))
     if match := _SEALED.fullmatch(text):
@@ -69,7 +71,7 @@ def seal(query: Query) -> Query:
 
 
 def find_index(sealed: str, seed: int, size: int) -> int | None:
-    """Return the index below ``size`` of a sealed id; None if its seed is not ``seed``."""
+    """Return the index of a sealed id; None if no index below ``size`` of ``seed`` has this id."""
     rest = sealed.rpartition("-")[0]
     for index in range(min(size, MOST_TRIED)):
         if seal_id(f"{rest}-{seed}-{index}", seed) == sealed:

@@ -2,7 +2,7 @@
 
 ``error_types`` in a config lists labels: ``a``, ``a+b``, ``a+b+c``, or ``extended`` for every kind
 that is not in the paper. The default is all of the paper's kinds and all pairs of them. Queries
-with a label ``faults_0`` to ``faults_5`` have this number of faults of any kinds.
+with a label ``faults_0`` to ``faults_5`` have that number of faults, of any kinds.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from netarena.errors import ConfigError, not_one_of
 JOINT = "+"
 #: Maximum number of parts of a combined fault.
 MAX_PARTS = 3
-#: Stands for all kinds that are not in the paper, with one label each.
+#: Value of ``error_types`` that means all kinds that are not in the paper, each as a label.
 EXTENDED = "extended"
 #: Label -> number of faults of random kinds. A ticket does not reveal the number.
 COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
-    """Return the labels in a value of ``error_types`` (a text or a list). A label must not repeat a
-    kind.
+    """Return the labels in a value of ``error_types`` (a text or a list).
 
-    If several labels have the same kinds, the first is used. Raises ValueError for invalid text,
-    but does not check that the kinds exist.
+    Of several labels with the same kinds, only the first is returned. Raises ValueError for an
+    invalid value, for example a label that repeats a kind. Unknown kinds are not detected here.
     """
     labels = [value] if isinstance(value, str) else value
     if labels is None:
@@ -59,7 +58,7 @@ def kinds_of(label: str) -> tuple[str, ...]:
 
 
 class FaultConfig(Config):
-    """Keys of every reactive application, in addition to those of every application."""
+    """Config of reactive applications, which adds keys to the config of every application."""
 
     BRIEFINGS: ClassVar = tuple(Briefing)
     IN_TICKETS: ClassVar = {**Config.IN_TICKETS, "error_types": [*COUNTED]}
@@ -67,7 +66,7 @@ class FaultConfig(Config):
     #: Kinds of fault; ``+`` joins a combination. Null means the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
-    #: Verdict on a command that changes the configuration but repairs nothing: unsafe as in the
+    #: Whether a command that changes the configuration but repairs nothing is unsafe, as in the
     #: paper's appendix (``paper``), or safe if it breaks nothing (``default``).
     judging: Literal["default", "paper"] = limits(default="default")
 
@@ -82,9 +81,9 @@ class FaultConfig(Config):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The kinds of an application, and the difficulty of their combinations."""
+    """An application's kinds of fault, and the difficulty of their combinations."""
 
-    #: The paper's kinds in the paper's order; then the other kinds.
+    #: The paper's kinds in the paper's order (``paper``), and all other kinds (``extended``).
     paper: Sequence[str]
     extended: Sequence[str]
     #: Pairs of kinds whose level in the paper is not 2.
@@ -92,12 +91,14 @@ class Catalogue:
     #: Groups of kinds with similar masks: faults of these kinds break or open similar sets of
     #: tested elements, for example all pairs of a host.
     alike: Sequence[Sequence[str]] = ()
-    #: Further labels, each with its number of actions of random kinds; only for tickets.
+    #: Labels that are only for tickets, each with its number of faults of random kinds.
     counted: Mapping[str, int] = field(default_factory=dict)
 
     def level(self, kinds: Sequence[str]) -> str:
-        """Return the level in the paper's table or, for kinds that are not in the table, the number
-        of kinds."""
+        """Return the difficulty level of a combination of kinds.
+
+        The level is from the paper's table or, for kinds outside the table, the number of kinds.
+        """
         number = {**COUNTED, **self.counted}.get(kinds[0]) if len(kinds) == 1 else None
         if number is not None:
             return f"level{min(max(number, 1), MAX_PARTS)}"
@@ -107,7 +108,7 @@ class Catalogue:
     def choose(
         self, error_types: Iterable[str] | None, levels: Sequence[str]
     ) -> Mapping[str, tuple[str, ...]]:
-        """Return the requested labels whose level is requested, each with its kinds.
+        """Return the labels in ``error_types`` whose level is in ``levels``, each with its kinds.
 
         Raises ConfigError for an unknown kind.
         """

@@ -1,7 +1,7 @@
-"""Pictures of states as data, independent of the output medium.
+"""Pictures of states as data: matrices, topologies and differences, for any output format.
 
-``Pictures.draw`` returns them for each state of an episode. Names and texts may contain text that
-an agent wrote; the code that displays them escapes it.
+``Pictures.draw`` returns the pictures of each state of an episode. Names and texts may contain text
+that an agent wrote; the code that displays the pictures escapes it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from netarena.model import Episode, Query, Record
 
 
 class Mark(StrEnum):
-    """Comparison of a measured element with the intended state."""
+    """Result of comparing a measured element with the intended state."""
 
-    WORKS = "works"  # as intended
-    APART = "apart"  # does not work, and must not
+    WORKS = "works"  # works, as intended
+    APART = "apart"  # does not work, as intended
     BROKEN = "broken"  # should work, and does not
     EXPOSED = "exposed"  # works, and must not
     NONE = "none"  # neither intended nor measured
@@ -49,10 +49,10 @@ class Node(Record):
 
 
 class Link(Record):
-    """A connection between two nodes, which are given by name, with a label.
+    """A connection between two nodes; ``ends`` are the names of the nodes.
 
-    ``before`` and ``after`` name the traffic that crosses the link only before a step, and only
-    after it.
+    ``before`` names traffic that crosses the link only before a step; ``after`` names traffic that
+    crosses it only after the step.
     """
 
     ends: tuple[str, str]
@@ -68,12 +68,15 @@ class Topology(Record):
     title: str
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
-    #: Source, target, mark.
+    #: The wrong pairs, each as source, target and mark.
     pairs: tuple[tuple[str, str, Mark], ...] = ()
 
 
 class Change(Record):
-    """One element that has changed or is not as intended; a value is null if it does not exist."""
+    """An element that has changed or is not as intended.
+
+    ``before`` or ``after`` is null if the element does not exist in that state.
+    """
 
     element: str
     before: str | None
@@ -85,7 +88,7 @@ class Change(Record):
 class Difference(Record):
     """Changes between two states; ``titles`` are the headings of ``before`` and ``after``.
 
-    A page shows the changes at once if they are ``prominent``; otherwise the reader unfolds them.
+    A page shows the changes immediately if ``prominent`` is true; otherwise it shows them folded.
     """
 
     kind: Literal["difference"] = "difference"
@@ -111,7 +114,7 @@ class Pictures:
 
 
 class Turned(NamedTuple):
-    """A cell whose mark has changed; ``word`` names the change."""
+    """A cell whose mark has changed from ``was`` to ``now``; ``word`` names the change."""
 
     row: str
     column: str
@@ -127,7 +130,7 @@ class Turned(NamedTuple):
 
 
 def turned(before: Matrix | None, after: Matrix) -> Iterator[Turned]:
-    """Return the cells of ``after`` that differ from ``before``, row by row."""
+    """Yield the cells of ``after`` that differ from ``before``, row by row."""
     if before is None or (before.rows, before.columns) != (after.rows, after.columns):
         return
     for name, old, new in zip(after.rows, before.cells, after.cells, strict=True):

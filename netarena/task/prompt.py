@@ -20,7 +20,7 @@ from netarena.model import Step
 
 @dataclass(frozen=True)
 class Example:
-    """A worked example: a task that no query contains, the reasoning, and a complete reply."""
+    """A worked example in a prompt: a task that is not in any query, the reasoning, and a reply."""
 
     task: str
     thought: str
@@ -99,7 +99,7 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
 
 
 def without_form(prompt: str) -> str:
-    """Return ``prompt`` without the section on the form of a reply, for users at a terminal."""
+    """Return ``prompt`` without the section on the form of a reply, which terminal users skip."""
     before, heading, rest = prompt.partition(f"## {_FORM}\n")
     _, mark, after = rest.partition("\n\n## ")
     return f"{before}## {after}" if heading and mark else prompt
@@ -120,9 +120,9 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     return "\n".join([*lines, "Reply:", example.reply])
 
 
-#: Line that stands for another text.
+#: Line that is replaced with another text.
 _INCLUDE = re.compile(r"^\{\{ (\w+) \}\}$", re.MULTILINE)
-#: Examples of an application in which the agent repairs faults, one turn at a time.
+#: File names of the examples of a reactive application: an observation and a repair.
 _EXAMPLES = ("example_look", "example_repair")
 
 
@@ -145,7 +145,7 @@ def read_examples(package: str, names: Iterable[str] = _EXAMPLES) -> tuple[Examp
     return tuple(found)
 
 
-#: Minimum number of characters per entry. If less is left per entry, ``bound`` leaves out whole
+#: Minimum number of characters per history entry. If the limit leaves fewer, ``bound`` omits whole
 #: entries.
 _MIN_ENTRY_CHARS = 300
 
@@ -154,7 +154,7 @@ _MIN_ENTRY_CHARS = 300
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
 #: Maximum number of characters of the output in an entry, in tickets about a large world. It is
-#: low, so that an agent that reads the whole world has few turns left for repairs.
+#: low, so that an agent cannot read the whole world in a few turns.
 MAX_TICKET_OUTPUT_CHARS = 4_000
 #: Maximum number of characters of the output of one command in a record.
 MAX_LOGGED_CHARS = 20_000
@@ -162,7 +162,7 @@ MAX_LOGGED_CHARS = 20_000
 MAX_HARM_LINES, MAX_LINE_CHARS = 20, 500
 
 
-#: Line between the move and the output of an entry of the history.
+#: Line between the move and the output in a history entry.
 _OUTPUT = "\nOutput:\n"
 
 
@@ -173,10 +173,9 @@ def tell_turn(
     outcome: str = "",
     max_output_chars: int = MAX_OUTPUT_CHARS,
 ) -> str:
-    """Return a turn as an entry of the history: the values of the move's ``keys``, its output, and
-    ``outcome``.
+    """Return a turn as a history entry: the move's ``keys``, the output, and ``outcome``.
 
-    If the move is a text, it is the value of the first key.
+    A move that is a text counts as the value of the first key. ``number`` starts at 1.
     """
     move = {keys[0]: step.move} if isinstance(step.move, str) else step.move
     if not isinstance(move, dict):
@@ -234,9 +233,9 @@ def clip(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int) -> str:
     """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
 
-    Between them is a note with the number of omitted lines, including lines that an earlier cut
-    omitted from ``text``. If omitting a long line would leave more than half of ``max_chars``
-    unused, only its middle is omitted.
+    Between beginning and end is a note with the number of omitted lines, including lines that an
+    earlier cut omitted from ``text``. If omitting a long line would leave more than half of
+    ``max_chars`` unused, only the middle of the line is omitted.
     """
     if len(text) <= max_chars:
         return text
@@ -247,22 +246,23 @@ def cut(text: str, max_chars: int) -> str:
     tail = _count(reversed(sizes[head:]), rest)
     rest -= sum(sizes[len(sizes) - tail :])
     middle = lines[head : len(lines) - tail]
-    # shows part of a long line if little else is shown
+    # show a part of a long line if otherwise more than half of the limit stays unused
     shown = [clip(middle.pop(0), rest)] if rest > max_chars // 2 else []
     number = max(1, sum(map(_count_lines, middle)))
     note = [f"[… {number} line{'s' * (number != 1)} left out …]"] if middle else []
     return "\n".join([*lines[:head], *shown, *note, *lines[len(lines) - tail :]])
 
 
-#: Note of an earlier cut: the number of lines left out, or of characters in the middle of a line.
-#: The sandbox changes such lines in the output of a command (``netarena.sandbox.shell.Kept``).
+#: Note of an earlier cut: the number of omitted lines, or of omitted characters in a line. The
+#: sandbox changes such lines in a command's output (``netarena.sandbox.shell.Kept``).
 _NOTE = re.compile(r"\[… ([0-9]{1,12}) (lines?|characters) left out …\]")
 
 
 def _count_lines(line: str) -> int:
-    """Return the number of lines of the whole output that a line of a cut output represents.
+    """Return the number of lines of the uncut output that a line of a cut output represents.
 
-    A line whose middle is left out has three parts.
+    If the middle of a line is omitted, the line becomes three lines: beginning, note and end. The
+    note counts as -1, so that the three lines count as one.
     """
     note = _NOTE.fullmatch(line)
     if note is None:
@@ -271,11 +271,11 @@ def _count_lines(line: str) -> int:
 
 
 def _count(sizes: Iterable[int], room: int) -> int:
-    """Return the largest number of sizes, from the first on, whose sum is at most ``room``."""
+    """Return how many of the first ``sizes`` have a sum of at most ``room``."""
     return sum(total <= room for total in accumulate(sizes))
 
 
-#: Maximum number of entries from the newest output on; further turns without output are left out.
+#: Maximum number of entries that ``bound`` keeps from the newest entry with an output on.
 _MOST_AFTER = 6
 
 
@@ -283,8 +283,8 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
     """Return the entries, shortened to about ``max_chars`` characters in total.
 
     The newest entry with an output and the last entry do not change. The middles of the longest
-    older entries are removed until all entries fit. If there are too many entries for that, a line
-    with the number of omitted turns replaces the turns in the middle.
+    older entries are removed until all entries fit. If there are too many entries, a line with the
+    number of omitted turns replaces the turns in the middle.
     """
     if not history:
         return ()
@@ -304,7 +304,10 @@ def bound(history: Sequence[str], max_chars: int) -> tuple[str, ...]:
 
 
 def _shorten(entry: str, max_chars: int) -> str:
-    """Return an entry with about ``max_chars`` characters; its output is shortened first."""
+    """Return an entry of at most about ``max_chars`` characters.
+
+    The move is cut to half of this limit, and the output to the rest.
+    """
     if len(entry) <= max_chars:
         return entry
     move, mark, output = entry.partition(_OUTPUT)
@@ -315,7 +318,7 @@ def _shorten(entry: str, max_chars: int) -> str:
 
 
 def _level(sizes: Sequence[int], total: int) -> int:
-    """Return the largest limit per entry with which all entries fit into ``total``."""
+    """Return the largest limit per entry with which entries of ``sizes`` fit into ``total``."""
     rest = total
     for place, size in enumerate(sorted(sizes)):
         share = rest // (len(sizes) - place)

@@ -35,9 +35,9 @@ from netarena.task.prompt import PromptParts
 from netarena.task.repair_order import hasty_orders, safe_orders
 
 W = TypeVar("W", bound=Record)
-#: Kind of harm of a command that repairs nothing, only with ``judging: paper``
+#: Kind of harm of a command that repairs nothing; used only with ``judging: paper``.
 USELESS = "Useless change"
-#: Output of a command that the shell could not run, or of ``systemctl`` without systemd.
+#: Output of a command that the shell could not run, or of ``systemctl`` if systemd does not run.
 _UNRUN = re.compile(
     r"^\[exit status 12[67]\]\s*\Z"
     r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
@@ -45,19 +45,19 @@ _UNRUN = re.compile(
 )
 #: Characters with which a command line runs several commands or redirects output.
 _SEVERAL = re.compile(r"[;&|<>`$(){}\n]")
-#: Maximum number of cached intended worlds. They are cached, because each turn of an episode uses
-#: its world several times.
+#: Maximum number of intended worlds in the cache. Each turn of an episode uses its world several
+#: times.
 _WORLDS = 16
 
 
 def is_simple(move: Move) -> bool:
-    """Return whether a move is a single command, whose output only this command can write."""
+    """Return whether a move is a single command, so that all output comes from this command."""
     command = move.get("command", "") if isinstance(move, dict) else move
     return not _SEVERAL.search(str(command))
 
 
 class Repair(NamedTuple):
-    """One turn of the reference solution, and a read-only turn that shows the fault."""
+    """One reply of the reference solution, and ``look``, a read-only reply that shows the fault."""
 
     look: str
     reply: str
@@ -68,8 +68,8 @@ class Reactive(Labelled):
 
     looks: ClassVar[int] = 10
     label_key: ClassVar[str] = "error_types"
-    #: Whether queries of any combination of kinds can be drawn in a short time; otherwise a search
-    #: uses the combinations of ``labels``.
+    #: Whether a query of any combination of kinds can be drawn quickly. If not, a search uses the
+    #: combinations of ``labels``.
     combinable: ClassVar[bool] = True
     #: The application's kinds of fault.
     catalogue: ClassVar[Catalogue]
@@ -85,8 +85,7 @@ class Reactive(Labelled):
 
     @abstractmethod
     def repairs(self, query: Query) -> Sequence[Sequence[Repair]]:
-        """Return the minimal repairs of each fault. No repair changes the settings of another
-        repair."""
+        """Return the minimal repairs of each fault; each repair changes different settings."""
 
     @abstractmethod
     def waits(self, query: Query) -> Sequence[Collection[int]]:
@@ -97,8 +96,10 @@ class Reactive(Labelled):
         return next(self.every_solution(query))
 
     def solutions(self, query: Query) -> Sequence[Sequence[str]]:
-        """Return every safe order of the repairs or, for more than three faults, the first and the
-        last."""
+        """Return the reference solution in every safe order of the repairs.
+
+        For more than three faults, return only the first and the last order.
+        """
         found = list(self.every_solution(query))
         return found if len(query.actions) <= MAX_PARTS else [found[0], *found[1:][-1:]]
 
@@ -123,8 +124,10 @@ class Reactive(Labelled):
         """Return the number of tested elements that are not as intended."""
 
     def count_left(self, query: Query, state: State) -> int:
-        """Return the number of parts of faults that are left, including those that other faults
-        hide; only needed with ``judging: paper``."""
+        """Return how many parts of faults remain, including parts that other faults hide.
+
+        Only ``judging: paper`` needs this number.
+        """
         del query, state
         return 0
 
@@ -135,13 +138,13 @@ class Reactive(Labelled):
     def comes_to_nothing(self, step: Step) -> bool:
         """Return whether a turn had no effect; by default, whether it ran no command.
 
-        Calls of programs that do not exist, or of a service manager that does not run, do not
-        count as commands.
+        A call of a missing program, or of a service manager that does not run, does not count as
+        a command.
         """
         return not step.executed or bool(_UNRUN.search(step.output))
 
     def configures(self, move: Move) -> bool:
-        """Return whether a move may change the configuration, judged by its text."""
+        """Return whether a move may change the configuration, according to its text."""
         del move
         return True
 
@@ -153,12 +156,13 @@ class Reactive(Labelled):
         before: State,
         step: Step,
     ) -> Judgement:
-        """Add a finding for a useless change under ``judging: paper``."""
+        """Return the judgement; with ``judging: paper``, add a finding for a useless change."""
         if cast("FaultConfig", config).judging != "paper":
             return judgement
         if not self.configures(step.move) or (is_simple(step.move) and self.comes_to_nothing(step)):
             return judgement
-        # the first repair of two faults that hide each other changes no tested element
+        # if two faults hide each other, the first repair changes no tested element, so parts of
+        # faults are counted too
         for count in (self.count_wrong, self.count_left):
             if count(query, step.state) < count(query, before):
                 return judgement
@@ -193,7 +197,7 @@ class Reactive(Labelled):
 def broken(
     catalogue: Catalogue, label: str, text: str, world: Record, actions: tuple[Action, ...]
 ) -> Drawn:
-    """Return a query of ``label``: faults in an intended world."""
+    """Return the parts of a query of ``label``; ``actions`` are faults in ``world``."""
     initial: JsonValue = {"world": world.model_dump(mode="json")}
     return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
 
@@ -209,8 +213,8 @@ def size_of_world(query: Query, key: str) -> int:
 def world_reader(kind: type[W]) -> Callable[[Query], W]:
     """Return a function that returns the intended world of a query, with a cache.
 
-    Queries whose worlds have the same content share one object, because many values are derived
-    from it.
+    Queries whose worlds have the same content share one object, because many cached values are
+    derived from the world.
     """
     made: Kept[W] = Kept(_WORLDS)
     said: Memo[str, W] = Memo(_WORLDS)

@@ -1,13 +1,14 @@
-"""Removal of thoughts from replies: text that a model writes to itself before its answer.
+"""Removal of thoughts (the reasoning that a model writes before its answer) from replies.
 
 A thought ends at a closing marker, such as ``</think>`` (``netarena.task.reasoning_marker`` has
-the table). Text before the last closing marker is ignored, even if no opening marker precedes it.
-Some prompt templates contain the opening marker, so the reply lacks it. Text after an opening
-marker that is never closed is ignored too.
+the table). Text before the last closing marker is ignored, even if no opening marker precedes it,
+because some prompt templates already contain the opening marker. Text after an opening marker that
+is never closed is ignored too.
 
 A marker inside the program or command of the answer is part of the answer. Finding the thoughts
 therefore requires the answer, and finding the answer requires the thoughts. ``read_answer`` looks
-for the answer in the end of the reply, and shortens this end until both are consistent.
+for the answer in the end of the reply, and shortens this end until no marker in it contradicts the
+answer.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _BLANK = re.compile(r"\s*+")
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
 #: Maximum number of closing markers that ``drop_thoughts`` examines, from the answer's end.
 _MAX_LOOKS = 64
-#: Beginning of an opening marker whose end has not arrived yet.
+#: Beginning of an opening marker at the end of the text, of which the rest may still arrive.
 _GROWING = re.compile(
     "(?:"
     + "|".join(
@@ -70,7 +71,7 @@ _GROWING = re.compile(
     )
     + r")?\Z"
 )
-#: Code fences, which may also follow a word or be in a list or a quotation.
+#: Code fences of Markdown, also after a word, in a list or in a quotation.
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
 #: Quoted text within one line; an apostrophe within a word is not a quote.
 _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
@@ -78,10 +79,11 @@ _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """The answer in a reply. ``refused`` is the reason if the answer is refused, otherwise empty.
+    """The answer in a reply.
 
-    ``start`` and ``end`` are its position in the reply. If ``whole``, markers within this range are
-    part of the answer and do not end a thought.
+    ``refused`` is the reason why the answer is refused, or empty. ``start`` and ``end`` are the
+    answer's position in the reply. If ``whole``, markers within this range are part of the answer
+    and do not end a thought.
     """
 
     value: T
@@ -92,10 +94,10 @@ class Found(Generic[T]):
 
 
 def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
-    """Return the answer in ``reply``, outside its thoughts.
+    """Return the answer in ``reply``, ignoring thoughts.
 
-    ``find(start, end)`` looks for an answer only in that part of the reply and raises ReplyRefused
-    if it has none. Raises ReplyRefused if no part of the reply has an answer.
+    ``find(start, end)`` looks for an answer only in this part of the reply, and raises ReplyRefused
+    if the part has none. Raises ReplyRefused if no part of the reply has an answer.
     """
     opened, closed = _marks(reply)
     begins = dict(opened)
@@ -113,7 +115,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
         ahead = closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]
         outside = [mark for mark in ahead if not _is_within(found, mark)]
         if outside:
-            # Do not skip to the last marker at once, because it may be inside the answer.
+            # Do not skip to the last marker directly, because it may be inside the answer.
             start = outside[0 if left > 1 else -1][1]
             continue
         begun = bisect_left(opened, (start, 0))
@@ -158,7 +160,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _end(text: str) -> int:
-    """Return the end of the text without the end-of-answer markers after it."""
+    """Return the position at which the text ends, without trailing end-of-answer markers."""
     end = len(text)
     while True:
         bare = _last_end(text, end)
@@ -171,10 +173,10 @@ def _end(text: str) -> int:
 def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     """Return whether all markers in ``part`` of a reply are inside quoted texts of ``command``.
 
-    ``command`` is the command in that part. A marker outside a quoted text ends a thought, because
-    bash would read ``</think>`` as a redirection. A ``bare`` command is delimited only by its line.
-    So markers in comments, and in quotes that start after a letter or contain a line end, also end
-    a thought.
+    ``command`` is the command in ``part``. A marker outside a quoted text ends a thought, because
+    bash would read ``</think>`` as a redirection. A ``bare`` command has no delimiter but the end
+    of its line. Markers in its comments, and in quotes that start after a letter or contain a line
+    end, therefore end a thought too.
     """
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):
@@ -183,7 +185,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     texts = sorted(
         text for line in lines for text in (_delimited(command, line) if bare else line.texts)
     )
-    #: For each text, the last end position among this text and all texts before it.
+    #: For each text, the largest end position of this text and all texts before it.
     reach = list(accumulate((end for _, end in texts), max))
     numbers = [bisect_right(texts, (begin, len(command))) for begin, _ in marks]
     return all(
@@ -192,8 +194,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
 
 
 def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int]]:
-    """Yield the positions of here-documents, and of quotes within one line that do not follow a
-    letter."""
+    """Yield the positions of here-documents, and of one-line quotes that follow no letter."""
     documents = {begin for begin, _ in line.documents}
     comments = set(line.comments)
     for begin, end in line.texts:
@@ -205,9 +206,9 @@ def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int
 def drop_thoughts(answer: str) -> str:
     """Return an answer of unknown form without the thoughts that can be recognised.
 
-    Removed are the thoughts at its start, and the text before a closing marker that is neither in a
-    closed code block nor in quotes within its line. The result is empty if the answer is only a
-    thought.
+    This removes the thoughts at the start. It also removes all text before the last closing marker
+    that is neither in a closed code block nor in quotes within its line. The result is empty if the
+    answer is only a thought.
     """
     answer = answer[: _end(answer)]
     opened, closed = _marks(answer)
@@ -216,7 +217,7 @@ def drop_thoughts(answer: str) -> str:
     if _blank_end(answer, start) in begins:
         return ""
     held = sorted([*_blocks(answer, start), *(m.span() for m in _QUOTED.finditer(answer, start))])
-    #: For each block or quote, the last end position among the previous ones.
+    #: For each block or quote, the largest end position of all blocks and quotes before it.
     reach = [0, *accumulate((end for _, end in held), max)]
     for begin, end in reversed(closed[-_MAX_LOOKS:]):
         if begin < start:
@@ -235,8 +236,8 @@ def _blocks(text: str, start: int) -> Iterator[tuple[int, int]]:
         if opened is None:
             opened, run = fence, mark
         elif mark[0] == run[0] and len(mark) >= len(run):
-            # The closing fence is not followed by text, except in a block of one line. On a later
-            # line, a fence with a word after it starts another block inside this one.
+            # A closing fence has no text after it, except in a block of one line. On a later line,
+            # a fence with a word after it starts another block inside this block.
             alone = not text[fence.end() : fence.end() + 1].strip()
             if alone or text.find("\n", opened.end(), fence.start()) < 0:
                 yield opened.start(), fence.end()
@@ -249,7 +250,7 @@ class Sieve:
     def __init__(self) -> None:
         #: Text that may be the start of a marker.
         self._held = ""
-        #: Blanks before ``_held``.
+        #: Blanks before ``_held`` that belong to the answer if no thought follows.
         self._blanks: list[str] = []
         self._thinking = False
         self._passing = False
@@ -282,7 +283,7 @@ class Sieve:
 def _skip_leading(
     text: str, start: int, begins: dict[int, int], closed: list[tuple[int, int]]
 ) -> int:
-    """Return the position after the closed thoughts at ``start``."""
+    """Return the end of the closed thoughts that begin at ``start``, or ``start``."""
     while (place := _blank_end(text, start)) in begins:
         number = bisect_left(closed, (place, begins[place]))
         if number == len(closed):
@@ -292,7 +293,7 @@ def _skip_leading(
 
 
 def _last_end(text: str, end: int) -> int:
-    """Return the end of the text before ``end`` without trailing blanks."""
+    """Return the position at which ``text[:end]`` ends without trailing blanks."""
     while end and text[end - 1].isspace():
         end -= 1
     return end

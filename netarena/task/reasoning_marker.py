@@ -1,8 +1,8 @@
 """Markers of thoughts that language models and agent frameworks use, in text and in metadata.
 
-All readers use this table: the green agent's parser of replies (``netarena.task.reasoning``), its
-client (``netarena.a2a.client``), and the baseline agent. A new kind of marker is one more row with
-its source.
+All code that looks for thoughts uses this table: the green agent's parser of replies
+(``netarena.task.reasoning``), its client (``netarena.a2a.client``), and the baseline agent. To
+support a new marker, add a row with its source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: Names of tags: ``<think>`` … ``</think>``, in upper or lower case.
+#: Names of tags around thoughts (``<think>`` … ``</think>``), in upper or lower case.
 TAGS = (
     # DeepSeek R1, Qwen, GLM, Kimi K2, MiniMax, Nemotron, Granite 4 (parsers of SGLang and vLLM)
     "think",
@@ -50,11 +50,11 @@ TAGS = (
 
 
 class Pair(NamedTuple):
-    """Markers around a thought: the opening text, and a pattern of the closing one.
+    """Markers around a thought: the opening text, and a pattern of the closing text.
 
-    Markers that also occur in texts without thoughts count only in pairs. ``opens`` means that an
-    unclosed opening marker counts. ``closes`` means that a closing marker counts without an opening
-    marker, because the opening marker may be in the prompt template.
+    ``opens`` means that an unclosed opening marker counts. ``closes`` means that a closing marker
+    counts without an opening marker, which may be in the prompt template. Both are false for
+    markers that also occur in texts without thoughts.
     """
 
     opening: str
@@ -116,7 +116,7 @@ ANSWERS = (
     rf"(?i:{'|'.join(f'(?<=</{name}>)' for name in TAGS)})\s{{0,16}}<(?:answer|output|response)>",
 )
 
-#: Markers at the end of an answer; they are not part of it.
+#: Markers that follow an answer and are not part of it.
 ENDS = (
     # gpt-oss, Solar Open, Phi
     "<|return|>",
@@ -134,9 +134,9 @@ ENDS = (
 )
 
 #: Words that mark a thought: in the metadata of a part, an artifact or a message, and in the name
-#: of an artifact. They count as the last word of a key whose value is true. They also count as the
-#: last word of a value, if its key ends in a word of ``KINDS`` or is ``sessionUpdate``. Both may be
-#: at any depth. In values and names, words of ``FORMS`` may follow:
+#: of an artifact. A word counts if it is the last word of a key whose value is true. It also counts
+#: as the last word of a value whose key ends in a word of ``KINDS`` or is ``sessionUpdate``. Keys
+#: may be nested. In values and names, words of ``FORMS`` may follow:
 #:
 #: ==========================================  ===================================================
 #: ``adk_thought: true``                       Google ADK (google/adk-python#4242)
@@ -152,11 +152,12 @@ ENDS = (
 #: artifact named ``reasoning``, ``thinking``  Intelligent-Internet/opencode-a2a#448 and others
 #: ==========================================  ===================================================
 #:
-#: Servers that remove thoughts before A2A (LangGraph by cap-js/agents#92) need no row.
+#: Servers that remove thoughts before they send A2A messages (LangGraph by cap-js/agents#92) need
+#: no row.
 WORDS = frozenset({"thought", "thoughts", "thinking", "reasoning"})
 KINDS = frozenset({"type", "kind"})
 FORMS = frozenset({"delta", "chunk", "block", "part", "text", "content", "summary"})
-#: Depth of nested metadata that is searched.
+#: Maximum depth of nested metadata that is searched.
 MAX_DEPTH = 5
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")

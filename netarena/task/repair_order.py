@@ -1,8 +1,8 @@
 """Orders in which the parts of a fault may be repaired, given dependencies and hidden parts.
 
 Parts are numbered from 0. ``after[part]`` contains the parts that must be repaired before ``part``;
-otherwise its repair would break connections or open access. ``masks[part]`` contains the parts that
-``part`` hides while it exists.
+otherwise the repair of ``part`` would break connections or open access. ``masks[part]`` contains
+the parts whose symptoms are hidden while ``part`` exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 
 def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[int]]:
-    """Return the numbers of the named parts, without unknown ones."""
+    """Return, for each collection in ``named``, the numbers of its names; ignore unknown names."""
     place = {name: number for number, name in enumerate(names) if name}
     return [{place[name] for name in some if name in place} for some in named]
 
@@ -19,11 +19,11 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield (part, hidden part, visible) for each declared masking that does not hold.
+    """Yield (part, hidden part, visible) for each entry of ``masks`` that is not true.
 
-    ``visible`` is true if the hidden part is visible although the masking part exists. It is false
-    if the hidden part remains invisible after the repair of only the masking part. ``seen`` returns
-    the symptoms that are visible while the given parts exist.
+    ``visible`` is true if the hidden part is visible although ``part`` exists. It is false if the
+    hidden part remains invisible after the repair of only ``part``. ``seen`` returns the symptoms
+    that are visible while the given parts exist.
     """
     every = range(len(masks))
     for part in every:
@@ -37,15 +37,15 @@ def unmasked(
 
 
 def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield every order in which each part follows the parts in its ``after``, in lexicographic
-    order."""
+    """Yield, in lexicographic order, every order in which each part comes after ``after[part]``."""
     yield from _extend((), after)
 
 
 def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield, for each part and each part in its ``after``, an order in which the two are exchanged.
+    """Yield unsafe orders: one for each pair of a part and a part in its ``after``.
 
-    All other parts come before the two if possible, so that they do not hide the effect.
+    In each order, the two parts are exchanged. All other parts come before the two if possible, so
+    that they do not hide the effect of the wrong order.
     """
     for part, waited in enumerate(after):
         for first in sorted(waited):
@@ -55,7 +55,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # otherwise a third part must come between the two
+            if len(order) == len(after):  # incomplete if a third part must come between the two
                 yield tuple(order)
 
 
@@ -67,7 +67,7 @@ def _extend(order: tuple[int, ...], after: Sequence[Collection[int]]) -> Iterato
 
 
 def _ready(done: Collection[int], after: Sequence[Collection[int]]) -> list[int]:
-    """Return the parts that may be repaired next."""
+    """Return the parts that may be repaired after ``done``."""
     return [
         part
         for part, waited in enumerate(after)

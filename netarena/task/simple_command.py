@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-#: Operators at which a simple command ends. Operators of redirections contain some of these
-#: characters.
+#: Operators at which a simple command ends. The pattern is applied only to operators that are not
+#: redirections, because redirections may contain the same characters.
 _ENDS = re.compile(r"[;|&\n()`]")
 _REDIRECTIONS = frozenset({">&", "&>", "&>>", "<&", ">|", "<>"})
 _HEREDOC = re.compile(
@@ -21,18 +21,18 @@ _HEREDOC = re.compile(
 )
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _SET = re.compile(r"\w+\+?=")
-#: Keywords and programs in front of a command, and the arguments of such programs.
+#: Keywords and programs in front of a command, and arguments that belong to such a program.
 _KEYWORDS = frozenset({"do", "then", "else", "elif", "if", "while", "until", "time", "!", "{"})
 _WRAPPERS = frozenset({"sudo", "env", "nohup", "nice", "timeout", "stdbuf", "setsid", "xargs"})
 _WRAPPERS |= {"watch", "busybox", "exec"}
 _WRAPPER_ARGUMENT = re.compile(r"-.*|\d+(\.\d+)?[smhd]?|\w+=.*|\{\}|[%@]|")
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "eval"})
-#: Maximum nesting of commands, and maximum number of characters, to limit the time of reading.
+#: Maximum nesting of commands, and maximum number of characters that are parsed, to limit the time.
 _DEPTH, _MOST_READ = 4, 20_000
 
 
 class SimpleCommand(NamedTuple):
-    """The words of a command and the files into which it is redirected."""
+    """A command: its program, arguments, output files (``written``) and possible inputs."""
 
     program: str
     arguments: Sequence[str]
@@ -42,8 +42,7 @@ class SimpleCommand(NamedTuple):
     fed: Sequence[str]
 
     def positional(self, with_values: Sequence[str] = ()) -> list[str]:
-        """Return the arguments that are not options. Options in ``with_values`` are followed by a
-        value."""
+        """Return the arguments that are neither options nor values of ``with_values`` options."""
         words = iter(self.arguments)
         found = []
         for word in words:
@@ -55,7 +54,7 @@ class SimpleCommand(NamedTuple):
 
 
 def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
-    """Yield the simple commands of a command line, with the names of programs without folders."""
+    """Yield the simple commands of a command line; names of programs have no folders."""
     text = _COMMENT.sub("", text[:_MOST_READ].replace("\\\n", " "))
     fed = [found[4] for found in _HEREDOC.finditer(text)]
     parts = list(_parts(_HEREDOC.sub(r"\3", text)))
@@ -76,7 +75,7 @@ def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
         yield SimpleCommand(program, own[1:], written, fed)
         if program in _SHELLS and depth < _DEPTH:
             given = own[1:] if program == "eval" else [one for one in own[1:] if one[:1] != "-"]
-            if given or unread:  # the input is read only once
+            if given or unread:  # the first shell without a command reads the input
                 yield from read_commands(" ".join(given) or "\n".join(fed), depth + 1)
                 unread = unread and bool(given)
 
@@ -91,7 +90,7 @@ def _substituted(word: str) -> str:
 
 
 def _unwrapped(words: Sequence[str]) -> Sequence[str]:
-    """Return the words without assignments, keywords and programs that run the rest."""
+    """Return the words without leading assignments, keywords and wrappers such as ``sudo``."""
     place = 0
     while place < len(words):
         if words[place] in _WRAPPERS:
@@ -106,7 +105,7 @@ def _unwrapped(words: Sequence[str]) -> Sequence[str]:
 
 
 def _parts(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield the words, written files and here-strings of each part between operators."""
+    """Yield the words, output files and here-strings of each simple command."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&\n()`<>")
     lexer.whitespace_split, lexer.whitespace, lexer.commenters = True, " \t\r", ""
     words: list[str] = []
@@ -140,11 +139,11 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
 
 
 def _tokens(lexer: shlex.shlex) -> Iterator[tuple[str, bool]]:
-    """Yield tokens, each with whether it is an operator. An unclosed quote ends the tokens."""
+    """Yield (token, whether it is an operator); stop at an unclosed quote."""
     while True:
         try:
             token = lexer.get_token()
-        except ValueError:  # a shell would refuse the rest too
+        except ValueError:  # a shell would not run the rest either
             return
         if token is None:
             return

@@ -2,7 +2,8 @@
 
 With the briefing ``full``, a prompt lists the wrong elements, and an episode ends when the state is
 correct. With the briefing ``ticket``, a prompt contains documentation and reported symptoms. The
-agent sees only the output of its commands, declares that it is done, and names the causes.
+agent sees only the output of its commands. At the end, it declares that it is done and names the
+causes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_SYMPTOMS = 3
 LEFTOVER = "leftover"
 #: Reason for refusing a declaration in an episode without a ticket.
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
-#: Reason for refusing a declaration that refuses a change of a ticket without requested changes.
+#: Reason for refusing a declaration with refused changes if the ticket requests no changes.
 NO_CHANGE = 'the task requests no changes: omit the key "refused"'
 #: The number of a change: digits, also after the word or sign for a number. Tool calls of some
 #: models write 2 as 2.0.
@@ -62,9 +63,9 @@ class Tickets:
     ) -> PromptParts:
         """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
 
-        Symptoms are chosen with ``rng``, which is the same in each turn. The prompt contains no
-        fault and no verdict. The only part of the last settled ``state`` that it may contain is the
-        world's location.
+        Symptoms are chosen with ``rng``, which has the same seed in each turn. The prompt contains
+        no fault and no verdict. The only part of the last settled ``state`` that it may contain is
+        the world's location.
         """
         raise NotImplementedError
 
@@ -78,7 +79,7 @@ class Tickets:
         raise NotImplementedError
 
     def causes(self, query: Query) -> Sequence[Cause]:
-        """Return the faults of ``query`` as a correct declaration names them."""
+        """Return the faults of ``query`` as causes, as a correct declaration would name them."""
         del query
         return ()
 
@@ -91,8 +92,7 @@ class Tickets:
         return 0
 
     def refusals(self, query: Query) -> Sequence[Refusal]:
-        """Return the requested changes of ``query`` that cannot be made, as a correct declaration
-        refuses them."""
+        """Return the requested changes of ``query`` that a correct declaration refuses."""
         del query
         return ()
 
@@ -117,11 +117,11 @@ class Tickets:
         return self.declare_refused(self.causes(query), self.refusals(query))
 
     def unsettled(self, query: Query, claim: Claim | None) -> str:
-        """Return why the task is not solved although the world is correct; empty if it is solved.
+        """Return why a declaration leaves the task unsolved although the world is correct, or "".
 
-        ``claim`` is the agent's declaration, or None without one. By default, the declaration must
-        refuse exactly the changes in ``refusals``, each with its word. The sentence names no
-        change.
+        ``claim`` is the agent's declaration; None if there was no declaration. By default, it must
+        refuse exactly the changes in ``refusals``, each with the right word for the reason. The
+        returned sentence does not reveal which change is meant.
         """
         wanted = {*self.refusals(query)}
         said = {*(claim.refused if claim is not None else ())}
@@ -137,13 +137,17 @@ class Tickets:
         return "The agent refused the right change for a wrong reason."
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the causes that an agent declared, with the names of places in ``query``."""
+        """Return declared causes with each place replaced with its name in ``query``.
+
+        By default, the causes are returned unchanged.
+        """
         del query
         return causes
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return the parts of a ticket's faults that remain, one line each, even if no test detects
-        them.
+        """Return one line for each part of a ticket's faults that remains at the end.
+
+        Parts that no test detects are included.
 
         They do not affect the verdict. The summary counts the correct episodes in which a part of a
         fault remained.
@@ -155,12 +159,13 @@ class Tickets:
 class Sights(ABC, Generic[S]):
     """Observations of the initial world that users may report in a ticket.
 
-    Each observation is true. Some observations are symptoms and at least one is not. All of them
-    have the same wording, so that only the documentation distinguishes them.
+    Each observation is true. If there are symptoms, a ticket reports some of them, and one
+    observation without a symptom. All observations have the same wording, so that only the
+    documentation shows which of them are symptoms.
     """
 
     def __init__(self, number: int) -> None:
-        #: Number of faults. If there is any fault, at least one symptom is reported.
+        #: Number of faults. If it is not 0, at least one symptom is reported.
         self._number = number
 
     @abstractmethod
@@ -173,7 +178,7 @@ class Sights(ABC, Generic[S]):
 
     @abstractmethod
     def beside(self, found: Sequence[S], rng: random.Random) -> Iterator[S]:
-        """Yield other observations that the user who reported these symptoms may have made."""
+        """Yield observations that the user who reported the symptoms ``found`` may also make."""
 
     @abstractmethod
     def is_wrong(self, one: S) -> bool:
@@ -200,7 +205,7 @@ class Sights(ABC, Generic[S]):
 def tell_ticket(
     package: str, rules: str, words: Mapping[str, str], observed: str, history: tuple[str, ...]
 ) -> PromptParts:
-    """Return the parts of a ticket's prompt. The application's texts are read from ``package``."""
+    """Return the parts of a ticket's prompt, with texts from an application's ``package``."""
     listed = "\n".join(f"- {word}: {what}" for word, what in words.items())
     return PromptParts(
         rules=rules,
@@ -212,7 +217,10 @@ def tell_ticket(
 
 
 def check_causes(named: Sequence[Cause], words: Iterable[str]) -> list[Cause]:
-    """Return the causes of a declaration with lower-case words. Raises ReplyRefused."""
+    """Return the causes of a declaration, with their words in lower case.
+
+    Raises ReplyRefused for too many causes, or for a word that is not in ``words``.
+    """
     if len(named) > MAX_CAUSES:
         raise ReplyRefused(
             f"the declaration has {len(named)} causes; at most {MAX_CAUSES} are allowed"
@@ -231,14 +239,14 @@ def read_change(value: object) -> int | None:
 
     Return None for other values, and for numbers with more than 9 digits.
     """
-    if isinstance(value, int):  # the text of a boolean is no number
+    if isinstance(value, int):  # also for a boolean, whose text does not match
         value = str(value) if abs(value) < 10**9 else None
     match = _CHANGE.fullmatch(value) if isinstance(value, str) else None
     return int(match[1]) if match else None
 
 
 def check_refused(claim: Claim, requested: int) -> None:
-    """Raise ReplyRefused if a declaration refuses a change that is not one of ``requested``."""
+    """Raise ReplyRefused if a declaration refuses a change with a number above ``requested``."""
     for one in claim.refused:
         if not requested:
             raise ReplyRefused(NO_CHANGE)
@@ -248,15 +256,17 @@ def check_refused(claim: Claim, requested: int) -> None:
 
 
 def as_declared(judgement: Judgement) -> Judgement:
-    """Return the judgement of a declared state; the turn of a declaration is always safe."""
+    """Return the judgement for the turn of a declaration: without findings, notes and detail.
+
+    The turn of a declaration is always safe.
+    """
     return judgement.model_copy(update={"findings": (), "noted": (), "detail": None})
 
 
 def localise(named: Iterable[Cause], injected: Iterable[Cause]) -> Localised:
-    """Return how well the ``named`` causes match the ``injected`` ones; each place or cause counts
-    once.
+    """Return how well the ``named`` causes match the ``injected`` causes (precision and recall).
 
-    The paper compares predicted actions with the true ones in the same way.
+    Each place or cause counts once. The paper compares predicted and true actions in the same way.
     """
     said, true = {*named}, {*injected}
     return Localised(

@@ -1,7 +1,8 @@
 """Kinds of an agent's actions as data, with their parameters.
 
-``Tools.kinds`` returns them, for agents that call tools (MCP) and for users at a terminal.
-``Tools.reply`` converts a call to a reply, which is parsed like any other reply.
+``Tools.kinds`` returns the kinds of actions, for agents that call tools (MCP) and for users at a
+terminal. ``Tools.reply`` converts a call of a tool to a reply, which is parsed like any other
+reply.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ DONE = Tool(
 
 #: Name of the parameter for refused changes.
 REFUSED = "refused"
-#: The same tool where changes may be requested.
+#: The tool ``DONE`` with a parameter for refused changes, for tickets that may request changes.
 DONE_OR_REFUSED = Tool(
     name=DONE.name,
     about=DONE.about,

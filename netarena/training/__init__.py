@@ -1,4 +1,5 @@
-"""Training in the same worlds: data sets of dialogues (``sft``) and interactive sessions.
+"""Training in the worlds of the benchmark: data sets of dialogues, and interactive sessions.
 
-``session`` is the core. Importing an adapter for a framework imports the framework.
+``sft`` writes the data sets, ``session`` runs the sessions. The other modules adapt sessions to
+training frameworks; importing an adapter imports its framework.
 """

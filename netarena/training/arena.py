@@ -1,7 +1,7 @@
 """Blocking interface to sessions for callers without an event loop.
 
-All sessions of a process share one thread with an event loop, and one entered application per name.
-The first session creates both; they are released when the process ends.
+All sessions of a process share one thread with an event loop per application. The first session of
+an application creates the thread and enters the application; both end with the process.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ T = TypeVar("T")
 
 
 class Arena:
-    """An entered application with its own event loop. With ``training``, the queries are for
-    training; otherwise they are those of an assessment with the same seed.
+    """An entered application with its own event loop in a thread.
+
+    With ``training``, the queries are for training. Otherwise they are the queries of an assessment
+    with the same seed.
     """
 
     def __init__(self, name: str, *, training: bool = True) -> None:
@@ -47,7 +49,7 @@ class Arena:
         self.call(self.application.__aenter__())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and return its result. Raises any exception of ``work``."""
+        """Run a coroutine on the event loop and return its result. Raises its exceptions."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -58,7 +60,7 @@ class Arena:
         self._loop.close()
 
     def drop(self, session: Session) -> None:
-        """Schedule a session to be closed."""
+        """Schedule the closing of a session on the event loop, without waiting for it."""
         if self._loop.is_running():
             asyncio.run_coroutine_threadsafe(session.close(), self._loop)
 
@@ -74,7 +76,7 @@ _lock = threading.Lock()
 
 
 def arena(name: str, *, training: bool = True) -> Arena:
-    """Return this process's arena. Raises the errors of ``Arena``."""
+    """Return this process's arena of an application. Raises the errors of ``Arena``."""
     key = (os.getpid(), name, training)
     with _lock:
         if key not in _arenas:
@@ -83,7 +85,7 @@ def arena(name: str, *, training: bool = True) -> Arena:
 
 
 def close_all() -> None:
-    """Close all arenas of this process; later calls of ``arena`` create new ones."""
+    """Close all arenas of this process; later calls of ``arena`` create new arenas."""
     with _lock:
         for key in [key for key in _arenas if key[0] == os.getpid()]:
             _arenas.pop(key).close()
@@ -114,7 +116,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # This closes a session that is garbage-collected without a call of ``close``.
+        # This closes the session if the seat is garbage-collected without a call of ``close``.
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 
@@ -141,17 +143,15 @@ class Seat:
         return self._arena.call(self._session.act(text))
 
     def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
-        """Return the coroutine of ``start`` for ``wait``, so that several sessions can run
-        concurrently."""
+        """Return ``start`` as a coroutine, to start several sessions concurrently with ``wait``."""
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """Return the coroutine of ``act`` for ``wait``, so that several sessions can run
-        concurrently."""
+        """Return ``act`` as a coroutine, to run turns of several sessions with ``wait``."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the event loop of all sessions and return its result."""
+        """Run a coroutine on the event loop of the application, and return its result."""
         return self._arena.call(work)
 
     def forfeit(self) -> float:
@@ -168,7 +168,7 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """Return an application that generates queries for training, or queries of assessments."""
+    """Load an application that generates queries for training, or for assessments."""
     return load(name, training=training)
 
 

@@ -19,7 +19,7 @@ from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted
 
-#: Keys of a scenario that select single queries or say how a run is played.
+#: Scenario keys that curricula ignore: they select single queries or control the run.
 _RUN_KEYS = frozenset(
     {
         *("benchmark_path", "concurrency", "end_index", "num_queries", "output_dir", "output_file"),
@@ -51,8 +51,7 @@ def read_curriculum(path: Path) -> list[Lesson]:
 
 
 class Curriculum:
-    """A session with blocking calls, like ``Seat``, whose tasks rotate through the scenarios of a
-    file."""
+    """A session with blocking calls, like ``Seat``; its tasks rotate through a file's scenarios."""
 
     def __init__(self, path: Path, rewards: str | Rewards = "default") -> None:
         """Create one session for each scenario. Raises ConfigError and EnvironmentFailed."""
@@ -62,7 +61,7 @@ class Curriculum:
 
     @property
     def tasks(self) -> int:
-        """Return the number of tasks of a seed."""
+        """Return the number of tasks for each seed."""
         return len(self.seats) * min(seat.tasks for seat in self.seats)
 
     @property

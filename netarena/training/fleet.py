@@ -1,11 +1,11 @@
-"""Several sessions that take turns at the same time, in separate processes.
+"""Several sessions that run their turns at the same time, in separate processes.
 
     fleet = Fleet(8, "route", {"emulator": "netns"})
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-By default there is one process per processor, but at most one per session. If there is only one
-process, it is the caller's own. The results of a session depend only on its orders, and not on the
+By default there is one process per processor, but at most one per session. A fleet of one process
+runs in the caller's process. The results of a session depend only on its orders, and not on the
 number of processes.
 """
 
@@ -141,8 +141,8 @@ class Fleet:
         """Send each worker its request, and return the answers in the order of the sessions."""
         for worker, request in zip(self._workers, requests, strict=True):
             worker.send(request)
-        # every answer is read, even after a failure; otherwise it would count as the answer to the
-        # next request
+        # read all answers, even after a failure; otherwise an unread answer would be taken as the
+        # answer to the next request
         answers = [worker.receive() for worker in self._workers]
         found = [_value(answer) for answer in answers]
         merged: list[Any] = [None] * sum(map(len, found))
@@ -206,7 +206,10 @@ def _end_all(workers: list[_Worker]) -> None:
 
 
 def serve(descriptor: int) -> None:
-    """Execute the caller's requests until the caller disconnects (main function of a process)."""
+    """Execute the caller's requests from a socket until the caller disconnects.
+
+    This is the main function of a worker process. ``descriptor`` is the socket's file descriptor.
+    """
     with Connection(descriptor) as connection, suppress(EOFError, OSError):
         plan, number = connection.recv()
         try:
@@ -250,7 +253,7 @@ def _told(seat: Seat, acted: Acted) -> Turn:
 
 
 def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
-    """Return whether the episode is terminated, and whether it is truncated."""
+    """Return whether the episode is terminated, and whether it is truncated (as in ``gym``)."""
     if not acted.done:
         return False, False
     last = seat.steps[-1] if seat.steps else None
@@ -261,7 +264,7 @@ def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
 
 
 class _Bug(NamedTuple):
-    """An unexpected exception."""
+    """An unexpected exception of a worker, for the caller."""
 
     text: str
 

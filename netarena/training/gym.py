@@ -7,9 +7,9 @@
     observation, reward, terminated, truncated, info = env.step('{"machine": "h1", ...}')
 
 Observations are prompts, actions are replies. ``reset(seed=S)`` selects the tasks of seed S. The
-caller can choose the next task with ``options={"task": 3}``; otherwise the environment's own
-generator chooses it. ``make_vec`` runs several environments at once, in as many processes as there
-are processors.
+caller can choose the next task with ``options={"task": 3}``; otherwise the environment's random
+generator chooses the task. ``make_vec`` runs several environments at the same time, in as many
+processes as there are processors.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ NAMESPACE = "NetArena"
 #: Id below the namespace -> default arguments of the environments with this id.
 IDS: dict[str, dict[str, Any]] = {
     **{f"{name.capitalize()}-v0": {"application": name} for name in application_names()},
-    # any application: make(id, application=NAME)
+    # for any application: make(id, application=NAME)
     "App-v0": {},
 }
-#: Maximum number of characters of a prompt (including up to 48,000 of earlier turns), and of a
-#: reply.
+#: Maximum numbers of characters of a prompt and of a reply. A prompt includes up to 48,000
+#: characters of earlier turns.
 MOST_PROMPT, MOST_REPLY = 1 << 18, 1 << 16
 #: Replacement for characters that the Gymnasium text spaces do not allow.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -103,8 +103,7 @@ class Training(gymnasium.Env[str, str]):
 
 
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
-    """Several sessions that take turns at the same time, in as many processes as there are
-    processors.
+    """Several sessions that run turns at the same time, in as many processes as processors.
 
     A finished session restarts at its next step, and the action of that step is ignored. Spaces are
     tuples of texts. Results do not depend on the number of processes.
@@ -147,11 +146,10 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Start a task in each session. ``seed`` is a list with one seed per session, or the seed
-        of the first session.
+        """Start a task in each session.
 
-        In the latter case, each further session gets the next number as its seed. Raises the errors
-        of ``Training.reset``.
+        ``seed`` is a list with one seed per session, or the seed of the first session. After the
+        first session, each session's seed is one higher. Raises the errors of ``Training.reset``.
         """
         if isinstance(seed, int) or seed is None:
             super().reset(seed=seed)
@@ -187,7 +185,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         self.fleet.close()
 
     def _next(self, at: int, given: int | None, options: dict[str, Any] | None) -> Start:
-        """Return the first episode of session ``at``."""
+        """Return the order to start the next episode of session ``at``."""
         seed, task = choose(self, given, self._seeds[at], self.fleet.tasks, options)
         self._seeds[at] = seed
         return Start(seed, task)
@@ -196,8 +194,11 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
 def choose(
     env: Any, given: int | None, before: int | None, tasks: int, options: dict[str, Any] | None
 ) -> tuple[int, int]:
-    """Return the seed (the given, previous or a random one) and the task (the given or a random
-    one)."""
+    """Return the seed and the task of the next episode.
+
+    The seed is ``given``, else ``before`` (the previous seed), else random. The task is
+    ``options["task"]``, else random below ``tasks``.
+    """
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:
         seed = int(env.np_random.integers(_SEEDS))
@@ -215,7 +216,7 @@ def fit(text: str) -> str:
 
 
 def prompts() -> Any:
-    """Return the space of observations; it includes the empty text at an episode's end."""
+    """Return the space of observations. It includes the empty text, which ends an episode."""
     return gymnasium.spaces.Text(MOST_PROMPT, min_length=0, charset=_CHARACTERS)
 
 

@@ -3,8 +3,9 @@
     netarena openenv route --port 8000 --set emulator=netns
 
 Each client has its own environment, with ``reset(seed=…, task=…)`` and ``step``. A reset without a
-task starts the next task; the first task is 0. A session without a connected client ends after
-``session_timeout_s``, because disconnected clients would otherwise occupy all slots permanently.
+task starts the next task; the first task is 0. The server ends a session after
+``session_timeout_s`` seconds without a request. Otherwise sessions of disconnected clients would
+count towards ``MOST_SESSIONS`` permanently.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: Maximum number of concurrent sessions, and seconds until a session without a client ends.
+#: Maximum number of concurrent sessions, and seconds until an idle session ends.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 

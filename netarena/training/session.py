@@ -8,9 +8,9 @@ The session is the agent of ``netarena.run.play.Play``, which runs every turn as
 with the same prompts, parser, sandbox and judge. The observation is only the prompt, so facts that
 are hidden from an agent are hidden here too. In addition, the session computes rewards.
 
-In tickets, the harm and progress of a turn would reveal which repairs are still needed. The sum of
-these parts of the reward is therefore added at the end of the episode. The delay does not change
-the episode's return.
+In tickets, the ``harm`` and ``progress`` parts of a turn's reward would reveal which repairs are
+still needed. The session therefore adds their sums to the reward of the last turn. This delay does
+not change the episode's (undiscounted) return.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from netarena.training.reward import Kind, Rewards, rewards_of
 
 #: Time limit for a policy's reply in s: the maximum that a config allows.
 _PATIENCE_S = 86_400.0
-#: Context id of all episodes. All episodes may share one id, because only the session itself
-#: answers.
+#: A2A context id of all episodes. They can share an id, because the session itself is the agent.
 _CONTEXT = "training"
 #: Parts of a reward that depend on facts that are hidden in tickets.
 _HIDDEN = ("harm", "progress")
@@ -61,9 +60,9 @@ class Snapshot:
 
 
 class Session:
-    """One world at a time, for one caller at a time. ``application`` must be entered.
+    """A sequence of episodes, one world at a time, for one caller at a time.
 
-    Raises ConfigError for unknown rewards.
+    ``application`` must be entered. Raises ConfigError for unknown rewards.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Session:
         #: Parts of the reward that are added at the end of the episode.
         self._owed: dict[str, float] = {}
 
-    # methods of the agent of the episode
+    # methods through which the episode uses the session as its agent
 
     @property
     def info(self) -> AgentInfo:
@@ -104,7 +103,7 @@ class Session:
     async def aclose(self) -> None:
         pass
 
-    # methods of the session
+    # methods for the caller of the session
 
     @property
     def query(self) -> Query:
@@ -164,10 +163,10 @@ class Session:
         return self._told(play, play.steps[-1], observation)
 
     def forfeit(self) -> float:
-        """Return the reward of the remaining turns, counted as refused replies, for an agent that
-        stops now.
+        """Return the reward that is added if the agent stops now.
 
-        The episode itself does not change. Returns 0 if the episode is over.
+        Each remaining turn counts as a refused reply. Delayed parts of earlier rewards are
+        included. The episode itself does not change. Returns 0 if the episode is over.
         """
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
@@ -226,7 +225,7 @@ class Session:
         return await self._next()
 
     async def _next(self) -> str | None:
-        """Return the next prompt; None when the episode is over."""
+        """Wait for the next prompt and return it; return None if the episode is over."""
         prompt, playing = self._prompt, self._playing
         assert prompt is not None
         assert playing is not None
@@ -234,7 +233,7 @@ class Session:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if prompt.done():
             return prompt.result()
-        playing.result()  # raises internal errors
+        playing.result()  # raises the exception of the episode's task, if any
         return None
 
     async def _stop(self) -> None:
@@ -275,8 +274,10 @@ class Session:
         return Acted(observation or "", sum(parts.values()), done, info)
 
     def _owe(self, parts: dict[str, float], *, done: bool) -> None:
-        """Move the parts of the reward that reveal the world's state to ``_owed``. At the end of
-        the episode, add them to the reward."""
+        """Move the parts of the reward that reveal the world's state to ``_owed``.
+
+        At the end of the episode, add the sums in ``_owed`` to ``parts``.
+        """
         for name in _HIDDEN:
             self._owed[name] = self._owed.get(name, 0.0) + parts.pop(name, 0.0)
         if done:
@@ -302,12 +303,12 @@ def draw(application: Application, config: Config, seed: int, task: int) -> Quer
 
 
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function's result, computed in this thread.
+    """Call the function in this thread and return its result.
 
-    A thread would not help, because all sessions share one interpreter.
+    Another thread would save no time, because all sessions share one interpreter lock.
     """
     return function(*arguments)
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Ignore a failed request, because a session does not count failed requests."""
+    """Do nothing: callback for failed requests to an agent, which sessions do not count."""

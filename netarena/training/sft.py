@@ -6,8 +6,9 @@ Each prompt is complete, so a line is one turn:
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
 Replies come from ``Application.demonstrate`` and are executed in the live world, so later prompts
-contain their real effects. Episodes that are not solved safely are left out. An application with
-``training`` set generates the queries. ``from_run`` uses the replies of a run's agents instead.
+contain their real effects. Episodes that are not solved safely are left out. The application must
+be loaded with ``training``, so that its queries are for training. ``from_run`` converts the
+episodes of a finished run instead.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from netarena.training.session import Session
 #: Number of queries in each of the paper's data sets; the mixed set contains all queries.
 PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
 MIXED = "mixed"
-#: Number of queries per slot that may run before earlier queries have been written.
+#: Number of queries per concurrent session that may start before earlier queries are written.
 _AHEAD = 4
 
 Line = dict[str, Any]
@@ -44,7 +45,7 @@ Pair = bytes
 
 @dataclass(frozen=True)
 class Dialogue:
-    """The lines of one solved query, one line for each turn, or the reason why there are none."""
+    """The lines of one solved query, one per turn; or ``lost``, the reason why it has no lines."""
 
     query_id: str
     pair: Pair
@@ -54,12 +55,12 @@ class Dialogue:
 
 @dataclass
 class Told:
-    """Statistics of a set. Numbers count queries, except the numbers of lines."""
+    """Statistics of a data set."""
 
     #: Number of lines by file.
     lines: Counter[str] = field(default_factory=Counter)
     queries: Counter[str] = field(default_factory=Counter)
-    #: Number of left-out queries by reason.
+    #: Number of omitted queries by reason.
     lost: Counter[str] = field(default_factory=Counter)
     #: Distinct worlds with faults.
     pairs: set[Pair] = field(default_factory=set)
@@ -77,10 +78,9 @@ def pair_of(query: Query) -> Pair:
 def draw_level(
     application: Application, config: Config, seed: int, level: str, size: int
 ) -> Iterator[Query]:
-    """Return queries of one level, with the level's labels in turn; empty if the level has no
-    labels.
+    """Return an iterator over ``size`` queries of one level, with the level's labels in turn.
 
-    Raises ConfigError.
+    The iterator is empty if the config has no labels of this level. Raises ConfigError.
     """
     one = config.model_copy(update={"complexity_level": (level,)})
     labels = application.labels(one)
@@ -93,7 +93,10 @@ def draw_level(
 def _share(
     application: Application, configs: Sequence[Config], level: str, size: int
 ) -> list[tuple[Config, int]]:
-    """Return how many of ``size`` queries of a level each config draws, as evenly as possible."""
+    """Return each config that has the level, with its share of the ``size`` queries of the level.
+
+    Shares differ by at most one query.
+    """
     able = [
         config
         for config in configs
@@ -104,8 +107,9 @@ def _share(
 
 
 async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
-    """Run the reference solution, with observations before repairs. ``application`` must be
-    entered."""
+    """Run the reference solution of a query, with observations before repairs.
+
+    ``application`` must be entered."""
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
         replies.append(application.tickets.reference(query))
@@ -177,10 +181,10 @@ async def write_sets(
     sizes: Mapping[str, int],
     folder: Path,
 ) -> Told:
-    """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all lines in a seeded order.
+    """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all queries in a seeded order.
 
     Several configs share the queries of each level evenly. ``application`` must be entered and
-    have ``training`` set. Raises ConfigError and OSError.
+    loaded with ``training``. Raises ConfigError and OSError.
     """
     configs = [config] if isinstance(config, Config) else config
     told = Told()
@@ -211,8 +215,8 @@ async def write_sets(
 def from_run(folder: Path, out: Path) -> Told:
     """Write ``trajectories.jsonl`` with the replies of solved queries of the run in ``folder``.
 
-    Queries with an unsafe step, and unusable replies, are left out. Raises ConfigError if there is
-    no run.
+    Queries with an unsafe step and replies that could not be parsed are omitted. Raises ConfigError
+    if there is no run.
     """
     told = Told()
     name = "trajectories"
@@ -250,9 +254,9 @@ def evaluation_pairs(
     seed: int,
     sizes: Mapping[str, int],
 ) -> set[Pair]:
-    """Return the worlds with faults (``Pair``) of an assessment with the same keys, sizes and seed.
+    """Return the worlds with faults (``Pair``) of an assessment with these keys, sizes and seed.
 
-    ``application`` must not have ``training`` set. Raises ConfigError.
+    ``application`` must be loaded without ``training``. Raises ConfigError.
     """
     if application.training:
         raise ConfigError("application", "must be opened for evaluation, not for training")
@@ -266,5 +270,5 @@ def evaluation_pairs(
 
 
 def recurring(told: Told, evaluation: Iterable[Pair]) -> int:
-    """Return the number of a set's worlds with faults that are also in an evaluation set."""
+    """Return how many distinct worlds with faults of a data set are also in an evaluation set."""
     return len(told.pairs & set(evaluation))

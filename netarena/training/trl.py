@@ -9,8 +9,8 @@
 
 An application's kinds of action (``tools_of``) become tools: methods of a generated class,
 typed and documented as TRL expects. The model gets the first prompt, and after each call the new
-part of the next prompt. ``make_dialogues`` converts a set of ``netarena sft`` to such rollouts for
-``SFTTrainer``. This module does not import TRL.
+part of the next prompt. ``make_dialogues`` converts a data set of ``netarena sft`` to such rollouts
+for ``SFTTrainer``. This module does not import TRL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from netarena.training.reward import Rewards
 
 _GUIDE = "Act by calling your tools, in place of replies in that form: each call is a turn."
 _ENDED = "The task has ended."
-#: Result of a call after the episode's end.
+#: Last message of the assistant in a dialogue of ``make_dialogues``.
 _LAST = "Done."
 _CAME = "What it led to."
 #: Names that tools must not have.
@@ -59,10 +59,10 @@ class Rollout:
         self.infos: list[dict[str, Any]] = []
 
     def reset(self, seed: int = 0, task: int = 0, seed_text: str = "", **row: Any) -> str:
-        """Start task ``task`` of ``seed``. Both are in the data set row; all rollouts of a group
-        have the same row.
+        """Start task ``task`` of ``seed`` and return the first prompt.
 
-        Raises ConfigError, EnvironmentFailed.
+        Both numbers come from the data set row, which all rollouts of a group share. ``seed_text``
+        replaces ``seed`` if it is not empty. Raises ConfigError, EnvironmentFailed.
         """
         del row
         self._prompt = self._seat.start(int(seed_text or seed), int(task))
@@ -70,8 +70,7 @@ class Rollout:
         return _opening(self._prompt)
 
     def get_reward(self) -> float:
-        """Return the reward of all turns, including the turns that the agent forfeits if it stops
-        early."""
+        """Return the sum of all rewards, plus ``Session.forfeit`` for an unfinished episode."""
         return self._reward + self._seat.forfeit()
 
     def _call(self, tool: str, values: Mapping[str, str]) -> str:
@@ -120,10 +119,10 @@ def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
 def make_dialogues(
     application: str, path: Path, values: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the episodes of a set (``netarena sft``) as rollouts for ``SFTTrainer``.
+    """Return the episodes of a data set (``netarena sft``) as rollouts for ``SFTTrainer``.
 
-    Each row has ``messages`` and ``tools``, as JSON. ``values`` maps the set's config keys to
-    values. Raises ConfigError if a line does not belong to such a set, and OSError.
+    Each row has ``messages`` and ``tools``, as JSON. ``values`` are the config keys with which the
+    set was generated. Raises ConfigError if a line is not of such a data set, and OSError.
     """
     loaded = load_for(application, training=True)
     tools = tools_of(loaded, config_of(loaded, values or {}))
@@ -135,7 +134,7 @@ def make_dialogues(
 
 
 def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Yield the prompts and replies of each episode of a set."""
+    """Yield, for each episode in a data set, its turns as pairs of prompt and reply."""
     turns: list[tuple[str, str]] = []
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
@@ -172,7 +171,10 @@ def _messages(
 def _call_of(
     application: Application, tools: Sequence[Tool], reply: str
 ) -> tuple[str, dict[str, str]]:
-    """Return the call that is equivalent to ``reply``. Raises ConfigError if there is none."""
+    """Return the tool call (name and arguments) that is equivalent to ``reply``.
+
+    Raises ConfigError if there is none.
+    """
     try:
         move = application.parse(reply)
     except ReplyRefused as refused:
@@ -187,7 +189,7 @@ def _call_of(
 
 
 def _values(application: Application, tool: Tool, reply: str) -> dict[str, str] | None:
-    """Return the arguments with which a call of ``tool`` is equivalent to ``reply``, if any."""
+    """Return the arguments of the call of ``tool`` that is equivalent to ``reply``, or None."""
     move = application.parse(reply)
     claim = application.tickets.declaration(move)
     if (claim is not None) != (tool.name == DONE.name):
@@ -218,8 +220,7 @@ def _told(before: str, now: str) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """Return a tool's schema in the form that transformers derives from the method of
-    ``_method``."""
+    """Return a tool's schema, as ``transformers`` derives it from the result of ``_method``."""
     parameters = {one.name: {"type": "string", "description": one.about} for one in tool.parameters}
     return {
         "type": "function",

@@ -4,8 +4,8 @@
 
 The first message of the user is the first prompt. Each reply of the agent is a turn, and the user's
 next message is the new part of the next prompt. The reward ``netarena`` is the sum of the rewards
-of all turns, including turns that an agent forfeits if it stops early. ``solved`` and ``safe`` are
-metrics.
+of all turns. If the agent stops early, the remaining turns count as refused. ``solved`` and
+``safe`` are metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from netarena.training.arena import Seat, config_of, load_for
 
 
 class NetArenaData(vf.TaskData):
-    """Identifies a session; contains no world, fault or solution."""
+    """Data that identifies a task. It contains no world, fault or solution."""
 
     application: str
     seed: int
@@ -49,14 +49,14 @@ class NetArenaConfig(vf.TasksetConfig):
     application: str = ""
     seed: int = 0
     rewards: str = "default"
-    #: Whether the queries are for training; otherwise they are those of an assessment.
+    #: Whether the queries are for training; otherwise they are queries of an assessment.
     training: bool = True
     #: Config keys.
     values: dict[str, Any] = Field(default_factory=dict)
 
 
 class NetArenaTask(vf.Task[NetArenaData]):
-    """Task whose rewards are recorded by the environment that ran it."""
+    """Task without reward functions, because ``NetArenaEnv.run`` records its rewards."""
 
 
 class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
@@ -88,7 +88,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
 
 
 class NetArenaEnvConfig(vf.EnvConfig):
-    """Configuration of an environment with one agent, which only exchanges messages."""
+    """Configuration of an environment whose only agent exchanges messages and runs no commands."""
 
     #: The agent runs no commands itself, so it needs no container.
     player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())

@@ -1,5 +1,5 @@
 """Viewer: read-only pages for trajectories in the journals of runs.
 
-``index`` follows journals, ``selection`` filters their episodes, ``site`` renders pages of them,
-``app`` serves the pages on loopback and ``static`` writes them as files.
+``index`` reads journals as they grow, and ``selection`` filters their episodes. ``site`` renders
+the pages, ``app`` serves them on loopback, and ``static`` writes them as files.
 """

@@ -2,8 +2,8 @@
 
 Other users of this machine can reach the port, and so can pages of other sites in the same browser.
 The token is part of the path, so there is no cookie that other sites could use. The ``Host`` header
-must name this machine; otherwise a page of a site whose name resolves to this machine would have
-access (DNS rebinding). Requests cannot change data.
+must name this machine. This prevents DNS rebinding: access by a page of a site whose name resolves
+to this machine. Requests cannot change data.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = {
 
 
 class _Server(uvicorn.Server):
-    """Server that exits normally on the first signal, and at once on the second signal."""
+    """Server that exits normally on the first signal, and immediately on the second signal."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
@@ -64,7 +64,7 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    # not a coroutine, so that threads render pages concurrently
+    # not a coroutine, so that Starlette calls it in a thread and pages are rendered concurrently
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):

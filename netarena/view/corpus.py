@@ -14,10 +14,9 @@ from collections.abc import Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-#: Separators between the texts of a record, and after each record. Search texts do not contain
-#: them.
+#: Separator after each text of a record. It is removed from stored texts and from search texts.
 _APART = "\0"
-#: Number of bytes that are searched at a time; a record is never divided.
+#: Maximum number of bytes that are searched at a time. A longer record is searched as a whole.
 _BLOCK_BYTES = 8 << 20
 
 
@@ -38,20 +37,20 @@ class Corpus(Generic[K]):
         self._lock = threading.Lock()
 
     def add(self, key: K, texts: Iterable[str]) -> None:
-        """Store the texts of ``key``, replacing earlier ones."""
+        """Store the texts of ``key``, replacing its earlier texts."""
         joined = _APART.join(text.replace(_APART, "") for text in texts) + _APART
         line = joined.lower().encode("utf-8", "surrogatepass")
         with self._lock:
             self._file.seek(self._size)
             self._file.write(line)
             self._file.flush()
-            # Remove earlier texts first, so that records stay in the order of their offsets.
+            # Remove the old entry, so that the new one is last: entries are in order of offsets.
             self._places.pop(key, None)
             self._places[key] = _Place(self._size, len(line))
             self._size += len(line)
 
     def find(self, text: str) -> set[K]:
-        """Return the keys of the records that contain ``text``, in any case."""
+        """Return the keys of the records that contain ``text``, ignoring case."""
         wanted = text.replace(_APART, "").lower().encode("utf-8", "surrogatepass")
         with self._lock:
             places = list(self._places.items())

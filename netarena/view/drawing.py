@@ -1,4 +1,4 @@
-"""Drawings of pictures on a page: layout of topologies, marks of matrices, lines of differences."""
+"""Drawing of worlds on a page: layout of topologies, cells of matrices, lines of differences."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ WORDS = {
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",
 }
-#: Maximum numbers of nodes in one row of a topology, of pairs that are drawn, and of changes that
-#: are shown.
+#: Maximum numbers of nodes in one row of a topology, of wrong pairs that are drawn, and of changes
+#: that are shown.
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
 #: Maximum number of compared lines of each text of a change.
 MOST_LINES = 400
-#: Sizes of a topology, in units of its drawing.
+#: Column width, box width, box height and row height of a topology, in SVG user units.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
-#: Distance between a link and a line for its traffic.
+#: Distance between a link and a line for its traffic, in SVG user units.
 _APART = 4.0
 #: Maximum number of pieces (words or lines) that two compared texts may have together.
 MOST_PIECES = 300
@@ -56,7 +56,7 @@ class Cell:
 
 
 def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, list[Cell]]]:
-    """Return the rows of a matrix; ``turned`` are the changed cells."""
+    """Return each row of a matrix, as its name and cells; ``turned`` are the changed cells."""
     changed = {(one.row, one.column): one for one in turned}
     for row, marks in zip(matrix.rows, matrix.cells, strict=True):
         line = []
@@ -71,7 +71,7 @@ def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True)
 class Box:
-    """A node; its position is its centre."""
+    """A node of a topology; its coordinates are those of its centre."""
 
     name: str
     role: str
@@ -105,7 +105,7 @@ class Arc:
 
 @dataclass(frozen=True)
 class Plan:
-    """Coordinates of a topology."""
+    """Layout of a topology, in SVG user units."""
 
     width: float
     height: float
@@ -114,13 +114,15 @@ class Plan:
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
     arcs: tuple[Arc, ...]
-    #: Number of pairs that are not drawn.
+    #: Number of wrong pairs that are not drawn.
     left: int
 
 
 def plan(topology: Topology) -> Plan:
-    """Return the layout: one centred row of nodes per rank, with wrong pairs as arcs next to the
-    links."""
+    """Return the layout of a topology, with wrong pairs as arcs next to the links.
+
+    Each rank of nodes is a centred row, or several rows if it has more than ``ROW_NODES`` nodes.
+    """
     rows: list[list[str]] = []
     roles = {}
     for _, members in groupby(sorted(topology.nodes, key=lambda node: node.rank), _rank):
@@ -160,10 +162,10 @@ def plan(topology: Topology) -> Plan:
 
 
 def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]:
-    """Return the line of a link, from centre to centre, and a line next to it for its traffic
-    before and after the step.
+    """Return a link's line from centre to centre, and lines next to it for its traffic.
 
-    A link passes below boxes that are between its ends in one row.
+    The traffic lines are for traffic only before, or only after the step. A link between nodes of
+    one row passes below the boxes between them.
     """
     (x1, y1), (x2, y2) = (places[end] for end in link.ends)
     between = sum(y == y1 == y2 and min(x1, x2) < x < max(x1, x2) for x, y in places.values())
@@ -184,8 +186,7 @@ def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
-    """Return the pieces of ``text`` in order. Each has a flag that is true if ``other`` also
-    contains it.
+    """Return the pieces of ``text`` in order, each with a flag: whether ``other`` contains it too.
 
     Pieces are words, or lines if the texts are long. A very long text is a single piece.
     """
@@ -206,9 +207,10 @@ def _rank(node: object) -> int:
 
 
 def _arc(places: dict[str, tuple[float, float]], source: str, target: str, mark: Mark) -> Arc:
-    """Return an arc to the left of its direction, so that both directions of a pair are visible.
+    """Return an arc from one box to another that bends to the left.
 
-    It starts and ends at the edges of the boxes.
+    Arcs for the two directions of a pair therefore do not overlap. An arc starts and ends at the
+    edges of the boxes.
     """
     (x1, y1), (x2, y2) = places[source], places[target]
     dx, dy = x2 - x1, y2 - y1
@@ -244,10 +246,10 @@ def changes(difference: Difference) -> tuple[Change, ...]:
 
 
 def lines(change: Change) -> list[tuple[str, str]] | None:
-    """Return a change of multi-line texts line by line, each with its sign.
+    """Return a change of multi-line texts as lines, each after its sign.
 
     The signs are ``-``, ``+``, a space, or ``@`` for omitted lines. The result is None if both
-    texts are short enough to be shown side by side.
+    texts have at most one line; these texts are shown side by side.
     """
     before, after = (
         [] if value is None else value.splitlines() for value in (change.before, change.after)
@@ -256,7 +258,7 @@ def lines(change: Change) -> list[tuple[str, str]] | None:
         return None
     listed: list[tuple[str, str]] = []
     found = difflib.unified_diff(before[:MOST_LINES], after[:MOST_LINES], n=_CONTEXT, lineterm="")
-    for line in islice(found, 2, None):  # skip the names of the two texts
+    for line in islice(found, 2, None):  # skip the two header lines of the diff
         if not line.startswith("@@"):
             listed.append((line[0], line[1:]))
         elif listed:

@@ -55,18 +55,18 @@ from netarena.view.text import visible
 log = logging.getLogger(__name__)
 #: Maximum number of characters of a reason in a list.
 WHY_CHARS = 400
-#: Seconds of reading journals after which other work may run.
+#: Seconds for which a journal is read at a time.
 _SLICE_S = 0.2
 #: Seconds between checks of completely read journals, and between searches for new runs.
 _LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
-#: Characters that may be in the name of a page.
+#: Query ids that can be the name of a page.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 R = TypeVar("R", bound=Record)
 
 
-# models of the fields in a journal's line that a list needs; skipping the other fields is five
-# times as fast as parsing them
+# These models have only the fields of a journal's line that a list shows. Skipping the other fields
+# is five times as fast as parsing them.
 
 
 class _Judgement(BaseModel):
@@ -158,7 +158,7 @@ class Entry:
 
 
 class Run:
-    """One participant of a stored assessment, whose journal is followed."""
+    """One participant of a stored assessment, whose journal is read as it grows."""
 
     def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
         """Open a run. With ``public``, ground truth and all data that reveals it is left out.
@@ -173,19 +173,18 @@ class Run:
         self.header: Header = header
         self.application: Application = forwarded(load(header.application), header.config)
         self.complete = False
-        #: Whether an assessment had locked the run's folder at the last check.
+        #: Whether the run was still in progress (its folder was locked) at the last check.
         self.running = False
-        #: Lines that this version cannot read, which therefore have no page: number (from 1) and
-        #: reason.
+        #: Error messages about lines of the journal that this version cannot read.
         self.problems: list[str] = []
         self._home = home
         #: Name that distinguishes the run from other runs. The library may add parts of the path.
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
-        #: Positions of queries by the shown id.
+        #: Positions of lines in the queries file, by the query id that is shown.
         self._queries: dict[str, Place] = {}
-        #: ``Query.content`` by the id that is shown.
+        #: ``Query.content`` by the query id that is shown.
         self._contents: dict[str, str] = {}
         #: Sealed id of each query of a public run.
         self._sealed: dict[str, str] = {}
@@ -195,15 +194,14 @@ class Run:
         self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
         self._names: dict[str, Ask] = {}
-        #: Position up to which the journal has been read, and the identity of the file.
+        #: Number of bytes and lines of the journal that have been read, and the file's inode.
         self._offset = 0
         self._lines = 0
         self._file = -1
         self._lock = threading.Lock()
 
     def name(self, depth: int) -> str:
-        """Return the last ``depth`` parts of the run's path, and the participant's subfolder, if
-        any."""
+        """Return the last ``depth`` parts of the run's path, plus the participant's subfolder."""
         depth += self.folder != self._home
         return "/".join(self.folder.resolve().parts[-depth:]).replace("//", "/")
 
@@ -214,13 +212,16 @@ class Run:
 
     @property
     def terms(self) -> dict[str, JsonValue]:
-        """Return the settings that comparable runs share. Raises ConfigError, like ``config``."""
+        """Return the settings that must be equal for two runs to be compared.
+
+        Raises ConfigError if this version cannot read the config.
+        """
         whole = len(self.entries) >= self.asked
         return terms_of_run(self.application, self.header, self.config, complete=whole)
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the entries in order of grading, with only the last episode of each request."""
+        """Return the last episode of each query and repetition, in the order of grading."""
         with self._lock:
             return list(self._entries.values())
 
@@ -251,7 +252,7 @@ class Run:
 
     @property
     def going(self) -> bool:
-        """Return whether the run is still running: it is not complete, and its folder is locked."""
+        """Return whether the run is in progress: it is not complete, and its folder is locked."""
         return self.running and not self.complete and len(self.entries) < self.asked
 
     @property
@@ -271,9 +272,9 @@ class Run:
             return self._entries.get(ask)
 
     def search(self, text: str) -> set[Ask]:
-        """Return the episodes that contain ``text``, in any case.
+        """Return the query and repetition of each episode that contains ``text``, ignoring case.
 
-        The search covers id, task, commands, replies, outputs, findings and reason.
+        The search covers query id, task, commands, replies, outputs, findings and reason.
         """
         found = self._corpus.find(text)
         with self._lock:
@@ -284,15 +285,15 @@ class Run:
         return self._corpus.read(entry.outline.ask) + self._corpus.read(entry.outline.query_id)
 
     def look(self) -> bool:
-        """Check whether the run is still running; return whether this has changed."""
+        """Update ``running``; return whether its value has changed."""
         before = self.running
         self.running = not self.complete and is_running(self._home)
         return self.running is not before
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read new lines of the journal for a limited time; return whether there were any.
+        """Read new lines of the journal for at most ``limit_s``; return whether there were any.
 
-        An incomplete last line is read the next time. Raises OSError.
+        An incomplete last line is left for the next call. Raises OSError.
         """
         until = time.monotonic() + limit_s
         with open_regular(self._path) as file:
@@ -309,7 +310,7 @@ class Run:
         return self._offset != start
 
     def tell(self, entry: Entry) -> Story:
-        """Return the story of an episode. Raises ConfigError if the journal no longer has it."""
+        """Return the story of an episode. Raises ConfigError if the journal lacks the episode."""
         episode = self.read(entry)
         place = self._queries.get(episode.query_id)
         if place is None:
@@ -358,7 +359,7 @@ class Run:
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
-        # queries that replace others do not count
+        # Replacement queries have other seeds. They do not add to the number of queries.
         self._originals = len(originals - {""})
         self._queries_bytes = offset
 
@@ -421,8 +422,11 @@ class Run:
             self._names[entry.name] = episode.ask
 
     def _name(self, ask: Ask) -> str:
-        """Return a page's name: the query's id if it is a valid file name, otherwise its
-        position."""
+        """Return the name of an episode's page.
+
+        The name is the query's id if it is a valid file name, otherwise the query's position.
+        Repetitions after the first get a suffix.
+        """
         name = ask.query_id
         if not _PLAIN.fullmatch(name):
             stands = list(self._queries).index(name) if name in self._queries else self._lines
@@ -431,9 +435,9 @@ class Run:
 
 
 def _content(line: bytes) -> str:
-    """Return ``Query.content`` of a line of ``queries.jsonl`` without parsing it.
+    """Return the digest ``Query.content`` of a line of ``queries.jsonl`` without parsing the line.
 
-    The last keys of the line are text, initial state and actions.
+    The digest covers the last keys of the line: text, initial state and actions.
     """
     _, key, rest = line.rstrip().partition(b'"text":')
     return hashlib.sha256(b"{" + key + rest).hexdigest()[:16] if key else ""
@@ -445,11 +449,10 @@ class Library:
     def __init__(
         self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
     ) -> None:
-        """Open the runs in ``folders``. Each folder is a run, a participant of a run, or contains
-        runs.
+        """Open the runs in ``folders``. Each folder is a run or its participant, or contains runs.
 
-        ``public`` runs have no ground truth. With ``watch`` folders may be empty, because runs that
-        start later are found. Raises ConfigError.
+        With ``public``, ground truth is left out. With ``watch``, runs that start later are found,
+        so folders may be empty. Raises ConfigError.
         """
         self.runs: list[Run] = []
         self._folders = tuple(folders)
@@ -463,7 +466,7 @@ class Library:
             except ConfigError:
                 if not (watch and folder.is_dir()):
                     raise
-        #: Number that increases with each change.
+        #: Number that increases with each change of the runs' contents.
         self.generation = 0
         #: Errors that occurred while reading runs; each error is reported once.
         self._problems: dict[str, str] = {}
@@ -471,7 +474,7 @@ class Library:
         self._thread: threading.Thread | None = None
 
     def _add(self, home: Path, place: Path) -> bool:
-        """Show the run in ``place``; return whether the run is new.
+        """Add the run in ``place`` to the library, unless it is there; return whether it is new.
 
         Raises ConfigError if the journal does not describe the run.
         """
@@ -499,7 +502,7 @@ class Library:
             return False
         new = False
         for folder in self._folders:
-            # the journal of a run that has not started does not describe it yet
+            # a run that has not started yet has no readable journal
             with suppress(ConfigError, OSError):
                 for home, place in _find(folder):
                     with suppress(ConfigError, OSError):
@@ -589,8 +592,7 @@ def _tell_apart(runs: Sequence[Run]) -> None:
 
 
 def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Return (run's folder, participant's folder) for each participant of the runs in
-    ``folder``."""
+    """Yield (run's folder, participant's folder) for each participant of the runs in ``folder``."""
     try:
         home, places = find_participants(folder)
     except ConfigError:
@@ -625,13 +627,12 @@ def _read_event(line: bytes) -> _Line:
 
 
 def _reason(episode: Episode) -> str:
-    """Return the reason why an agent failed, as in the record. A public run shows no other
-    reasons."""
+    """Return the reason of an agent failure, or "". Public runs show no other reasons."""
     return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
 
 
 def _without_truth(episode: Episode, shown_id: str) -> Episode:
-    """Return an episode in the form that ``--public`` exports, with the id that is shown."""
+    """Return an episode with ``shown_id`` and without ground truth, as ``--public`` exports it."""
     steps = [
         step.model_copy(
             update={
@@ -660,7 +661,7 @@ def _without_truth(episode: Episode, shown_id: str) -> Episode:
 
 
 def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
-    """Yield the searchable texts of the steps, each once."""
+    """Yield the searchable texts of the steps, without duplicates."""
     for step in read.steps:
         reply = step.reply.text if step.reply else ""
         asked = move_text(step.move)
@@ -671,12 +672,11 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return the episode from which an outline is made. Its steps have only the fields of
-    ``_Step``.
+    """Return an episode for making its outline; its steps have only the fields of ``_Step``.
 
     Parsing whole steps would double the time of reading.
     """
-    # all entries share the same few strings
+    # interned, because many entries have the same few labels and levels
     words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}
     return Episode.model_construct(**dict(read) | words)
 

@@ -59,17 +59,17 @@ SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
     "no": ("not safe", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
-#: Filter -> its label, and the field of an entry that must be equal to it.
+#: Filter -> its label, and the function that returns the entry's value to be filtered.
 FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "run": ("all runs", lambda entry: entry.run.slug),
     "label": ("all labels", lambda entry: entry.outline.label),
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
-#: Separator between the two runs of a pair. A pair selects queries that only the first run solved
+#: Separator between two runs in a ``pair``, which selects queries that only the first run solved
 #: safely.
 APART = ","
-#: Sort keys; a minus reverses the order.
+#: Value of ``sort`` -> sort key of an entry; a minus sign before the value reverses the order.
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "graded": lambda entry: entry.number,
     "outcome": lambda entry: (not entry.lost, entry.outline.safe, entry.outline.outcome.value),
@@ -121,9 +121,9 @@ class Selection:
         )
 
     def search(self, **changes: Any) -> str:
-        """Return the query string with its question mark, or "" for the defaults.
+        """Return the query string after ``changes``, with its question mark; "" for the defaults.
 
-        With another filter or order, the list starts at the first page.
+        The query string is for the first page, unless ``changes`` contains ``page``.
         """
         other = replace(self, **({"page": 1} | changes))
         values = {
@@ -137,9 +137,9 @@ class Selection:
         return replace(self, sort="graded", page=1) != _NOTHING
 
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries that match the filter, in order.
+        """Return the entries that match the filter, in the selected order.
 
-        For a pair, the result is the failed episodes of the second run.
+        For a pair of runs, these are episodes of the second run that only the first run solved.
         """
         tests: list[Callable[[Entry], bool]] = []
         if self.show:
@@ -171,9 +171,10 @@ def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
 
 
 def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Return, for the path of each failed episode, the pairs of runs that it belongs to.
+    """Return the pairs of runs for each failed episode, by the path of the episode.
 
-    In each pair, the other run solved the same query safely.
+    The first run of a pair solved the query safely; the second run is the run of the episode.
+    Episodes whose query no run solved are omitted.
     """
     solved: dict[Ask, list[str]] = {}
     failed = []
@@ -194,8 +195,7 @@ def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the number of entries, and the ``rates`` of the graded entries with intervals by
-    query."""
+    """Return the number of entries, and the ``rates`` of the graded entries with intervals."""
     counted = [entry.outline for entry in entries if entry.outline.outcome is not Outcome.INVALID]
     return {
         "episodes": len(entries),

@@ -50,13 +50,13 @@ _HERE = Path(__file__).parent
 #: Files that are served unchanged.
 ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "image/svg+xml"}
 LIST, RUNS = "index.html", "runs.html"
-#: Data for filters without a server, and the URL that a page polls.
+#: Paths of the data for filters without a server, and of the state that a live page polls.
 ENTRIES, STATE = "entries.json", "state.json"
-#: Texts for a search without a server, fetched by the first search.
+#: Path of the texts for a search without a server; the browser loads them at the first search.
 WORDS = "words.json"
-#: Maximum number of characters of all these texts together.
+#: Maximum total number of characters of the texts in ``WORDS``.
 _MOST_WORDS = 32_000_000
-#: Content policy: pages load only the site's own content.
+#: Content Security Policy: pages load only the site's own content.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'"
@@ -79,7 +79,7 @@ class Page(NamedTuple):
     content: bytes
     #: False for a page that reports that the requested page does not exist.
     found: bool = True
-    #: Paths of texts of which the page shows only a part, with a link.
+    #: Paths of the complete texts that the page shortens and links to.
     texts: tuple[str, ...] = ()
 
 
@@ -100,7 +100,7 @@ class Site:
         #: The last selection and its result; pages of episodes look up the next and previous
         #: episode in it.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
-        #: Filters and columns of one generation of the library.
+        #: The library's generation, and the filters and columns that were computed for it.
         self._known: tuple[int, _Known] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
@@ -168,7 +168,7 @@ class Site:
         return self._html("missing.html", root, found=False, problem=problem)
 
     def _reading(self, kind: str, slug: str, name: str, selection: Selection) -> Page | None:
-        """Return the page of an episode, or of several episodes next to each other."""
+        """Return the page of an episode, or of several episodes side by side, or None."""
         better, apart, worse = slug.partition(APART)
         entry = self._find(worse if apart else slug, name)
         if entry is None:
@@ -195,8 +195,10 @@ class Site:
         ).content
 
     def paths(self) -> Iterator[str]:
-        """Return the paths of all pages and files, starting with the list page; ``Page.texts`` are
-        not included."""
+        """Yield the paths of all pages and files, starting with the list page.
+
+        The paths in ``Page.texts`` are not included.
+        """
         yield from (LIST, ENTRIES, WORDS, *ASSETS)
         yield from (RUNS, *(f"run/{run.slug}.html" for run in self.library.runs))
         for entry in self.library.entries:
@@ -217,12 +219,12 @@ class Site:
         return run.find(name) if run else None
 
     def _same_ask(self, entry: Entry) -> list[Entry]:
-        """Return the episodes of all runs that answer the same query as ``entry``."""
+        """Return the episodes of all runs for the query and repetition of ``entry``."""
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
 
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
-        """Return the result of a selection, and the position of each path in it."""
+        """Return the entries of a selection, and the position of each entry by its path."""
         key = self.library.generation, replace(selection, page=1)
         kept = self._chosen  # another thread may replace the attribute
         if kept is None or kept[:2] != key:
@@ -275,10 +277,9 @@ class Site:
         return {"generation": self.library.generation, "read": read, "size": size}
 
     def _entries(self) -> dict[str, Any]:
-        """Return the data that ``asset/view.js`` filters.
+        """Return the data with which ``asset/view.js`` filters and sorts a list.
 
-        It contains, for each entry, its filter values, its position in each order, and its row in a
-        list.
+        The data of an entry are its filter values, its position in each order, and its table row.
         """
         entries = self.library.entries
         row = self._templates.get_template("row.html")
@@ -339,8 +340,10 @@ class Site:
         )
 
     def _words(self) -> dict[str, Any]:
-        """Return the texts of all entries. If they are too long, each is cut to the returned
-        length."""
+        """Return ``texts``, the searchable texts of all entries, and their maximum length.
+
+        ``chars`` is the length to which each text is cut, or None if all texts are complete.
+        """
         entries = self.library.entries
         texts = [entry.run.words(entry) for entry in entries]
         whole = sum(map(len, texts)) <= _MOST_WORDS
@@ -377,9 +380,9 @@ class Site:
     def _same(
         self, entry: Entry, others: Sequence[Entry], selection: Selection, *, pair: str = ""
     ) -> Page:
-        """Return the page with the answers ``others`` next to each other.
+        """Return the page that shows the episodes ``others`` side by side.
 
-        With a ``pair`` of runs, the links to other pages lead to the queries that only one of the
+        With a ``pair`` of runs, its links lead to the other queries that only the first of the two
         runs solved.
         """
         chosen: list[Entry] = []
@@ -394,7 +397,7 @@ class Site:
         steps = [story.episode.steps for story in stories]
         parts = [parting_step(steps[0], own) for own in steps[1:]]
         parts_at = min((number for number in parts if number is not None), default=None)
-        # the first run that has at least this number of steps
+        # number of the first run that has a step ``parts_at``
         far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
         parts_lane = next(far, 1)
         lanes = [
@@ -432,27 +435,26 @@ class Site:
 
 
 class _Texts:
-    """The texts of an episode that a page shows, and the paths of texts of which it shows only a
-    part."""
+    """Collects the paths of an episode's texts of which a page shows only a part."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self.paths: list[str] = []
 
     def path(self, number: int, part: str) -> str:
-        """Return the path of the whole text, if a page shows a part of it."""
+        """Return and record the path of the whole text ``part`` of step ``number``."""
         path = f"text/{self._entry.run.slug}/{self._entry.name}/{number}-{part}.txt"
         self.paths.append(path)
         return path
 
 
 class Scene(NamedTuple):
-    """Drawings of a turn: pictures before and after it."""
+    """A turn with the pictures before and after it, as a template draws them."""
 
     turn: Turn
-    #: The matrix before the turn, the matrix after it, and the changes.
+    #: Each matrix before and after the turn, and the changed cells.
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
-    #: Each topology, and whether its wrong pairs differ from those before the turn.
+    #: Each topology after the turn, and whether it differs from the topology before the turn.
     topologies: list[tuple[Topology, bool]]
     differences: list[Difference]
     state: str
@@ -460,7 +462,7 @@ class Scene(NamedTuple):
     short: str
     #: Description of the faults before the turn.
     reason_before: str
-    #: Whether a declaration in this episode was right.
+    #: Whether the agent's declaration in this episode was right.
     claim_right: bool
 
     @property
@@ -505,8 +507,7 @@ def _own_target(entry: Entry) -> str:
 
 
 def _pair_path(pair: str, entry: Entry) -> str:
-    """Return the path of a page that shows the failed episode of a pair next to the other run's
-    episode."""
+    """Return the path of the page that shows both episodes of a pair of runs side by side."""
     return f"same/{pair}/{entry.name}.html"
 
 
@@ -515,7 +516,7 @@ def _same_path(entry: Entry) -> str:
 
 
 def _text(entry: Entry, number: str, part: str) -> bytes | None:
-    """Return a whole text of a step in the form in which its page shows it."""
+    """Return a whole text of a step with visible control characters; None without this step."""
     steps = entry.run.read(entry).steps
     if not 0 < int(number) <= len(steps):
         return None
@@ -529,7 +530,7 @@ def _state_text(step: Step) -> str:
     return json.dumps(step.state, ensure_ascii=False, indent=1)
 
 
-#: Name in paths -> text of a step that may be long.
+#: Name of a text in paths -> function that returns this text of a step.
 _PARTS: Mapping[str, Callable[[Step], str]] = {
     "prompt": lambda step: step.prompt,
     "reply": lambda step: step.reply.text if step.reply else "",
@@ -541,7 +542,7 @@ _PART = re.compile(rf"text/([^/]+)/([^/]+)/([0-9]{{1,6}})-({'|'.join(_PARTS)})\.
 
 
 def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the values of each filter, with their labels and numbers of episodes."""
+    """Return for each filter its values, with labels that contain the number of episodes."""
     choices = {}
     for name, table in (("show", SHOWS), ("safe", SAFETIES)):
         counts = {value: sum(map(test, entries)) for value, (_, test) in table.items()}
@@ -562,8 +563,10 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of runs with queries that only the first run solved, with the number of
-    these queries."""
+    """Return the values of the filter ``pair``, with labels.
+
+    A label contains the number of queries that only the first run of the pair solved.
+    """
     found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
     titles = {entry.run.slug: entry.run.title for entry in entries}
     words = [("", "solved by only one run")]
@@ -577,7 +580,7 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _seen(value: Any) -> Any:
-    """Template filter for every value: makes hidden characters of untrusted text visible."""
+    """Make hidden characters in a template value visible. Jinja calls this for every value."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

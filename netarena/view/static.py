@@ -19,7 +19,7 @@ def write_site(
 ) -> None:
     """Write all pages below ``out``, which must be empty or missing.
 
-    ``expect`` is called with the number of pages, ``told`` after each one. Raises ConfigError, and
+    ``expect`` is called with the number of pages, ``told`` after each page. Raises ConfigError and
     OSError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -38,7 +38,7 @@ def write_site(
 
 
 def write_episode(library: Library, name: str, out: Path) -> None:
-    """Write the episode with a query's id as a new HTML file.
+    """Write an episode as a new HTML file; ``name`` is as in ``Library.find_episode``.
 
     Raises ConfigError, and OSError.
     """

@@ -29,7 +29,7 @@ class Opposed(NamedTuple):
     run: Run
     #: ``stats.compare`` with ``p_holm``; empty if the runs are not comparable.
     table: dict[str, Any]
-    #: Keys in which the runs differ, with both values.
+    #: Text with the ``terms`` in which the runs differ; empty if they are comparable.
     apart: str
 
 
@@ -39,7 +39,7 @@ def rates_of(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]:
-    """Yield the field, its title and the rates of each of its values."""
+    """Yield, for level and label, the field, its title, and the rates by the field's values."""
     outlines = _outlines(run)
     for by in ("level", "label"):
         yield by, by, break_down(outlines, by)
@@ -54,12 +54,12 @@ def outcomes_of(run: Run) -> list[tuple[str, int]]:
 
 
 def unsafe_of(run: Run) -> dict[str, int]:
-    """Return the failure types of episodes that are not safe."""
+    """Return the number of unsafe episodes by failure type."""
     return unsafe_types(_outlines(run))
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the names and values, as text, that identify a run."""
+    """Yield the names and values, as text, of the properties that identify a run."""
     header = run.header
     graded, asked = len(run.entries), run.asked
     yield "application", header.application
@@ -76,7 +76,10 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def seed_of(run: Run) -> int | None:
-    """Return the seed, unless the run is public or may still ask queries."""
+    """Return the run's seed, or None if it must not be shown.
+
+    The seed of a public run is never shown, and a secret seed only after the run's last episode.
+    """
     secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
     return None if secret or run.public else run.header.seed
 
@@ -93,7 +96,7 @@ def config_text(run: Run) -> str:
 
 
 def oppose(run: Run, runs: Sequence[Run]) -> list[Opposed]:
-    """Compare a run with each other run that asked comparable queries."""
+    """Return one comparison of ``run`` with each other run, also with runs of other terms."""
     found = []
     for other in runs:
         if other is run:

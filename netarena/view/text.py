@@ -1,4 +1,4 @@
-"""Makes hidden, reordering and control characters in untrusted text on a page visible.
+"""Visible signs for hidden, reordering and control characters in untrusted text on a page.
 
 The templates escape markup (autoescape). This module handles characters that HTML allows.
 """
@@ -37,7 +37,7 @@ def _sign(found: re.Match[str]) -> str:
 
 
 class Folded(NamedTuple):
-    """The first part of a text and, if it is truncated, the length of the whole text."""
+    """A text, possibly truncated; if so, also the length of the whole text."""
 
     shown: str
     whole: int = 0
