@@ -66,7 +66,8 @@ def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...
 
 
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
-    """Return the frame of a query. ``initial`` is the network of ``base`` with a few changes."""
+    """Return the permitted changes (frame) of a query. ``initial`` is the network of ``base`` with
+    a few changes."""
     first = compare(base.network, initial, *touched(initial))
     # The totals are not copied, because a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)

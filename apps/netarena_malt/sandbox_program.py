@@ -647,7 +647,7 @@ class Plain:
         if depth == MAX_DEPTH:
             return self._mark()
         self.left -= 4
-        if isinstance(item, _LISTS):  # first, because checks of abstract classes take longer
+        if isinstance(item, _LISTS):  # checks of abstract classes come later, because they are slow
             return self._series(item, depth)
         # Networkx's views of nodes are both mappings and sets. They become lists of names.
         if isinstance(item, dict) or (

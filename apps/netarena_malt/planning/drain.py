@@ -428,13 +428,13 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 def _lateness(ready: Sequence[int], first: int) -> int:
     """Return by how many waves switches become ready after wave ``first``, summed over the
-    switches. ``ready`` has the wave from which each is ready."""
+    switches. ``ready`` has the wave from which each switch is ready."""
     return sum(max(0, wave - first) for wave in ready)
 
 
 def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int]) -> bool:
     """Return whether switches can keep the gap within the waves ``window``, given the wave from
-    which each is ready.
+    which each switch is ready.
 
     Each switch takes the earliest possible wave. For ``apart``, whose order is free, the switches
     are taken in the order in which they become ready.
