@@ -60,8 +60,7 @@ class Draft:
         return self._index.names[kind]
 
     def present_switches(self) -> list[str]:
-        """Return the names of all packet switches that exist: those of the base without removed
-        ones, and added ones."""
+        """Return the names of all packet switches that exist, including added switches."""
         gone = self._removed_switches
         names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
         return names + [name for name in self._attributes if not self._is_port(name)]

@@ -365,7 +365,7 @@ def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers without those in ``_HOP``."""
+    """Return the headers that are not in ``_HOP``."""
     named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
     return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
 

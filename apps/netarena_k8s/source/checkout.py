@@ -567,7 +567,7 @@ def _manifests(document: _Document) -> Iterator[_Document]:
 
 
 def _lacking(manifest: Mapping[str, Any]) -> list[str]:
-    """Return those of ``kind`` and ``apiVersion`` that a manifest lacks."""
+    """Return which of the keys ``kind`` and ``apiVersion`` a manifest lacks."""
     return [key for key in ("kind", "apiVersion") if not isinstance(manifest.get(key), str)]
 
 

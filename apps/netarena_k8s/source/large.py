@@ -86,8 +86,7 @@ def estate(rng: random.Random, least: int, most: int) -> World:
     quiet = [app for app in apps if app.labels[role] == STORE]
     for _ in range(_TRIES):
         found = with_policies(bare, add_lookalikes(bare, quiet, rng))
-        # Two decoys for one application together may allow traffic that each of them alone does not
-        # allow.
+        # Together, two decoys for one application may allow traffic that neither of them allows.
         if found.intended == bare.intended:
             return found
     raise RuntimeError("found no decoy policies that leave the connections of this world unchanged")

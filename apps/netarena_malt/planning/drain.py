@@ -123,8 +123,8 @@ def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
     """Return the wave index of each switch; None if a switch fits in no wave.
 
     The switches of ``only`` and ``at_least`` requests come first, then the others by ``rank``, each
-    in the earliest wave. The former nearly fill their waves, so all assignments of them to these
-    waves are tried.
+    in the earliest wave. The switches of these requests nearly fill their waves, so all assignments
+    of them to these waves are tried.
     """
     number = {entry["name"]: place for place, entry in enumerate(data["switches"])}
     fixed: dict[int, int] = {}
@@ -447,11 +447,11 @@ def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int
 
 def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
     """Return switches (under the key ``switches``) that do not fit into the waves of ``old``, even
-    without those that may be outside. Return None if none are found.
+    without the switches that may be outside. Return None if none are found.
 
-    They are drawn like the switches of ``old``, but from all switches instead of those in its
-    waves. They need at most 4 % more minutes and benches. As many of them become ready after the
-    waves, and no more of them are in one block.
+    They are drawn like the switches of ``old``, but from all switches instead of the switches in
+    its waves. They need at most 4 % more minutes and benches. As many of them become ready after
+    the waves, and no more of them are in one block.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))

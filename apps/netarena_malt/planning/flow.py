@@ -528,8 +528,8 @@ def _requests(
         away, others = _apart_from(network, free, shut)
         in_block: dict[str, int] = {}
         chosen = []
-        # Prefer demands without a path over the spine block ``shut``, within the limit of each
-        # other spine block.
+        # Prefer demands without a path over the spine block ``shut``. At most ``limit`` planted
+        # paths may use the same spine block.
         for name in (*away, *others):
             block = blocks[spine[name]]
             if len(chosen) < members and in_block.get(block, 0) < limit:

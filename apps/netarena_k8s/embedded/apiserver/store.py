@@ -64,7 +64,7 @@ class Store:
 
     def find(self, resource: Resource, namespace: str = "") -> list[tuple[Key, dict[str, Any]]]:
         """Return (key, object) for the objects of a resource, sorted by namespace and name. By
-        default, return those of all namespaces."""
+        default, all namespaces are included."""
         return sorted(
             (key, one)
             for key, one in self._objects.items()

@@ -354,8 +354,8 @@ def _change(
 
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
-    """Return the field managers that a client sent, or ``known``, the stored ones, if it sent none
-    or malformed ones.
+    """Return the field managers that a client sent. Return ``known``, the stored field managers, if
+    the client sent none or a malformed list.
 
     kubectl sends changed field managers when it migrates an object to server-side apply.
     """
