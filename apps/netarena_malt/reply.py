@@ -1,9 +1,9 @@
 """Parser of replies: finds the agent's program in the text.
 
-The external contract defines the form: text with a Python code block that defines
-``process_graph``. The last such block counts, including its helpers and imports. Fences follow
-CommonMark: three or more backticks or tildes, closed by a line of at least as many. The parser also
-accepts these variants, which language models write:
+A reply must contain a Python code block that defines ``process_graph``. The last such block counts,
+including its helpers and imports. Fences follow CommonMark: three or more backticks or tildes,
+closed by a line of at least as many. The parser also accepts these variants, which language models
+write:
 
 - an opening fence after a word (``Action: ```python``)
 - a block inside another block

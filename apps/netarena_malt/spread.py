@@ -85,8 +85,8 @@ def new_port(name: str, bps: float, *parents: str) -> NewNode:
 def new_switch(
     draft: Draft, like: str, rng: random.Random, new_block: str | None = None
 ) -> NewNode:
-    """Return a switch to add. Its parents are those of the switch ``like``, or the new aggregation
-    block ``new_block`` with rack and control domain of ``like``."""
+    """Return a switch to add. Its rack and control domain are those of the switch ``like``. Its
+    block is that of ``like``, or the new aggregation block ``new_block``."""
     block, rack, domain = draft.parents(like)
     (name,) = draft.fresh(new_block or block, like, rng)
     stem = draft.stem(name, draft.contents(like)[0])

@@ -22,7 +22,7 @@ _SHARE, _WIDE_SHARE = 0.65, 0.3
 _FEW = 6
 #: number of kinds to try on one policy
 _TRIES = 12
-#: number of times that a kind is tried on each policy during its turn
+#: number of attempts to alter each policy with one kind, during the turn of this kind
 _PASSES = 3
 
 

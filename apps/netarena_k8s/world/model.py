@@ -399,10 +399,10 @@ class Net:
     """The endpoints of a deployed world, and the connections that given policies allow between
     them.
 
-    Pods of other namespaces are named ``NAMESPACE/NAME``: one without labels, and for each
-    application one with the same labels, or the guest. Outside addresses are named by their
-    address. ``name_servers`` are IP addresses. ``marks`` are the labels in the cluster, or None for
-    the labels of the embedded cluster.
+    Pods of other namespaces are named ``NAMESPACE/NAME``. Each such namespace has a pod without
+    labels (``any``). It also has either the guest or, for each application, a pod with the same
+    labels. Outside addresses are named by their address. ``name_servers`` are IP addresses.
+    ``marks`` are the labels in the cluster, or None for the labels of the embedded cluster.
     """
 
     def __init__(  # noqa: PLR0913 -- the parts of a placement
