@@ -270,8 +270,8 @@ class Api:
         return await self._patiently("POST", path, {}, body)
 
     async def delete(self, path: str, uid: str = "") -> None:
-        """Delete the object at ``path``, or only if it has this ``uid``. Do nothing if it does not
-        exist.
+        """Delete the object at ``path``. If ``uid`` is given, delete only an object with this uid.
+        Do nothing if there is no such object.
 
         The ``uid`` protects an object that is created later under the same name.
         """
