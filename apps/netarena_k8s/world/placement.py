@@ -1,4 +1,4 @@
-"""The endpoints of a deployed world (a placement).
+"""The endpoints of a deployed world.
 
 A placement always uses the same endpoint objects, so that ``policy.Book`` can cache results for
 each endpoint.
@@ -24,18 +24,18 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import Stretches, intersection
 
-#: maximum numbers of cached outside addresses, and of cached sets of allowed pairs
+#: maximum numbers of cached outside addresses, and of cached sets of pairs that a side allows
 _KEPT_OUTSIDE, _KEPT_WORKS = 1024, 1024
 _BOTH = (EGRESS, INGRESS)
-#: direction -> applications whose rules of this direction have changed
+#: direction -> applications whose sides have changed
 Altered: TypeAlias = Mapping[str, Container[str]]
 
 
 class Link(NamedTuple):
     """A possible connection: the names of its two ends, and the ends as endpoints.
 
-    If one end is an absent pod (``Absent``), only the policies of the other end count. Then
-    ``directions`` has only one direction.
+    If one end is an absent pod, only the policies of the other end count, and only one direction is
+    in ``directions``.
     """
 
     source: str
@@ -45,28 +45,27 @@ class Link(NamedTuple):
     directions: tuple[str, ...] = _BOTH
 
     def open_by(self, rules: Rules) -> Stretches:
-        """Return the target's ports that ``rules`` allow in all of ``directions``."""
+        """Return the ports that ``rules`` allow."""
         first, *more = self.lets(rules)
         return intersection(first, *more) if more else first
 
     def lets(self, rules: Rules) -> list[Stretches]:
-        """Return the target's ports that ``rules`` allow, for each of ``directions``."""
+        """Return the ports that ``rules`` allow in each direction."""
         return [rules.lets(direction, self.sender, self.receiver) for direction in self.directions]
 
 
 class Absent(NamedTuple):
-    """A pod that a peer of the intended policies selects, but that does not exist in the deployed
-    world."""
+    """A pod that does not exist, although a peer of the intended policies selects it."""
 
     name: str
     endpoint: Endpoint
 
 
 class Ground:
-    """All endpoints of a deployed world: its pods, pods of other namespaces, and name servers.
+    """All endpoints of a placement: the pods, pods of other namespaces, and name servers.
 
-    ``pods`` and ``strangers`` (pods of other namespaces) map names to endpoints. ``namespaces``
-    maps each namespace to its labels. ``specs`` are the specs of the intended policies.
+    ``pods`` and ``strangers`` map names to endpoints, and ``namespaces`` maps each namespace to its
+    labels. ``specs`` are the specs of the intended policies.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 -- all endpoints of a placement
@@ -83,7 +82,7 @@ class Ground:
         self.strangers = strangers
         self.dns = dns
         self.book = Book(namespaces, pods.values())
-        #: (application, direction, side) -> the pairs that this side allows, as bits
+        #: (application, direction, side) -> the pairs that the side allows, as bits
         self.works: Memo[tuple[str, str, Side | None], int] = Memo(_KEPT_WORKS)
         self._specs = specs
         self._outside: Memo[str, Endpoint] = Memo(_KEPT_OUTSIDE)
@@ -97,7 +96,7 @@ class Ground:
 
     @cached_property
     def absent(self) -> Sequence[Absent]:
-        """The pods that peers of the intended policies select, but that do not exist."""
+        """Pods that do not exist, although peers of the intended policies select them."""
         there = [*self.pods.values(), *self.strangers.values(), *self.dns]
         found: dict[str, Absent] = {}
         for peer in _peers(self._specs):
@@ -122,9 +121,8 @@ class Ground:
         """Yield the links on which, in each pair of ``pairs``, the first rules allow more than the
         second rules.
 
-        A link is yielded if its egress or its ingress rules allow more, even if both together allow
-        no more. ``about`` limits the comparison to changed applications. ``one_sided`` includes
-        links with absent pods.
+        A link is yielded if its egress or its ingress allows more, even if both together allow no
+        more. ``one_sided`` includes links with absent pods.
         """
         outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
@@ -146,7 +144,7 @@ class Ground:
         """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in at
         least one direction."""
         spaces = rules.namespaces | others.namespaces
-        # A guest may be in the world's own namespace. Policies then also apply to the guest.
+        # A guest may be in the world's own namespace. Policies then apply to the guest too.
         subject_to = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
         subject_to |= self.pods
         for direction, opposite in (_BOTH, _BOTH[::-1]):
@@ -163,11 +161,10 @@ class Ground:
                     yield (name, peer) if direction == EGRESS else (peer, name)
 
     def links(self, outside: Iterable[str], about: Altered) -> Iterator[Link]:
-        """Yield the links in both directions between pods, and between pods and pods of other
-        namespaces or outside addresses.
+        """Yield the links of pods with pods, pods of other namespaces and outside addresses, in
+        both directions.
 
-        Only links whose sender is in ``about[EGRESS]`` or whose receiver is in ``about[INGRESS]``
-        are included.
+        Only links whose sender's egress or receiver's ingress is in ``about`` are included.
         """
         others = {**self.strangers, **{ip: self.outside(ip) for ip in outside}}
         everybody = {**self.pods, **others}
@@ -190,7 +187,7 @@ class Ground:
 
 
 def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
-    """Yield all peers in rules of policies, except peers with an ``ipBlock``."""
+    """Yield all peers of rules that select pods or namespaces."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key in {"from", "to"} and isinstance(one, list):
@@ -205,8 +202,8 @@ def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:
 
 
 def _labels(selector: Manifest) -> Labels:
-    """Return labels that the selector matches. A label with several possible values gets the first
-    one, or ``any`` if every value matches."""
+    """Return the labels that the selector requires. If several values match, the label is ``any``
+    or the first value."""
     found = dict(selector.get("matchLabels") or {})
     for one in selector.get("matchExpressions") or ():
         if one["operator"] in {"In", "Exists"}:
