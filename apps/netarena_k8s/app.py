@@ -1,4 +1,5 @@
-"""The Kubernetes application: it combines the modules and defines the keys of the records."""
+"""The Kubernetes application: it combines the modules of this package and defines the keys of the
+records."""
 
 from __future__ import annotations
 
@@ -110,9 +111,8 @@ class _Baselines(Baselines):
         return guess.blanket(NAMESPACE)
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket" for Online Boutique, whose intended policies never change; otherwise
-        None.
-        """
+        """Return the agent that solves queries without reading them: "blanket" for Online Boutique,
+        whose intended policies never change, otherwise None."""
         shop = cast("KubernetesConfig", config)
         boutique = shop.world == "standard" and shop.microservice_dir is None
         return "blanket" if boutique else None
@@ -139,22 +139,20 @@ class _Tickets(Tickets):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Replace each declared cause that is as correct as an injected cause with the injected
-        cause.
-        """
+        """Return the declared causes. A cause that is as correct as an injected cause is replaced
+        with the injected cause."""
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
-        """Return the policies that would make a connection wrong even if all other policies were as
-        intended.
-        """
+        """Return one line for each policy that would make a connection wrong even if all other
+        policies were as intended."""
         states = [episode.initial_state, *(step.state for step in episode.steps)]
         last = [one for one in states if one is not None][-1:]
         return [line for one in last for line in _leftover(query_, one)]
 
 
 def _leftover(query_: Query, state_: State) -> list[str]:
-    """Return a line for each fault that is left (``state.leftover``)."""
+    """Return one line for each remaining fault that other policies hide (``state.leftover``)."""
     policies = [one.policy for one in query.faults_of(query_)]
     return state.leftover(_world(query_), policies, state_)
 
@@ -233,8 +231,8 @@ class Kubernetes(Reactive):
         await self._stack.aclose()
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Return configs for the main worlds and families of faults. Keys that are set in
-        ``config`` stay fixed."""
+        """Return configs for the main kinds of worlds and of faults. Keys that ``config`` sets keep
+        their values."""
         shop, fixed = cast("KubernetesConfig", config), config.model_fields_set
         told = "world" in fixed or shop.microservice_dir is not None
         worlds = [shop.world] if told else ["standard", "varied"]
@@ -293,7 +291,8 @@ class Kubernetes(Reactive):
         return len(_leftover(query, state_))
 
     def count_tested(self, query: Query) -> int:
-        """Return the number of tested pairs and of other intended connections."""
+        """Return the number of tested connections: all pairs, and the other intended
+        connections."""
         return len(_world(query).pairs) + len(_world(query).uses)
 
     def configures(self, move: Move) -> bool:
@@ -310,8 +309,8 @@ class Kubernetes(Reactive):
         return prompt.prompt_parts(query, world, namespace, state, steps, _TOLD_LIMITS)
 
     async def evidence(self, query_: Query, config: Config) -> Evidence | None:
-        """Return the suspicious forms and the metadata of all policies, as the cluster shows
-        them."""
+        """Return the features of all policies, as the cluster shows the policies: suspicious forms
+        and metadata."""
         del config
         return evidence.evidence(query_)
 
@@ -381,9 +380,8 @@ class Kubernetes(Reactive):
             raise ConfigError("namespace", taken)
 
     def venue(self, config: Config) -> str:
-        """Return the name of the cluster, and the reason if the embedded cluster is used in place
-        of the cluster of KUBECONFIG.
-        """
+        """Return the name of the cluster. If the embedded cluster is used in place of the cluster
+        of KUBECONFIG, the reason is included."""
         shop = cast("KubernetesConfig", config)
         if shop.cluster != EMBEDDED:
             return f"the cluster {shop.cluster}"
@@ -408,14 +406,16 @@ class Kubernetes(Reactive):
         return 0.5 if cast("KubernetesConfig", config).cluster == EMBEDDED else 10.0
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Return the cluster that KUBECONFIG names, if the file is readable."""
+        """Return the cluster that KUBECONFIG names as the default value of the config, if the file
+        is readable."""
         if not environ.get("KUBECONFIG"):
             return {}
         context = current_context(environ["KUBECONFIG"])
         return {} if context is None else {"cluster": context}
 
     def clean(self, environ: Mapping[str, str]) -> Cleaned:
-        """Delete leftover namespaces of services that have ended, on the cluster of KUBECONFIG."""
+        """Delete namespaces left by services that have ended, on the cluster that KUBECONFIG
+        names."""
         context = self.defaults(environ).get("cluster")
         if context is None:
             raise ConfigError("KUBECONFIG", "must be the path of a readable kubeconfig")
@@ -424,9 +424,10 @@ class Kubernetes(Reactive):
         return asyncio.run(clean(str(context)))
 
     def _taken(self, shop: KubernetesConfig) -> str | None:
-        """Return the reason why the configured namespace cannot be used, or None if it can.
+        """Return why the configured namespace cannot be used, or None if it can be used.
 
-        The deployment of one set of workloads removes any other set in the same namespace.
+        Only one set of workloads can exist in a namespace, because its deployment removes any other
+        set.
         """
         here = (shop.cluster, shop.namespace)
         if shop.namespace is None or not any(
@@ -440,10 +441,10 @@ class Kubernetes(Reactive):
     def _cluster(
         self, name: str, namespace: str | None = None, folder: str | None = None
     ) -> Cluster:
-        """Return the cluster shared by all episodes with these arguments. It stops when the
+        """Return the cluster that all episodes with these arguments share. It stops when the
         application stops.
 
-        ``folder`` names the workloads that run in place of the stand-ins.
+        ``folder`` contains the manifests of workloads that run in place of the stand-ins.
         """
         key = (name, namespace, folder)
         if key not in self._clusters:
@@ -472,9 +473,8 @@ def _world(query_: Query) -> World:
 
 
 def _result(world: World, step: Step) -> dict[str, JsonValue]:
-    """Return one turn in the record format of the reference implementation, with the turn's
-    effects.
-    """
+    """Return the record of one turn in the format of the reference implementation, with the turn's
+    effects."""
     known = _detail(step)
     findings = step.judgement.findings if step.judgement is not None else ()
     touched: list[JsonValue] = [one.detail for one in findings if one.rule == "object_touched"]

@@ -1,7 +1,7 @@
 """Documentation of a large world, which lists permitted callers as groups with exceptions.
 
 Groups are identified by the team and the role in pod labels. A list of applications is written as
-groups, the members of these groups that do not belong to the list, and single names.
+groups with exceptions (members of the group that are not in the list) and single names.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from typing import NamedTuple
 from netarena_k8s.world.model import App, World
 from netarena_k8s.world.plan import Group, Plan
 
-#: A list names a group if it contains at least ``_LEAST`` of the group's members and lacks at most
-#: ``_LACKING`` times as many members as it contains.
+#: A list names a group if it contains at least ``_LEAST`` of the group's members. The number of
+#: missing members may be at most ``_LACKING`` times the number of contained members.
 _LEAST, _LACKING = 2, 0.5
 #: separator between the parts of a list
 SEPARATOR = "; "
 
 
 class _Part(NamedTuple):
-    """A group of applications: its members on the list (``members``) and the others
-    (``lacking``)."""
+    """A group of applications in a list: ``members`` are in the list, ``lacking`` are not."""
 
     group: Group
     members: frozenset[str]
@@ -91,7 +90,7 @@ def _tell_key(world: World) -> str:
 def tell_names(
     world: World, plan: Plan, names: Collection[str], without: Collection[str] = ()
 ) -> str:
-    """Return a list of applications as text.
+    """Return a list of applications as text, with groups where possible.
 
     Applications in ``without`` are not named as exceptions of a group.
     """
@@ -114,7 +113,8 @@ def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
 def _parts(
     world: World, plan: Plan, names: Collection[str], without: Collection[str]
 ) -> Iterator[_Part]:
-    """Yield the groups most of whose members belong to a list."""
+    """Yield the groups that the list ``names`` may name, because most of their members are in
+    it."""
     marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
     groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
     groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]
@@ -133,8 +133,8 @@ def _tell_group(plan: Plan, group: Group) -> str:
 
 
 def _further(world: World, plan: Plan) -> Iterator[str]:
-    """Yield one line for each grant and each set of its sources, with all targets that these
-    sources may reach."""
+    """Yield one line for each grant and each set of its sources. The line names all targets to
+    which these sources may connect."""
     for grant, uses in zip(plan.grants, world.granted, strict=True):
         sources: dict[str, list[str]] = {}
         for use in uses:

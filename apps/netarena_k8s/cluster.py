@@ -1,9 +1,9 @@
 """Interface of clusters, which deploy a world for each episode.
 
 ``Cluster`` is shared by all episodes of a service. ``Deployed`` is the world of one episode on a
-cluster. It gives the agent's kubectl access, reads the state for the grader, and injects faults.
-Implementations are the embedded cluster (``embedded``) and any cluster of a kubeconfig (``real``).
-Callers use both in the same way.
+cluster. It gives the agent's kubectl access, reads the state for the grader, and writes the faulty
+policies. Implementations are the embedded cluster (``embedded``) and any cluster of a kubeconfig
+(``real``). Callers use both in the same way.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Sight:
     ``reached`` has one truth value for each pair of the world: whether the measured connection
     works. ``others`` describes objects, other than policies, that differ from their deployed form.
     ``disagreement`` names the pairs whose settled measurement differs from the evaluator's result;
-    ``predicted`` then has the evaluator's values. ``marks`` are the labels in the cluster, or None
-    for the labels of the embedded cluster. ``writes`` are the writes of the last command, in order,
-    on a cluster that reports them.
+    ``predicted`` then has the evaluator's values. ``marks`` are the labels of pods and namespace in
+    the cluster, or None for those of the embedded cluster. ``writes`` are the writes of the last
+    command, in order, on a cluster that reports them.
     """
 
     policies: tuple[Policy, ...]
@@ -78,10 +78,10 @@ class Deployed(ABC):
         """Return the settled state. Raises EnvironmentFailed if it cannot be read."""
 
     async def healthy(self) -> Sight:
-        """Return the settled state before any write. If ``deploy`` has measured the state, the
-        method returns that measurement.
+        """Return the settled state before any write. If ``deploy`` has measured this state, return
+        that measurement.
 
-        Raises EnvironmentFailed if it cannot be read.
+        Raises EnvironmentFailed if the state cannot be read.
         """
         return await self.look()
 
@@ -97,13 +97,13 @@ class Deployed(ABC):
         """Return a context in which the API address of ``access`` accepts only connections of this
         caller.
 
-        Other clients with the same token are rejected. Requests still open at the end are
-        cancelled. Only one caller is admitted at a time. Raises EnvironmentFailed.
+        Other clients are rejected even if they have the same token. Requests that are still open at
+        the end are cancelled. Only one caller is admitted at a time. Raises EnvironmentFailed.
         """
 
     async def doubt(self, sight: Sight) -> Sight:
-        """Repeat a measurement that disagrees with the evaluator, until both agree or the
-        repetitions are used up.
+        """Repeat a measurement that disagrees with the evaluator, and return the last one. Stop
+        when both agree or the repetitions are used up.
 
         Before each repetition, the cluster applies the intended policies and then the current
         policies again. Raises EnvironmentFailed if measurement and evaluator disagree on the

@@ -1,4 +1,4 @@
-"""Config keys of k8s, in addition to those of every application."""
+"""Config keys of the Kubernetes application, in addition to those of every application."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validat
 from netarena.sdk import Briefing, FaultConfig, JsonValue, shapes
 from netarena_k8s.source.checkout import digest_checkout
 
-#: name of the cluster that comes with this application, which is not a context of a kubeconfig
+#: name of the embedded cluster, which is part of this application and not a context of a kubeconfig
 EMBEDDED: Final = "embedded"
 #: smallest and largest number of applications of a large world
 MIN_LARGE, MAX_LARGE = 20, 60
-#: smallest number of applications in tickets, so that a world is too large to be read completely
+#: smallest number of applications in tickets, with which a world is too large to be read completely
 TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
 
 class KubernetesConfig(FaultConfig):
-    """Config keys of k8s, as described in docs/config.md."""
+    """Config keys of the Kubernetes application, as described in docs/config.md."""
 
     BUILT_IN: ClassVar[Mapping[str, str]] = {"microservice_dir": "/microservices-demo"}
     IN_TICKETS: ClassVar = {
@@ -36,8 +36,7 @@ class KubernetesConfig(FaultConfig):
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or a context of the kubeconfig
     cluster: str = EMBEDDED
-    #: whether a real cluster is required, so that the run stops with an error on the embedded
-    #: cluster
+    #: whether a real cluster is required: on the embedded cluster, the run then stops with an error
     require_cluster: StrictBool = False
     #: on a real cluster: one namespace that all episodes use in turn; None: a new namespace for
     #: each episode
@@ -47,7 +46,7 @@ class KubernetesConfig(FaultConfig):
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
     #: on the embedded cluster: whether a command that is a single patch runs in kubectl, or is sent
-    #: directly to the API server with the same result and output
+    #: directly to the API server; result and output are the same
     patches: Literal["kubectl", "direct"] = "kubectl"
     #: a folder of manifests that replaces Online Boutique; the manifests determine the queries
     microservice_dir: str | None = None

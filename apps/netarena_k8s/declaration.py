@@ -5,7 +5,8 @@
     order-rules: selector
 
 Each line after ``done`` is POLICY: WORD, with a word of ``WORDS``. The causes are optional. A block
-that begins with ``done`` is never run as a command: it is a declaration, or it is refused.
+that begins with ``done`` is either accepted as a declaration or refused. It never runs as a
+command.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from netarena.sdk import MAX_CAUSES, Cause, Claim, Move, ReplyRefused, check_causes
 
 DONE = "done"
-#: word -> the mistake in a policy that it stands for, as in the prompt's list
+#: word -> the mistake in a policy that it stands for, as the prompt describes it
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",
@@ -66,16 +67,17 @@ WORD_OF: Mapping[str, str] = MappingProxyType(
 )
 
 _FORM = "after the line 'done', each line must be POLICY: WORD"
-#: longer blocks are refused without reading their lines
+#: maximum length of a declaration; longer ones are refused without reading their lines
 _MAX_CHARS = 32_768
 _CAUSE = re.compile(r"(?:[-*][ \t]++)?([a-z0-9][a-z0-9.-]{0,252})[ \t]*+:[ \t]*+([A-Za-z_-]{1,40})")
 
 
 def read_claim(info: str, body: str) -> str | None:
-    """Return the declaration in a code block in canonical form, or None if the block is not a
+    """Return the declaration in a code block, in canonical form, or None if the block is not a
     declaration.
 
-    ``info`` is the text after the backticks. Raises ReplyRefused for a malformed declaration.
+    ``info`` is the text after the opening backticks. Raises ReplyRefused for a malformed
+    declaration.
     """
     text = body.strip()
     if info.strip().lower() == DONE:
@@ -97,7 +99,7 @@ def _read_cause(line: str) -> Cause:
 
 
 def write_claim(causes: Iterable[Cause]) -> str:
-    """Return the move (text of a declaration) that declares these causes."""
+    """Return the text of a declaration that names these causes."""
     return "\n".join([DONE, *(f"{cause.place}: {cause.what}" for cause in causes)])
 
 
@@ -112,5 +114,6 @@ def claim_of(move: Move) -> Claim | None:
 
 
 def causes_of(faults: Sequence[tuple[str, str]]) -> list[Cause]:
-    """Return the causes that a correct declaration names for these (policy, kind of fault)."""
+    """Return the causes that a correct declaration names for these faults, given as (policy, kind
+    of fault)."""
     return [Cause(policy, WORD_OF[kind]) for policy, kind in faults]

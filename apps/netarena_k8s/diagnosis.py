@@ -1,4 +1,5 @@
-"""Checks whether this machine can run k8s, with a remedy for each missing requirement."""
+"""Checks whether this machine can run the Kubernetes application, with a remedy for each missing
+requirement."""
 
 from __future__ import annotations
 
@@ -16,8 +17,7 @@ _PLANE_REMEDY = f"apt-get install nftables; {cell.REMEDY}"
 
 
 def diagnose() -> list[Check]:
-    """Return the results of all checks, required and optional, with a remedy for each failed
-    check."""
+    """Return the results of all checks, required and optional. Each failed check has a remedy."""
     with ThreadPoolExecutor() as pool:  # Each check runs a test in its own process.
         pool.submit(_cell)
         unmeasured = pool.submit(_plane).result()
@@ -48,7 +48,7 @@ def _check(severity: Severity, name: str, problem: str, works: str, remedy: str)
 
 
 def check(config: KubernetesConfig) -> None:
-    """Check that this machine can run ``config`` and that its checkout is readable.
+    """Check that this machine can run ``config``, and that its folder of manifests is readable.
 
     Raises ConfigError.
     """

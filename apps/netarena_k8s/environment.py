@@ -1,4 +1,5 @@
-"""The deployed world of one query. Its intended state and its faulty state are both verified."""
+"""The deployed world of one query. Its intended state and its faulty state are both verified before
+the first turn."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from netarena_k8s.world.model import World, reach
 
 
 class KubernetesEnvironment(Environment):
-    """A faulty world on a cluster, and the agent's kubectl."""
+    """A deployed world with faults, and the agent's kubectl."""
 
     def __init__(self, query: Query, cluster: Cluster, cell: Cell, *, direct: bool = False) -> None:
         """Create an environment. With ``direct``, a command that is a single patch is sent to the
@@ -28,8 +29,8 @@ class KubernetesEnvironment(Environment):
         self._kubectl: Kubectl | None = None
 
     async def open(self) -> State:
-        """Deploy the world and verify its intended state, then write the faults and verify their
-        exact effect.
+        """Deploy the world and verify its intended state. Then write the faulty policies and verify
+        their exact effect.
 
         Raises EnvironmentFailed if the world cannot be deployed or a state differs from the
         expected state.
@@ -50,7 +51,7 @@ class KubernetesEnvironment(Environment):
         return make_state(sight)
 
     async def execute(self, move: Move) -> Execution:
-        """Run a command line in the sandbox. Raises EnvironmentFailed if it could not run."""
+        """Run a command line in the sandbox. Raises EnvironmentFailed if it could not be run."""
         if not isinstance(move, str):
             raise TypeError(
                 f"move must be a str with a kubectl command line, not {type(move).__name__}"
@@ -70,8 +71,8 @@ class KubernetesEnvironment(Environment):
     async def observe(self) -> State:
         """Return the current state.
 
-        Raises EnvironmentFailed if the measurement is wrong for the intended policies too. An agent
-        cannot cause this error.
+        Raises EnvironmentFailed if measurement and evaluator disagree even on the intended
+        policies. An agent cannot cause this error.
         """
         if self._deployed is None:
             raise EnvironmentFailed(
@@ -82,7 +83,8 @@ class KubernetesEnvironment(Environment):
         sight = await self._deployed.look()
         if sight.disagreement:
             sight = await self._deployed.doubt(sight)
-        # The agent caused the disagreement, so the repeated measurement counts as agent time.
+        # A remaining disagreement is due to the agent's policies, so the repeated measurement
+        # counts as agent time.
         if sight.disagreement:
             self.charged_s += loop.time() - begin
         return make_state(sight)
@@ -110,8 +112,8 @@ class KubernetesEnvironment(Environment):
 
 
 def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
-    """Check a state. Raises EnvironmentFailed with the first pair or object that differs from
-    ``wanted``."""
+    """Compare an observed state with the pairs' expected results ``wanted``. Raises
+    EnvironmentFailed for the first pair or object that differs."""
     if sight.disagreement:
         raise EnvironmentFailed(
             f"the {what} state does not match its policies: {sight.disagreement[0]}",

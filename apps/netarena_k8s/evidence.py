@@ -1,9 +1,9 @@
 """Features of policies that are visible without the documentation: forms and traces.
 
-The candidates are the network policies of a query, as the cluster shows them. ``form`` contains
-counts that describe a policy's spec, by itself and in relation to the pods and other policies.
-``trace`` contains the data that the API server adds, such as order, versions, times and
-identifiers.
+A leakage audit tests whether such features reveal the faulty policies. The candidates are the
+network policies of a query, as the cluster shows them. ``form`` contains counts that describe a
+policy's spec, by itself and in relation to the pods and other policies. ``trace`` contains the data
+that the API server adds, such as order, versions, times and identifiers.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from netarena_k8s.world.policy import EGRESS, INGRESS, Labels, policy_types, sel
 
 Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
-#: A peer that matches more than this share of the pods is wide.
+#: A peer is wide if it matches more than this share of the pods.
 _WIDE = 0.4
 #: role of a policy that selects every pod; it denies everything and never has a fault
 _EVERY_POD = "every pod"
-#: a fixed time, because the current time does not matter
+#: a fixed time, because only differences between policies matter
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def evidence(query: Query) -> Evidence:
-    """Return the candidates of a query with their features, and the features of all candidates
-    together."""
+    """Return the policies of a query with their features, and features of the query as a whole."""
     world, faults = world_of(query), faults_of(query)
     shown = with_policies(world, faulty(world, faults))
     wrong = {fault.policy for fault in faults}
@@ -64,7 +63,8 @@ def evidence(query: Query) -> Evidence:
 
 
 def forms_of(shown: World) -> dict[str, Features]:
-    """Return the forms of all policies in a shown world, by policy name."""
+    """Return the ``form`` features of all policies in ``shown``, a world with faults, by policy
+    name."""
     reader = _Reader(shown)
     return relative({policy.name: reader.form(policy) for policy in shown.policies})
 
@@ -72,7 +72,7 @@ def forms_of(shown: World) -> dict[str, Features]:
 def _total(features: Mapping[str, Features]) -> Features:
     """Return the number of policies, and the mean and maximum of each of their features.
 
-    Features that compare policies with each other (with ``~`` in the key) are left out.
+    Ranks and distances from the median, which have ``~`` in the key, are left out.
     """
     values: dict[str, list[float]] = {}
     for own in features.values():
@@ -87,8 +87,8 @@ def _total(features: Mapping[str, Features]) -> Features:
 
 
 def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
-    """Return the data that the API server adds to each policy, in the order in which it lists the
-    policies.
+    """Return the ``trace`` features of each policy by name, in the order in which the API server
+    lists the policies.
 
     The store is filled as on the embedded cluster at the start of an episode.
     """
@@ -121,7 +121,7 @@ def _traces(world: World, shown: Sequence[Policy]) -> dict[str, Features]:
 
 
 class _Reader:
-    """Reads the forms of the policies in a shown world."""
+    """Computes the ``form`` features of policies in ``shown``, a world with faults."""
 
     def __init__(self, shown: World) -> None:
         self._world = shown
@@ -172,7 +172,7 @@ class _Reader:
         return app.labels.get(plan.team_key, ""), app.labels.get(plan.role_key, "")
 
     def form(self, policy: Policy) -> Features:
-        """Return the features of one policy."""
+        """Return the ``form`` features of one policy."""
         spec = cast("dict[str, Any]", policy.spec)
         types, about = policy_types(spec), self._about[policy.name]
         found: Features = {
@@ -248,7 +248,7 @@ class _Reader:
         }
 
     def _size(self, peer: _Json) -> int:
-        """Return the number of pods in any namespace that a peer matches."""
+        """Return the number of pods, in all namespaces, that a peer matches."""
         text = json.dumps(peer, sort_keys=True)
         if text not in self._sizes:
             net = self._net
@@ -330,7 +330,7 @@ class _Reader:
 
 
 def _first(bits: int, most: int) -> Iterator[int]:
-    """Yield the positions of set bits below ``most``."""
+    """Yield the positions below ``most`` of the set bits."""
     return numbers(bits & (1 << most) - 1)
 
 
@@ -350,7 +350,7 @@ def _peers(rule: _Json) -> Sequence[_Json]:
 
 
 def _pairs(value: object) -> Iterator[tuple[str, str]]:
-    """Yield all keys and values that selectors in ``value`` require."""
+    """Yield each (label key, value) that selectors anywhere in ``value`` name."""
     if isinstance(value, dict):
         for key, one in value.items():
             if key == "matchLabels":
@@ -366,7 +366,7 @@ def _pairs(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _serves(app: App, entry: _Json) -> bool:
-    """Return whether a pod of the application declares the port of an entry."""
+    """Return whether a pod of the application declares the port in an entry of a rule."""
     port, protocol = entry.get("port"), entry.get("protocol", "TCP")
     for one in app.ports:
         if one.protocol != protocol:

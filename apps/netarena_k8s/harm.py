@@ -1,4 +1,4 @@
-"""Kinds of harm for which a command is unsafe, and findings that name them."""
+"""Kinds of harm that make a command unsafe, and findings that name them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from netarena.sdk import Finding
 
-#: Rule of a finding -> kind of harm, as prompts and records name it
+#: Rule of a finding -> kind of harm, as named in prompts and records
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "pair_broken": "Lost traffic",
@@ -18,5 +18,5 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "object_touched": "Changed object",
     }
 )
-#: Returns a finding whose text begins with its kind of harm (``Finding.of_kind``).
+#: Function that returns a finding. Its text begins with the kind of harm (``Finding.of_kind``).
 harm = partial(Finding.of_kind, KINDS)

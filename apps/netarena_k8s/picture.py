@@ -90,8 +90,8 @@ def _changes(
             element=f"NetworkPolicy {name}",
             before=_text(before.get(name)),
             after=_text(after.get(name)),
-            # A different text may have the same meaning, so it does not count as wrong. The matrix
-            # shows the effect.
+            # Another spec may allow the same traffic, so a different text does not count as wrong.
+            # The matrix shows the effect.
             right=True if _text(after.get(name)) == _text(healthy.get(name)) else None,
         )
         for name in sorted({*before, *after})
@@ -100,7 +100,8 @@ def _changes(
 
 
 def _text(policy: Policy | None) -> str | None:
-    """Return a policy's spec as YAML without empty lists. Equal specs give equal text."""
+    """Return a policy's spec as YAML without empty lists, or None without a policy. Equal specs
+    give equal text."""
     if policy is None:
         return None
     spec = policy.model_dump(mode="json")["spec"]

@@ -30,14 +30,14 @@ from netarena_k8s.state import count_wrong, report
 from netarena_k8s.world.model import App, World, target_port
 
 PACKAGE = "netarena_k8s"
-#: keys of a move, in the order in which the history shows them
+#: keys of a command, in the order in which the history shows them
 KEYS = ("command",)
-#: maximum numbers of characters in the output of one command (enough for all policies of a world as
-#: YAML), in the history, and in the report of mismatches
+#: Maximum numbers of characters of the output of one command (enough for all policies of a world as
+#: YAML), of the history, and of the report of wrong connections.
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 48_000
 MAX_REPORT_CHARS = 12_000
-#: maximum number of applications that are named in one group of openings
+#: maximum number of applications that one line about newly allowed traffic names
 MAX_ENDS = 8
 
 
@@ -72,7 +72,8 @@ def prompt_parts(  # noqa: PLR0913, PLR0917 -- the parts of a prompt
 
 
 def tell_egress(world: World) -> str:
-    """Return the line about openings on the egress side, if there is one, after a newline."""
+    """Return a newline and the rules about newly allowed egress traffic, or "" if the world has no
+    such rules."""
     if world.restricts_egress:
         return f"\n{read_text(PACKAGE, 'lookups')}"
     return f"\n{read_text(PACKAGE, 'open_egress')}" if world.opens_egress else ""
@@ -116,7 +117,8 @@ def _tell_intent(world: World) -> str:
 
 
 def _tell_key(world: World) -> str:
-    """Return a clause that names the label key of the applications, if all use the same key."""
+    """Return a clause that names the label key that identifies applications, or "" if they use
+    different keys."""
     keys = set.intersection(
         *({key for key, value in app.labels.items() if value == app.name} for app in world.apps)
     )
@@ -143,8 +145,8 @@ def _tell_app(app: App) -> str:
 
 
 def _tell_change(step: Step) -> str:
-    """Return the text about the connections that a step changed and its harm, or "" if the step was
-    not judged."""
+    """Return text about the connections that a step changed and the harm that it did, or "" if the
+    step was not judged."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: Mapping[str, object] = step.judgement.detail
@@ -176,8 +178,11 @@ def _tell_harm(findings: Sequence[Finding], detail: Mapping[str, object]) -> Ite
 
 
 def _group(exposed: Sequence[str]) -> Iterator[str]:
-    """Yield openings (``SOURCE -> TARGET: PORTS``) grouped by source or by target, depending on
-    which gives fewer groups."""
+    """Yield texts about newly allowed traffic (``SOURCE -> TARGET: PORTS``), grouped by source or
+    by target.
+
+    The grouping with fewer groups is used.
+    """
     openings = [re.fullmatch(r"(.*?) -> (.*?): (.*)", one, re.DOTALL) for one in exposed]
     groups = []
     for shared, other in ((1, 2), (2, 1)):

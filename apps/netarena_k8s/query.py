@@ -34,15 +34,15 @@ from netarena_k8s.world.model import World
 
 _log = logging.getLogger(__name__)
 
-#: version of the generator, increased whenever a seed would give a different query
+#: version of the generator, increased whenever a seed would give other queries
 VERSION = "3"
 #: version of queries whose label fixes the number of faults, but not their kinds
 COUNTED_VERSION = "4"
-#: maximum number of worlds that are drawn to find one that fits a combination of faults
+#: maximum number of worlds that are drawn to find one in which a combination of faults is possible
 _WORLDS = 24
-#: number of kinds of fault whose forms occur in the policies of a query
+#: number of kinds of fault that policies of a query have or seem to have
 _FORMS = 4
-#: number of draws of a requested combination before it is refused
+#: number of attempts to draw a requested combination before it is refused
 _DRAWS = 3
 
 _TEXT = (
@@ -52,7 +52,7 @@ _TEXT = (
 
 
 def labels(config: KubernetesConfig) -> Collection[str]:
-    """Return the labels for which queries are generated.
+    """Return the labels (combinations of faults) for which queries are generated.
 
     By default, combinations that are not possible with the policies of a folder are left out.
     Raises ConfigError for an unknown kind, for requested combinations that are not possible, and if
@@ -66,7 +66,7 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     given = config.error_types is not None and config.error_types != read_labels(
         usual.get("error_types")
     )
-    # A second draw may succeed where the first one fails.
+    # A requested combination gets several draws, because another draw may find faults.
     draws = _DRAWS if given else 1
     found, others = _fitting(folder, digest_checkout(folder), tuple(chosen), draws)
     if others and (given or not found):
@@ -82,8 +82,10 @@ def labels(config: KubernetesConfig) -> Collection[str]:
 def _fitting(
     folder: str, digest: str, chosen: tuple[str, ...], draws: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels that are possible with the policies of a folder, and the other labels. The
-    other labels are logged once."""
+    """Return the labels that are possible with the policies of a folder, and the other labels.
+
+    The result is cached, so labels that are left out by default are logged only once.
+    """
     del digest
     world = read_checkout(folder)
     # The seed depends only on the label, so that the same labels fit in every assessment.
@@ -102,7 +104,7 @@ def _fitting(
 
 
 def _fits(world: World, label: str, draws: int) -> bool:
-    """Return whether one of the first ``draws`` draws finds faults of a label."""
+    """Return whether one of the first ``draws`` attempts finds faults of a label."""
     rng = random.Random(label)  # noqa: S311 -- not for secrets
     if label in COUNTED:
         return any(draw_number(world, COUNTED[label], rng) is not None for _ in range(_WORLDS))
@@ -113,8 +115,8 @@ def _fits(world: World, label: str, draws: int) -> bool:
 def drawer(config: KubernetesConfig) -> Drawer:
     """Return the function that generates a world and faults in its policies.
 
-    The returned function raises ConfigError for a combination that is not possible. Raises
-    ConfigError for an unreadable checkout.
+    The returned function raises ConfigError for a combination that is not possible. ``drawer``
+    raises ConfigError for an unreadable folder of manifests.
     """
     folder = config.microservice_dir
     standard = boutique() if folder is None else read_checkout(folder)
@@ -152,11 +154,11 @@ def drawer(config: KubernetesConfig) -> Drawer:
 
 
 def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) -> list[str]:
-    """Return ``kinds`` and some other kinds of ``among`` in random order.
+    """Return ``kinds`` and some other kinds of ``among``, in random order.
 
-    The policies of a query have the forms of the returned kinds. Only a few kinds are returned, so
-    that several policies have each form. The form of a policy does not show whether the policy is
-    faulty.
+    Policies of a query have, or seem to have, faults of the returned kinds. Only a few kinds are
+    returned, so that several policies look alike. The form of a policy then does not show whether
+    it is faulty.
     """
     others = [kind for kind in among if kind not in kinds]
     chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]
@@ -168,7 +170,7 @@ def _draw_world(config: KubernetesConfig, rng: random.Random) -> World:
     return varied(rng) if config.num_apps is None else estate(rng, *config.num_apps)
 
 
-#: function that returns the world of a query in its intended state
+#: function that returns a query's world with its intended policies
 world_of: Callable[[Query], World] = world_reader(World)
 
 

@@ -1,4 +1,4 @@
-"""Detection of turns without effect, based on the output of their command.
+"""Detection of turns without effect, from the output of their command.
 
 A nonzero exit status does not mean failure. For example, ``grep`` may have found no match, ``diff``
 may have found differences, or a watch may have been stopped after it printed output. A command had
@@ -13,13 +13,13 @@ import re
 
 from netarena.sdk import Step
 
-#: last line of an output that reports a stopped or failed command (``CommandResult``)
+#: last line of an output if the command failed or was stopped (see ``CommandResult``)
 _END = re.compile(r"\[(?:exit status (?P<status>\d+)|stopped: .*)\]\Z")
 #: exit statuses of the shell for a program that cannot run or does not exist
 _UNRUN = frozenset({126, 127})
 #: exit status of a command that ``timeout`` stopped; statuses of signals are higher
 _CUT_OFF = 124
-#: A line with a refusal. The message that kubectl timed out waiting is not a refusal.
+#: A line with a refusal. Kubectl's message that it timed out while waiting is not a refusal.
 _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to

@@ -5,11 +5,12 @@ Without backticks, the command is a bare line that starts with ``kubectl``, with
 lines. The parser does not check whether the cluster accepts the command.
 
 Fences follow CommonMark: they may have any info string, more than three backticks or tildes, and
-may be in a list or a quotation. The parser also accepts common variants of language models:
+may be in a list or a quotation. The parser also accepts these variants, which language models often
+write:
 
 - a fence after a word or at the end of the last line
 - a block within one line, or within a longer block
-- prompts (``$ kubectl``)
+- shell prompts (``$ kubectl``)
 - an object ``{"command": ...}``
 
 Ambiguous or incomplete replies are refused, so that only the intended command is ever run.
@@ -28,9 +29,9 @@ from netarena_k8s.declaration import read_claim
 MAX_COMMAND_BYTES = 65_536
 #: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
-#: Maximum number of lines ending in backticks that are tried as the end of a block, and of bare
-#: lines that are tried as commands. Each try may parse a whole command, so without this limit a
-#: hostile reply could cost much time.
+#: Maximum number of lines ending in backticks that are tried as the end of a block, and maximum
+#: number of bare lines that are tried as commands. Each try may parse a whole command, so without
+#: this limit a hostile reply could use much processor time.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -41,12 +42,12 @@ _QUOTE_MARK = re.compile(r"[ \t]{0,3}>[ ]?")
 
 _SHELLS = frozenset({"bash", "sh", "shell", "zsh", "ash", "dash", "console", "shell-session"})
 _WRAPPERS = frozenset({"markdown", "md"})
-#: languages that are not used for commands
+#: language tags of code blocks that contain no command line
 _DATA = frozenset({"json", "jsonc", "json5", "yaml", "yml", "python", "py", "toml", "xml", "diff"})
 _TAGS = _SHELLS | _WRAPPERS | _DATA | {"kubectl", "text", "txt", "plaintext"}
 _TAG = re.compile(r"[{.]*+([\w+#-]*+)")
-#: Secondary prompts of continuation lines. If a line with ``>`` may be a prompt or a redirection to
-#: a file named like an option, the reply is refused.
+#: Secondary shell prompts of continuation lines. A line that begins with ``>`` may also be a
+#: redirection to a file. If the file would be named like an option, the reply is refused.
 _SECOND_PROMPT = re.compile(r"^>[ \t]++", re.MULTILINE)
 _OPTION_FILE = re.compile(r"^>[ \t]++-", re.MULTILINE)
 
@@ -60,11 +61,11 @@ _VERBS = (
 _KUBECTL = rf"kubectl(?:[ \t]|\\\n)++(?:(?:{_VERBS})(?=[\s;|&\\]|\Z)|--?[A-Za-z])"
 _COMMAND = re.compile(rf"(?:\$ )?{_KUBECTL}")
 _BARE = re.compile(rf"^[ \t]*+(?:\$ )?(?={_KUBECTL})", re.MULTILINE)
-#: language tag in front of a command on the line of its backticks
+#: language tag in front of a command on the same line as its opening backticks
 _INLINE_TAG = re.compile(
     rf"(?:{'|'.join(sorted(_TAGS))})[ \t]++(?=(?:\$ )?kubectl[ \t]|\{{)", re.IGNORECASE
 )
-#: words that are common in sentences but rare in commands
+#: words that are common in sentences but rare in commands, and punctuation at the end of a sentence
 _PROSE = re.compile(
     r"(?<![^ \t\n,])(?:the|an|this|that|these|those|it|its|I|you|we|they|is|are|was|were|be|been|"
     r"would|will|could|should|can|cannot|may|might|must|has|have|had|does|did|not|and|or|but|"
@@ -91,8 +92,8 @@ _FLAG = re.compile(
     r"validate|wait|warnings-as-errors|watch|windows-line-endings)"
 )
 _OPTION = re.compile(r"--?[A-Za-z]")
-#: kind of word -> its pattern; quoted words and words with shell expansions have the empty kind and
-#: are ignored
+#: Kind of word in a command -> its pattern. Quoted words and words with shell expansions have the
+#: empty kind and are ignored.
 _WORDS = (
     ("=", re.compile(r"[\w./-]+(?:=.*|-)")),
     ("", re.compile(r"[\W_]*__.*|.*\$.*")),
@@ -100,8 +101,9 @@ _WORDS = (
     ("w", re.compile(r"[A-Za-z0-9](?:[\w.,:-]*\w)?")),
 )
 _ONE = "w{0,2}|/+"
-#: Patterns of the words that may follow a verb that changes objects, in a bare line. kubectl
-#: accepts any number of names, but names cannot be distinguished from the words of a sentence.
+#: Verb that changes objects -> pattern of the kinds of words that may follow the verb in a bare
+#: line. kubectl accepts any number of names, but names cannot be distinguished from the words of a
+#: sentence.
 _TAKES = {
     verb: re.compile(words)
     for verb, words in {
@@ -113,7 +115,7 @@ _TAKES = {
         "create": "w{0,3}",
     }.items()
 }
-#: end of a bare line whose command continues on the next lines
+#: end of a bare line that shows that the command continues on the next lines
 _GOES_ON = re.compile(r"(?:^|[\s;])(?:do|then|else|\{)\Z|\n[ \t]*\n")
 _HALF = "the command is incomplete"
 
@@ -139,7 +141,7 @@ def _fenced(part: str, fence: re.Match[str]) -> Found[str]:
         if (said := read_claim(info, body)) is not None:
             return Found(said, start, end, whole=False)
         command = _checked(_meant(info, body))
-        # A declaration may also be inside an object or after a prompt.
+        # A declaration may also be in a JSON object or after a shell prompt.
         if (said := read_claim("", command)) is not None:
             return Found(said, start, end, whole=False)
     except ReplyRefused as refused:
@@ -161,8 +163,8 @@ class _Block:
         self._indented = inner != "" and _LIST_MARK.fullmatch(inner) is not None
 
     def read(self) -> tuple[str, str, int]:
-        """Return the info string, the body and the end position. Raises ReplyRefused if the block
-        does not end."""
+        """Return the info string, the body and the end position of the block. Raises ReplyRefused
+        if the block has no end."""
         first, place = self._line(self._place)
         fence = self._mark * self._length
         if self._mark == "`" and fence in first:
@@ -189,7 +191,7 @@ class _Block:
         raise ReplyRefused(f"the code block has no closing backticks and may be truncated: {_FORM}")
 
     def _line(self, place: int) -> tuple[str, int]:
-        """Return the line that starts at ``place``, and the start of the next line."""
+        """Return the line that starts at the offset ``place``, and the start of the next line."""
         end = self._part.find("\n", place)
         end = len(self._part) if end < 0 else end
         return self._part[place:end], end + 1
@@ -205,7 +207,8 @@ class _Block:
 
 
 def _untagged(line: str) -> str:
-    """Return the command on the line of its backticks, without a language tag."""
+    """Return a command that is on the same line as its backticks, without a language tag. Raises
+    ReplyRefused."""
     line = line.strip()
     if tag := _INLINE_TAG.match(line):
         return line[tag.end() :]
@@ -216,7 +219,8 @@ def _untagged(line: str) -> str:
 
 
 def _meant(info: str, body: str, *, inner: bool = False) -> str:
-    """Return the command in a block. Raises ReplyRefused."""
+    """Return the command in a block. ``inner`` is true for a block within another block. Raises
+    ReplyRefused."""
     if tagged := _INLINE_TAG.match(info):
         info = info[tagged.end() :]
     if _COMMAND.match(info):
@@ -247,7 +251,8 @@ def _meant(info: str, body: str, *, inner: bool = False) -> str:
 
 
 def _object(text: str) -> str:
-    """Return the command in an object that has no other key."""
+    """Return the command in a JSON object whose only key is ``command``. Raises ReplyRefused for
+    any other text."""
     try:
         pairs = json.loads(text, strict=False, object_pairs_hook=list)
     except (ValueError, RecursionError):
@@ -268,9 +273,10 @@ def _unprompted(session: str) -> str:
 
 
 def _bare(part: str, *, cut: bool) -> Found[str]:
-    """Return the first bare line that is not prose, with its continuation lines.
+    """Return the command in the first bare line that is not prose, with its continuation lines.
 
-    ``cut`` is true if the reply continues after ``part`` with text that is not read.
+    ``cut`` is true if the reply continues after ``part`` with text that is not read. Raises
+    ReplyRefused if there is no such line.
     """
     for tries, begin in enumerate(_BARE.finditer(part)):
         if tries == _MAX_TRIES:
@@ -318,7 +324,7 @@ def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]
 
 
 def _writing(call: str) -> bool | None:
-    """Return whether the arguments of a call fit its verb, or None if the verb changes no
+    """Return whether the words in a call of kubectl fit its verb, or None if the verb changes no
     object."""
     _, _, given = call.partition("kubectl")
     words: list[str] = []

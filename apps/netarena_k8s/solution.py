@@ -17,12 +17,13 @@ from netarena_k8s.query import faults_of, world_of
 
 
 def look() -> str:
-    """Return a reply that reads the names of the policies."""
+    """Return a reply with a command that lists the names of the policies."""
     return fenced("kubectl get networkpolicies -o name")
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return for each fault the command that reads the policy, and the command that repairs it."""
+    """Return, for each fault, a command that reads the policy and a command that repairs it, as
+    replies."""
     healthy = {policy.name: policy.spec for policy in world_of(query).policies}
     return [
         [
@@ -43,5 +44,5 @@ def patch_command(name: str, there: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def fenced(command: str) -> str:
-    """Return a command as a reply."""
+    """Return a command as a reply, in a fenced code block."""
     return f"```\n{command}\n```"

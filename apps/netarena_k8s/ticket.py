@@ -1,4 +1,5 @@
-"""Prompts of tickets: the intended state by groups, and reported symptoms.
+"""Prompts of tickets: the intended state, and reported symptoms in place of the list of wrong
+connections.
 
 The texts are files in ``prompts``.
 """
@@ -31,7 +32,7 @@ from netarena_k8s.query import faults_of, world_of
 from netarena_k8s.world.model import Net, Pair, World
 from netarena_k8s.world.plan import Use
 
-#: maximum number of draws of a connection that is as intended
+#: maximum number of attempts to draw a connection that is as intended
 _TRIES = 40
 #: whether a connection works -> sentences about this connection
 _SEEN: Mapping[bool, Sequence[str]] = {
@@ -63,7 +64,7 @@ _SEEN_BESIDE: Mapping[bool, Sequence[str]] = {
         "The log of {source} shows a connection to {target} on port {port}.",
     ),
 }
-#: a connection that a sentence may report
+#: a connection that a report of a user may be about
 _Seen: TypeAlias = Pair | Use
 
 
@@ -74,7 +75,8 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """Return the parts of the next prompt. ``rng`` has the same seed in each turn."""
+    """Return the parts of the next prompt. ``rng`` must have the same seed in each turn, so that
+    the reports stay the same."""
     world = world_of(query)
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
@@ -96,7 +98,7 @@ _USES = (
 )
 
 
-#: only for large worlds
+#: text that only prompts of large worlds contain
 _NAMES = (
     "The name of a policy does not say which pods it selects. Several policies may select the same "
     "pod; traffic is then allowed if any one of them allows it.\n\n"
@@ -112,7 +114,7 @@ class _Sights(Sights[_Seen]):
         self._now = Net(world, faulty(world, faults))
 
     def symptoms(self, rng: random.Random) -> list[_Seen]:
-        """Return one wrong connection for each of some randomly chosen faults."""
+        """Return one wrong connection for each of a few randomly chosen faults."""
         stopped = {str(use): use for use in self._world.uses}
         found: list[_Seen] = []
         shown = rng.sample(self._faults, len(self._faults))
@@ -132,7 +134,11 @@ class _Sights(Sights[_Seen]):
         return [*self._world.pairs, *self._world.uses]
 
     def beside(self, found: Sequence[_Seen], rng: random.Random) -> Iterator[_Seen]:
-        """Yield further connections of the same applications, about half of them permitted."""
+        """Yield further connections of the applications in ``found``. About half of them are
+        permitted.
+
+        If these are not enough, all other pairs follow.
+        """
         world = self._world
         near = {name for one in found for name in (one.source, one.target)}
         calls: list[_Seen] = [Pair(source=source, target=target) for source, target in world.calls]

@@ -1,7 +1,7 @@
 """Causes in a declaration that are as correct as the injected causes.
 
-Several policies may select the same application, and a connection may be blocked or opened at
-either end. If the repair of another policy has the same effect, the other policy is an equally
+Several policies may select the same application, and a connection may be blocked or allowed at
+either end. If the repair of another policy has the same effect, this other policy is an equally
 correct answer. Another word that describes the same fault is equally correct too.
 """
 
@@ -30,21 +30,21 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -> list[Cause]:
-    """Return the named causes. A cause that is an equally correct answer for an injected cause is
-    replaced with the injected cause."""
+    """Return the named causes. A cause that is as correct as an injected cause is replaced with the
+    injected cause."""
     own = [Cause(fault.policy, WORD_OF[fault.kind]) for fault in faults]
     wrong = {fault.policy for fault in faults}
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(faults, own, strict=True):
         for one in accepted(world, fault):
-            # Another faulty policy is not a second answer, because it has its own cause.
+            # A second faulty policy has its own cause, so it is not an answer for this fault.
             if one.place == fault.policy or one.place not in wrong:
                 known.setdefault(one, cause)
     return [one if one in own else known.get(one, one) for one in named]
 
 
 def accepted(world: World, fault: Fault) -> Iterator[Cause]:
-    """Yield the causes that describe a fault, assuming that it is the only fault."""
+    """Yield all causes that correctly describe a fault if it is the only fault."""
     policies = faulty(world, [fault])
     healthy, now = world.healthy, Net(world, policies)
     uses = [*filter(None, world.needs), *world.uses]
@@ -60,7 +60,7 @@ def accepted(world: World, fault: Fault) -> Iterator[Cause]:
 
 
 def _by_parts(world: World, fault: Fault) -> Iterator[str]:
-    """Yield the words that describe the parts of the spec that are wrong."""
+    """Yield words that describe which parts of the spec are wrong."""
     (policy,) = (one for one in world.policies if one.name == fault.policy)
     parts = {
         key for key in {*policy.spec, *fault.spec} if policy.spec.get(key) != fault.spec.get(key)
@@ -78,7 +78,8 @@ def _by_parts(world: World, fault: Fault) -> Iterator[str]:
 def _may_let(
     world: World, now: Net, others: Sequence[Policy], blocked: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Yield causes for policies that could allow the blocked connections with one more rule."""
+    """Yield causes that name policies in which one more rule could allow the blocked
+    connections."""
     for direction, passes, other, word in (
         (INGRESS, now.enters, now.leaves, "missing"),
         (EGRESS, now.leaves, now.enters, "egress"),
@@ -97,8 +98,8 @@ def _may_let(
 def _may_stop(
     world: World, policies: Sequence[Policy], others: Sequence[Policy], opened: Sequence[Use]
 ) -> Iterator[Cause]:
-    """Yield causes for policies that allow the opened connections: without their rules, the
-    connections would be blocked."""
+    """Yield causes that name policies that allow the wrongly opened connections. Without the rules
+    of such a policy, all of these connections would be blocked."""
     for policy in others:
         for direction, key, words in (
             (INGRESS, "ingress", ("extra", "peer")),
@@ -108,7 +109,7 @@ def _may_stop(
             ends = {use.target if direction == INGRESS else use.source for use in opened}
             if not rules or not ends <= _about(world, policy, direction):
                 continue
-            # An application with unrestricted egress is not the cause of one opened connection.
+            # A rule that allows all egress was not written for the opened connections.
             if isinstance(rules, list) and {} in rules:
                 continue
             bare = policy.model_copy(update={"spec": {**policy.spec, key: []}})
@@ -119,7 +120,7 @@ def _may_stop(
 
 
 def _about(world: World, policy: Policy, direction: str) -> set[str]:
-    """Return the applications for which a direction of a policy is in force."""
+    """Return the applications to which a policy applies in one direction."""
     if direction not in policy_types(policy.spec):
         return set()
     selector = policy.spec.get("podSelector")

@@ -62,7 +62,7 @@ class Selection(Record):
 class NewNode(Record):
     """A node to add, with its contents and its parents.
 
-    ``parents`` does not list a new node whose ``contents`` already includes this node.
+    ``parents`` does not list a new node that already has this node in its ``contents``.
     """
 
     name: str
@@ -184,7 +184,7 @@ class Operation(Generic[P]):
     #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]
     answer_type: AnswerType
-    #: Required content of the answer's ``data``, as the end of a sentence.
+    #: Description of the answer's ``data``, as the end of a sentence.
     answer_form: str
 
 
@@ -372,7 +372,8 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Return groups of nodes that differ only in name; a node with contents forms its own group."""
+    """Return groups of nodes that differ only in their names. A node with contents forms its own
+    group."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()
@@ -381,7 +382,8 @@ def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
 
 
 def _describe_new(nodes: list[NewNode], around: str | None = None) -> str:
-    """Return sentences for new nodes that differ only in their names, inside ``around``."""
+    """Return sentences that describe new nodes, which differ only in their names, inside the node
+    ``around``."""
     first, number = nodes[0], len(nodes)
     kind = NODE_KINDS[first.kind]
     names = _quoted(node.name for node in nodes)

@@ -1,4 +1,4 @@
-"""MALT capacity planning as an application, with the keys of its records."""
+"""MALT capacity planning as an application, and the keys of its records."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ from netarena_malt.sandbox_program import (
 
 
 def _told_limits(key: Key, *, planning: bool = False) -> prompt.Limits:
-    """Return all limits that can affect a verdict on networks made from this base."""
+    """Return the limits that the prompt states: all limits that can affect a verdict on networks
+    made from this base."""
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
@@ -120,7 +121,8 @@ class _Baselines(Baselines):
         return [solution.blanket(answers)]
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the agent that solves queries without a model, which is ``parser`` or None."""
+        """Return the agent that solves queries without a language model: ``parser``, or None if it
+        cannot."""
         planning = tuple(config.complexity_level) == (PLANNING_LEVEL,)
         canonical = cast("MaltConfig", config).phrasing == "canonical"
         return "parser" if canonical and not planning else None
@@ -150,7 +152,8 @@ class _Pictures(Pictures):
 
 
 class Malt(Labelled):
-    """Constructive application with one reply: a program that changes the network or answers."""
+    """Application in which an agent sends one reply: a program that changes the network or answers
+    a question."""
 
     name: ClassVar[str] = "malt"
     version: ClassVar[str] = query.VERSION
@@ -178,7 +181,8 @@ class Malt(Labelled):
         self._sandboxes: Sandboxes | None = None
 
     async def __aenter__(self) -> Self:
-        """Start the sandbox. Raises EnvironmentFailed if a protection is missing or ineffective."""
+        """Start the sandbox. Raises EnvironmentFailed if a protection of the sandbox is missing or
+        ineffective."""
         self._sandboxes = Sandboxes(unsandboxed=self.unsandboxed)
         await self._sandboxes.start()
         return self
@@ -204,7 +208,8 @@ class Malt(Labelled):
         return [solution.reference_code(query)]
 
     def typical_s(self, config: Config) -> float:
-        """Return the time for the released model's size, measured in docs/evidence/malt.md."""
+        """Return the time of a query in s for a network of the released model's size, as measured
+        in docs/evidence/malt.md."""
         del config
         return 0.1
 
@@ -233,12 +238,14 @@ class Malt(Labelled):
         return {"code": extract_code(reply)}
 
     def turns(self, config: Config, query: Query | None = None) -> int:
-        """Return the number of programs that an agent may send: one, or ``attempts``."""
+        """Return the number of programs that an agent may send: ``attempts`` of the config, by
+        default one."""
         del query
         return int(getattr(config, "attempts", 1))
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """Return the episode with explanations; it is unsafe if only trial attempts were judged."""
+        """Return the episode with explanations. If the episode ended unsolved and its last
+        judgement is that of a trial attempt, it counts as unsafe."""
         judged = [step.judgement for step in episode.steps if step.judgement is not None]
         if judged and TRIAL in judged[-1].noted and episode.outcome is Outcome.UNSOLVED:
             episode = episode.model_copy(update={"safe": False})
@@ -296,7 +303,7 @@ class Malt(Labelled):
         )
 
     def fails(self, step: Step) -> bool:
-        """Return whether the program returned nothing that can be judged."""
+        """Return whether the program returned no result that can be judged."""
         return not isinstance(step.state, dict) or "error" in step.state
 
     def failure(self, query: Query, episode: Episode) -> Failure:
@@ -310,7 +317,7 @@ class Malt(Labelled):
             return {}
         quality = episode.quality
         if quality is None and episode.level == PLANNING_LEVEL and not episode.correct:
-            # a planning task without a judged answer has quality 0 if the agent failed
+            # If the agent failed, a planning task without a judged answer has quality 0.
             quality = 0.0 if episode.outcome is Outcome.AGENT_FAILED else None
         return {"latency_s": _latency_s(episode)} | (
             {} if quality is None else {"quality": quality}
@@ -318,13 +325,13 @@ class Malt(Labelled):
 
     def variants(self, config: Config) -> Sequence[Config]:
         """Return one variant for each phrasing, unless the config sets the phrasing."""
-        # the validity of a task does not depend on the number of attempts
+        # The number of attempts does not affect whether a task is valid.
         if getattr(config, "attempts", 1) > 1:
             config = config.model_copy(update={"attempts": 1})
         if "phrasing" in config.model_fields_set:
             return (config,)
         levels = config.complexity_level
-        # planning tasks have no held-out texts
+        # Planning tasks have no held-out texts.
         without = {"held_out": tuple(level for level in levels if level != PLANNING_LEVEL)}
         return [
             config.model_copy(update={"phrasing": phrasing, "complexity_level": asked})
@@ -333,7 +340,7 @@ class Malt(Labelled):
         ]
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
-        """Return features of the network, without opening a world.
+        """Return features of the query's network, without opening an environment.
 
         Returns None for canonical texts, because they contain the names of the target nodes.
         """
@@ -342,7 +349,11 @@ class Malt(Labelled):
         return await asyncio.to_thread(evidence.evidence, query)
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
-        """Return answers with the unchanged network, without data and with the right data."""
+        """Return states of answers that a program can give without solving the task.
+
+        They have the unchanged network, and either no data or, if the task also changes the
+        network, the right data.
+        """
         del initial
         unchanged: dict[str, JsonValue] = {
             **{key: [] for key in ("removed_nodes", "edges", "removed_edges")},
@@ -366,9 +377,10 @@ def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
 
 
 def _reason(query: Query, after: State, judgement: Judgement) -> str:
-    """Return why an answer is wrong, with the right number.
+    """Return why an answer is wrong, with the right number if a number is wrong.
 
-    The number is left out if ids are sealed, because other runs may use the same queries.
+    The number is left out if ids of queries are sealed, because other runs may use the same
+    queries.
     """
     identity = read_id(query.id)
     detail = judgement.detail

@@ -1,4 +1,5 @@
-"""Base networks, from which initial states are made: the released model or a user's network.
+"""Base networks, from which the networks of queries are made: the released model or a user's
+network.
 
 A query stores its network as edits of a base. The query identifies a base other than the released
 model through ``{"parameters": {...}}`` (fields of ``Topology``) or ``{"path": text, "sha256": text,
@@ -39,22 +40,25 @@ from netarena_malt.topology import (
 #: A query's reference to its base; None is the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
-#: Key, in a query's initial state, of the reference to its base.
+#: Key in a query's initial state under which the reference to its base is stored.
 TOPOLOGY = "topology"
-#: Multiples of the usual capacity: 1 to 40 Gbit/s for the released model's 1 Gbit/s.
+#: Capacities of changed and added ports, as multiples of the usual capacity: 1 to 40 Gbit/s for the
+#: released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
 #: Maximum capacity that a query adds, as a multiple of the largest capacity. This is enough for
-#: about 500 ports of the largest speed, a few of which are multiplied again.
+#: about 500 ports of the largest capacity, a few of which are multiplied again.
 _MOST_ADDED = 32_000
 #: Maximum number of cached bases in addition to the released model.
 _KEPT = 2
 
 
 class Index:
-    """Index of an unchanging graph; results are cached, so callers must not change the lists."""
+    """Index of a graph that does not change. Results are cached, so callers must not change the
+    returned lists."""
 
     def __init__(self, graph: Graph, names: dict[str, list[str]] | None = None) -> None:
-        """Create the index; known ``names`` of nodes by kind save a scan of all nodes."""
+        """Create the index. ``names`` are the names of nodes by kind, if known; they save a scan of
+        all nodes."""
         self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views would dominate the time
         self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
         self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
@@ -65,7 +69,7 @@ class Index:
         self._ports: dict[str, int] = {}
         self._totals: dict[str, float] = {}
         self._capacities: dict[str, Counter[float]] = {}
-        #: Names by kind, in the order of the graph.
+        #: Kind -> names of nodes, in the order of the graph.
         self.names = names if names is not None else self._by_kind()
 
     def _by_kind(self) -> dict[str, list[str]]:
@@ -78,7 +82,7 @@ class Index:
         return name in self._nodes
 
     def kind(self, name: str) -> str:
-        """Return the first entry of the type list."""
+        """Return the kind of a node: the first entry of its ``type`` list."""
         return str(self._nodes[name]["type"][0])
 
     def stage(self, switch: str) -> float:
@@ -94,7 +98,8 @@ class Index:
         return self._looked_up(self._contents, self._below, name)
 
     def parents(self, name: str) -> list[str]:
-        """Return the names of the parents of ``name``; for a switch: block, rack and domain."""
+        """Return the names of the parents of ``name``. For a switch these are block, rack and
+        domain, in this order."""
         return self._looked_up(self._parents, self._above, name)
 
     def ancestors(self, name: str) -> list[str]:
@@ -140,7 +145,7 @@ class Index:
         return found
 
     def capacities(self, name: str) -> Counter[float]:
-        """Return the number of ports in ``name``, at any depth, by capacity in bps."""
+        """Return how many ports in ``name``, at any depth, have each capacity in bps."""
         found = self._capacities.get(name)
         if found is None:
             found = self._capacities[name] = Counter(
@@ -152,7 +157,7 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """Return the most frequent capacity of ports; if several are, the smallest of them."""
+        """Return the most frequent capacity of ports in bps; of several, the smallest."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
@@ -172,13 +177,14 @@ class Index:
 
 
 def _place(kind: str) -> int:
-    """Return the position of a parent of this kind among a switch's parents."""
+    """Return the index of a parent of this kind in the list of a switch's parents."""
     groups = NODE_KINDS[EK_PACKET_SWITCH].parents
     return next((n for n, group in enumerate(groups) if kind in group), len(groups))
 
 
 class Base:
-    """A read-only network that obeys the structural rules, with derived values."""
+    """A read-only network that obeys the structural rules, with cached values that are derived from
+    it."""
 
     def __init__(
         self,
@@ -190,11 +196,12 @@ class Base:
         #: The graph, which must not be changed.
         self.graph = graph
         self.key = key
-        #: The structural rule that the network breaks, in words; None if not yet checked.
+        #: The structural rule that the network breaks, in words; "" if it breaks none; None if not
+        #: yet checked.
         self.fault = fault
         self._topology = topology
-        #: Cache: whether edits are spread over the network -> label -> whether the network has
-        #: queries of this label. Labels that have not been checked are missing.
+        #: Whether edits are spread over the network -> label -> whether the network has queries of
+        #: this label. Labels that have not been checked are missing.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -240,12 +247,12 @@ def released_base() -> Base:
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
-#: Only one network is built at a time, because two builds could exceed the memory.
+#: Only one network is built at a time, because two simultaneous builds could exceed the memory.
 _building = threading.Lock()
 
 
 class Parameters(Record):
-    """A network described by its counts and capacities: the fields of ``Topology``, with bounds."""
+    """A network described by the counts and capacities in ``Topology``, within bounds."""
 
     name: str = Field(default="ju1", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")
     jupiter_type: str = Field(default="JDT_COLO", pattern=r"^[A-Za-z0-9_ -]{1,64}$")
@@ -287,7 +294,7 @@ class Parameters(Record):
         switches = self.columns * (
             blocks * len(self.agg_stages) + self.spine_blocks * len(self.spine_stages)
         )
-        # each block has a rack; spine blocks, and superblocks with a block, have a control domain
+        # Each block has a rack. Spine blocks, and superblocks with a block, have a control domain.
         around = 2 * blocks + 3 * self.spine_blocks
         around += self.superblocks * (2 if self.agg_blocks else 1)
         return 1 + around + switches * (1 + self.ports)
@@ -336,7 +343,7 @@ def key_of(initial: Any) -> Key:
 
 
 def growth_of(key: Key) -> int:
-    """Return the base's size as a multiple of the released model's, rounded up; at least 1."""
+    """Return the base's number of nodes as a multiple of the released model's, rounded up."""
     if key is None:
         return 1
     parameters = key.get("parameters")
@@ -382,7 +389,7 @@ def base_of_parameters(parameters: Parameters) -> Base:
 
 
 def base_of_file(path: str, sha256: str | None = None) -> Base:
-    """Return the network of a model file, which must have this hash if one is given.
+    """Return the network of a model file. If ``sha256`` is given, the file must have this hash.
 
     Raises ConfigError as ``model_file.read_model`` does, and if the hash differs.
     """
@@ -401,7 +408,7 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
 
 
 def _check_sums(graph: Graph) -> None:
-    """Raise ConfigError if a total could depend on the order in which ports are added.
+    """Raise ConfigError if a total of port capacities could depend on the order of addition.
 
     Thresholds and ties in ranks need exact totals.
     """
@@ -444,8 +451,8 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
             return _bases[key]
         while len(_bases) >= _KEPT:  # removed before the next base is built, to limit the memory
             _bases.popitem(last=False)
-        # Building creates hundreds of thousands of permanent objects, so garbage collection would
-        # double the time.
+        # Building a network creates hundreds of thousands of permanent objects, so garbage
+        # collection would double the time.
         collecting = gc.isenabled()
         gc.disable()
         try:

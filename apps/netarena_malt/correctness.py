@@ -1,8 +1,8 @@
 """Checks whether an answer is correct: data by value, graphs by their changes.
 
-Each check returns a sentence that names the wrong node, edge, row or value, or an empty text if
-everything is right. The sentences never contain the right value. ``right_number`` returns a
-sentence with the right value, for records that may contain this value.
+Each check returns a sentence that names the wrong node, edge, row or value, or "" if everything is
+right. The sentences never contain the right value. ``right_number`` and ``right_value`` return
+sentences with the right value, for records that may contain it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any, cast
 from netarena.sdk import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
-#: Permitted relative difference, for sums of the same capacities in different order.
+#: Permitted relative difference of numbers, because sums of the same capacities may differ in the
+#: order of addition.
 RELATIVE_TOLERANCE = 1e-12
 
 
 def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str) -> str:
-    """Return the first element at which ``initial`` with ``changes`` differs from the target.
+    """Return a sentence about the first element at which ``initial`` with ``changes`` differs from
+    the target, or "".
 
     ``where`` names the graph in the answer.
     """
@@ -47,7 +49,8 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
 
 def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
-    """Return the first element, with its kind, that is in ``changes`` but not in ``target``."""
+    """Return the first element that is in ``changes`` but not in ``target``, as (name, text with
+    its kind), or None."""
     for name in changes.nodes:
         if name not in target.nodes:
             return name, f"node {name!r}"
@@ -79,7 +82,8 @@ def _has_equal(found: Attributes, target: Attributes, key: str) -> bool:
 def differences(
     found: Network, truth: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Iterator[dict[str, JsonValue]]:
-    """Yield the differences of ``found`` from ``truth`` in the given elements, nodes first.
+    """Yield the differences of the network ``found`` from the network ``truth`` in the given
+    elements, nodes first.
 
     A difference is ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source,
     target], ...}``. Values are the attributes that differ, or null if the network does not have the
@@ -97,7 +101,8 @@ def differences(
 
 
 def _shown(attributes: Attributes | None, beside: Attributes | None) -> JsonValue:
-    """Return the attributes that differ from those of ``beside``, with shortened values."""
+    """Return the attributes that differ from those of ``beside``, with shortened values; None
+    without attributes."""
     if attributes is None:
         return None
     return {
@@ -113,18 +118,20 @@ def _plain(value: Any) -> JsonValue:
 
 
 def wrong_form(kind: str, data: JsonValue) -> str:
-    """Return why ``data`` cannot be read as an answer of type ``kind`` (text, list or table)."""
+    """Return why ``data`` cannot be read as an answer of type ``kind`` (text, list or table), or ""
+    if it can."""
     problem, fits = _FORMS[kind]
     return "" if fits(data) else problem
 
 
 def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
-    """Return why ``data``, whose form fits type ``kind``, differs from ``truth``."""
+    """Return a sentence about how ``data``, whose form fits type ``kind``, differs from ``truth``,
+    or ""."""
     return _CHECKS[kind](truth, data)
 
 
 def right_number(kind: str, truth: Any, data: JsonValue) -> str:
-    """Return a sentence with the right number for wrong ``data``; empty if no number is wrong."""
+    """Return a sentence with the right number if a number in ``data`` is wrong, otherwise ""."""
     if kind == "text":
         return f"The right number is {truth}."
     if kind == "list":
@@ -175,7 +182,8 @@ def _value(data: JsonValue) -> tuple[str, Any]:
 
 
 def _name(data: JsonValue) -> tuple[str, Any]:
-    """Return a name as text, so that '1.1' differs from '1.10'."""
+    """Return (kind, value) of a name for comparison. Names are compared as text, so that '1.1'
+    differs from '1.10'."""
     return ("text", data.strip()) if isinstance(data, str) else _value(data)
 
 
@@ -224,8 +232,8 @@ def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
     return rows[1:] if headed else rows
 
 
-#: Tests that distinguish a row's name from its number, because names may be digits, and numbers may
-#: be text.
+#: Tests that distinguish the name in a row from the number. Names may consist of digits, and
+#: numbers may be text.
 _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
     lambda cell: _value(cell)[0] == "text",
     lambda cell: isinstance(cell, str),

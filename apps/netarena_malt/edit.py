@@ -1,13 +1,13 @@
 """Edits: the differences of one graph from another, as compact plain JSON.
 
-``{"remove": [name, ...], "add": [[name, attributes, [parent, ...]], ...], "set": [[name,
-attribute, value], ...]}``; any key may be missing. An entry of ``set`` may have a list of names in
-place of the name. A node is removed with everything that it contains. A node is added with one
-RK_CONTAINS edge from each parent. A control point (in this model, a packet switch) also gets an
-RK_CONTROLS edge to itself.
+``{"remove": [name, ...], "add": [[name, attributes, [parent, ...]], ...], "set": [[name, attribute,
+value], ...]}``; any key may be missing. An entry of ``set`` may have a list of names in place of
+the name. A node is removed with everything that it contains. A node is added with one RK_CONTAINS
+edge from each parent. A control point (in this model, a packet switch) also gets an RK_CONTROLS
+edge to itself.
 
-The process that runs agents' code executes the text of this module to apply edits to its own copy
-of the graph. Therefore this module imports nothing of the project.
+The process that runs agents' code executes the source text of this module to apply edits to its own
+copy of the graph. Therefore this module imports nothing of the project.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def descendants(graph: Any, name: str) -> list[str]:
 
 
 def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
-    """Change ``graph`` (a networkx DiGraph) in place: removals, then additions, then values.
+    """Change ``graph`` (a networkx DiGraph) in place: removals first, then additions, then values.
 
     Values are copied, so the graph shares no objects with ``edits``. Raises KeyError if ``edits``
-    names a node that does not exist, ValueError if ``edits`` adds a node that exists.
+    names a node that does not exist, and ValueError if ``edits`` adds a node that exists.
     """
     for name in edits.get("remove", ()):
         graph.remove_nodes_from([*descendants(graph, name), name])
@@ -63,7 +63,7 @@ def apply_edits(graph: Any, edits: dict[str, Any]) -> None:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a JSON value; copy.deepcopy would take several times as long."""
+    """Return a copy of a JSON value. ``copy.deepcopy`` would take several times as long."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
@@ -75,9 +75,10 @@ def names_of(names: str | list[str]) -> list[str]:
 
 
 def group(edits: dict[str, Any]) -> dict[str, Any]:
-    """Return the same edits with one entry of ``set`` for each pair of attribute and value.
+    """Return edits with the same effect that have one entry of ``set`` for each pair of attribute
+    and value.
 
-    Names are sorted. The result is a third of the size if many nodes get the same few values.
+    Names are sorted. If many nodes get the same few values, the result is a third of the size.
     """
     groups: dict[tuple[str, float], list[str]] = {}
     for names, attribute, value in edits["set"]:

@@ -1,8 +1,8 @@
-"""Environment of one query, which runs the answer in a sandbox that queries share.
+"""Environment of one query, which runs the agent's program in a sandbox that queries share.
 
-An answer runs once, on a copy of the query's network inside the sandbox. The observed state is the
-result as reported by the sandboxed process. The sandbox gets only the program and the edits of the
-base network, which the agent may know. It gets no data that grading depends on.
+The program runs once, on a copy of the query's network inside the sandbox. The observed state is
+the result as reported by the sandboxed process. The sandbox gets only the program and the edits of
+the base network, which the agent may know. It gets no data that grading depends on.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from netarena_malt.network import short
 from netarena_malt.query import initial_changes, plan_data
 from netarena_malt.state import UNANSWERED, failed, read_claim, verify
 
-#: Limits of an answer about a network of the released model's size, as stated in the prompt.
+#: Limits of a program on a network of the released model's size, as stated in the prompt.
 LIMITS = PythonLimits()
 #: Processor time of a planning program on the reference machine, in s.
 PLANNING_CPU_S = 20.0
 #: Time limit for the start of a sandbox with a network of the released model's size, in s.
 _START_S = 60.0
-#: Maximum number of sandboxes in addition to that of the released model.
+#: Maximum number of sandboxes in addition to the released model's sandbox for ordinary tasks.
 _MOST_OTHERS = 2
 
-#: Modules whose texts form the program of the sandbox, in order. The last module imports the other
-#: two.
+#: Modules whose source texts form the program of the sandbox, in order. The last module imports the
+#: other two.
 _GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
 
 
 def guest_source() -> str:
-    """Return the program of the sandbox: the concatenated texts of some modules.
+    """Return the source of the program in the sandbox: the concatenated texts of some modules.
 
     The project cannot be imported in the sandbox, so imports between these modules are left out.
     """
@@ -57,7 +57,7 @@ def guest_source() -> str:
 
 
 def limits_of(key: Key) -> PythonLimits:
-    """Return the limits of an answer about a network made from this base.
+    """Return the limits of a program on a network made from this base.
 
     CPU time, memory and wall time are multiplied by ``growth_of`` (the network's size as a multiple
     of the released model's). This is a whole number, so that the prompt can state round numbers.
@@ -74,15 +74,15 @@ def limits_of(key: Key) -> PythonLimits:
 def planning_limits_of(key: Key) -> PythonLimits:
     """Return the limits of a planning program on this machine.
 
-    The processor time is scaled with the machine's speed, and does not grow with the network,
-    because the data of a task do not.
+    The processor time is scaled with the machine's speed. It does not grow with the network,
+    because the data of a planning task do not grow either.
     """
     cpu_s = PLANNING_CPU_S * pace.scale()
     return replace(limits_of(key), cpu_s=cpu_s, wall_s=LIMITS.wall_s + 2 * cpu_s)
 
 
 def make_sandbox(base: Base, *, planning: bool = False, unsandboxed: bool = False) -> PythonSandbox:
-    """Return the sandbox for answers about networks of ``base``, not started."""
+    """Return a new sandbox for programs on networks of ``base``. It is not started."""
     return PythonSandbox(
         guest_source(),
         base.payload(),
@@ -100,16 +100,16 @@ class _Use:
 
 
 class Sandboxes:
-    """The sandboxes of open environments, one for each base, and another one for planning tasks.
+    """The sandboxes of open environments: one for each base, and a separate one for planning tasks.
 
-    The released model's sandbox exists until ``close``. For other bases there are at most
-    ``_MOST_OTHERS`` sandboxes at a time, because each sandbox has its network in memory. ``take``
+    The released model's sandbox for ordinary tasks exists until ``close``. There are at most
+    ``_MOST_OTHERS`` other sandboxes at a time, because each has its network in memory. ``take``
     waits until a sandbox is free.
     """
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        #: Keys are references to bases, because equal bases may be different objects.
+        #: The keys are texts of references to bases, because equal bases may be different objects.
         self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
@@ -124,7 +124,8 @@ class Sandboxes:
         self._uses.clear()
 
     async def take(self, base: Base, *, planning: bool = False) -> PythonSandbox:
-        """Return the sandbox of ``base``, started or not; ``give_back`` must release it."""
+        """Return the sandbox of ``base``, which may not be started yet. The caller must release it
+        with ``give_back``."""
         if base.key is None and not planning:
             return self.released
         name = _name(base.key, planning=planning)
@@ -143,7 +144,8 @@ class Sandboxes:
         return use.sandbox
 
     async def give_back(self, key: Key, *, planning: bool = False) -> None:
-        """Release the sandbox of this base after ``take``; an unused sandbox may be closed."""
+        """Release the sandbox of this base after ``take``. A sandbox without users may be
+        closed."""
         async with self._changed:
             if (use := self._uses.get(_name(key, planning=planning))) is not None:
                 use.users -= 1
@@ -155,11 +157,12 @@ def _name(key: Key, *, planning: bool) -> str:
 
 
 class MaltEnvironment(Environment):
-    """One query about a network, with one answer, or several attempts at a plan."""
+    """One query about a network, to which the agent sends one program, or several in a planning
+    task."""
 
     def __init__(self, query: Query, sandboxes: Sandboxes, attempts: int = 1) -> None:
         self._query = query
-        #: Number of programs that may be sent; all but the last one are trials.
+        #: Number of programs that the agent may send; all but the last one are trials.
         self._attempts = attempts
         self._sandboxes = sandboxes
         #: Data of a planning task.
@@ -168,9 +171,9 @@ class MaltEnvironment(Environment):
         self._state: State = dict(UNANSWERED)
 
     async def open(self) -> State:
-        """Compute the right answer and verify the networks in a thread; start the sandbox.
+        """Compute the right answer and verify the networks in a thread, then start the sandbox.
 
-        Raises EnvironmentFailed for a query that is unsuitable.
+        Raises EnvironmentFailed for an unsuitable query.
         """
         try:
             fault = await asyncio.to_thread(verify, self._query)
@@ -190,7 +193,7 @@ class MaltEnvironment(Environment):
         return self._state
 
     async def execute(self, move: Move) -> Execution:
-        """Run the program. Raises EnvironmentFailed if the sandbox failed, and not the program."""
+        """Run the program. Raises EnvironmentFailed if the sandbox, not the program, failed."""
         if not isinstance(move, dict) or not isinstance(move.get("code"), str):
             raise TypeError('a move in malt must be {"code": text}')
         request: dict[str, Any] = {
@@ -222,7 +225,8 @@ class MaltEnvironment(Environment):
         return self._state
 
     async def snapshot(self) -> State:
-        """Return the state; it is sufficient, because each program gets a new network."""
+        """Return the state, which is a sufficient snapshot because each program gets a new
+        network."""
         return self._state
 
     async def restore(self, snapshot: object) -> None:
@@ -256,7 +260,7 @@ _COUNTED = {
 
 
 def _observed(result: SandboxResult) -> tuple[State, str]:
-    """Return the state after an answer, and its description."""
+    """Return the state for a result of the sandbox, and its description for the agent."""
     if result.status is PythonStatus.OK:
         state = read_claim(result.value)
     else:
@@ -265,7 +269,8 @@ def _observed(result: SandboxResult) -> tuple[State, str]:
 
 
 def _told(state: Any) -> str:
-    """Return a state in a few lines, as the output of the executed program."""
+    """Return a description of a state in a few lines, used as the output of the executed
+    program."""
     if "error" in state:
         return str(state["error"])
     lines = [f"type {state['type']}"]

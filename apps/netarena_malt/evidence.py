@@ -1,12 +1,13 @@
-"""Features of a network's edits, which a program can compute without the text of its query.
+"""Features of a network's edits, which a program can compute without the text of the query.
 
-A program that knows the released model can compare the query's network with the released model. The
+A program that knows the released model can compare the query's network with this model. The
 candidates are the containers that the query may be about: all containers of the right kind, or a
 sample. Only containers of one kind are compared, because kinds differ in their frequency by design.
 All features are traces: the number and kinds of edits in a container, the edits' positions in the
-order of nodes and edges, and the names of added nodes. With the ``phrasing`` varied and held_out,
-texts describe containers without their names, so an informative feature could replace reading the
-text. Every network has edits, so the question "is anything wrong at all" does not apply.
+order of nodes and edges, and the names of added nodes. Texts with ``phrasing`` varied or held_out
+describe containers without their names. If a feature showed which container is meant, it could
+replace reading the text. Every network has edits, so there is no question whether anything is wrong
+at all.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from netarena_malt.overlay import changes_of
 from netarena_malt.query import initial_graph, plan_data
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: Maximum number of candidates of one query; checking more of the hundreds of switches would only
+#: Maximum number of candidates of one query; comparing more of the hundreds of switches would only
 #: take longer.
 _MOST_CANDIDATES = 24
 
@@ -36,9 +37,8 @@ _EDITS = tuple(
 def evidence(query: Query) -> Evidence | None:
     """Return the features of the containers that ``query`` may be about.
 
-    Returns None for a planning task, and if no kind in question has a container that is not a
-    target. Raises ConfigError as
-    ``base_of`` does.
+    Returns None for a planning task, and if every container of each suitable kind is a target.
+    Raises ConfigError as ``base_of`` does.
     """
     if plan_data(query) is not None:
         return None
@@ -73,7 +73,8 @@ def evidence(query: Query) -> Evidence | None:
 
 
 def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str]] | None:
-    """Return the containers of one kind that the actions are about, and all containers of the kind.
+    """Return the containers of one kind that the actions are about (targets), and all containers of
+    this kind.
 
     The kind is that of the last action. If all containers of this kind are targets, the kind of an
     earlier action is used. Returns None if no action has a suitable kind.
@@ -88,7 +89,7 @@ def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str
 
 
 def _places(action: Action, edits: _Edits) -> list[str]:
-    """Return the containers that an action is about; a port stands for its switch."""
+    """Return the containers that an action is about. A port is replaced with its switch."""
     parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
     names: Iterable[str]
     if isinstance(parameters, Question | Update | Loop):
@@ -170,7 +171,7 @@ class _Edits:
         return list(found)
 
     def of_network(self) -> dict[str, float]:
-        """Return the number of edits of each kind in the whole network."""
+        """Return the number of edits of each kind in the whole network, as features."""
         return {what: float(self._all[what]) for what in _EDITS}
 
     def of_place(self, name: str) -> dict[str, float]:
@@ -185,15 +186,15 @@ class _Edits:
         if ages := self._ages[name]:
             found["first added"], found["last added"] = min(ages), max(ages)
         for place in self.containers(name):
-            # Share of an outer container's edits that are in this container.
+            # Share of the edits in an outer container that are in this container.
             around = self._numbers[place].total()
             share = numbers.total() / around if around else 0.0
             found[f"share of edits in {self.kind(place)}"] = share
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return the values of hand-written rules. In an early version of the generator, the first
-        rule found 53 % of the targets."""
+        """Return the scores that hand-written rules give to a container. In an early version of the
+        generator, the first rule found 53 % of the targets."""
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),
@@ -207,7 +208,7 @@ class _Edits:
         return {f"{RULE}{rule}": score for rule, score in rules.items()}
 
     def _values(self, inside: Sequence[str]) -> dict[str, float]:
-        """Return features of the ports' capacities."""
+        """Return features of the capacities of the ports among the nodes ``inside``."""
         rows = (self.nodes[name] for name in inside)
         values = [attributes[CAPACITY] for attributes in rows if CAPACITY in attributes]
         return {
@@ -218,7 +219,7 @@ class _Edits:
         }
 
     def _names(self, place: str) -> dict[str, float]:
-        """Return features of the numbers at the end of the names of direct contents."""
+        """Return features of the numbers at the ends of the names of direct contents."""
         children = [child for child in self._below[place] if child != place]
         digits = (child[len(child.rstrip("0123456789")) :] for child in children)
         numbers = [int(text[:9]) for text in digits if text]
@@ -229,7 +230,8 @@ class _Edits:
         }
 
     def _layout(self, inside: Sequence[str]) -> dict[str, float]:
-        """Return the number of nodes whose attributes or edges have an unusual order."""
+        """Return the numbers of nodes whose attributes, and whose parents, are in an unusual
+        order."""
         attributes = parents = 0
         usual: dict[str, tuple[str, ...]] = {}
         for name in inside:

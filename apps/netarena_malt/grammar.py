@@ -39,13 +39,13 @@ from netarena.sdk import Check, ConfigError, Severity, one_line
 PACK_VARIABLE = "NETARENA_PHRASING_PACK"
 PACK_FORMAT = 1
 
-#: An operand's text, or a function that returns the text when expansion reaches the operand; None
+#: An operand's text, or a function that returns the text once expansion reaches the operand; None
 #: if the operand is absent.
 Operand: TypeAlias = "str | Callable[[], str] | None"
 
-#: Probability that held-out text uses a held-out production, if the symbol has one.
+#: Probability of using a held-out production in held-out text, if the symbol has one.
 _HELD_OUT_SHARE = 0.7
-#: Probability that a held-out production is from the pack, if the pack has one for the symbol.
+#: Probability of taking a held-out production from the pack, if the pack has one for the symbol.
 _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
@@ -67,7 +67,7 @@ class Option:
     """An optional part ``[...]`` of a production."""
 
     parts: tuple[str | Slot, ...]
-    #: Operands that this part needs; the part is left out if one is absent.
+    #: Operands that this part needs; the part is left out if any of them is absent.
     needs: frozenset[str] = frozenset()
 
 
@@ -76,16 +76,16 @@ Part: TypeAlias = str | Slot | Option
 
 @dataclass(frozen=True)
 class Production:
-    """One possible text of a symbol."""
+    """One of the possible texts of a symbol."""
 
-    #: Symbol, slash and number among the symbol's productions; ``h3`` is held out, ``p3`` from the
-    #: pack.
+    #: Symbol, slash and number among the symbol's productions, such as ``total/3``. Held-out
+    #: productions have numbers such as ``h3``, productions of the pack such as ``p3``.
     id: str
     text: str
     parts: tuple[Part, ...]
-    #: Operands that the production needs; the production is not used if one is absent.
+    #: Operands that the production needs; the production is not used if any of them is absent.
     needs: frozenset[str] = frozenset()
-    #: The text, if the production has no slots.
+    #: The production's text, if it has no slots.
     words: str | None = None
 
 
@@ -109,7 +109,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Grammar:
-    """Symbols by name; ``expand`` returns texts."""
+    """A set of symbols by name. ``expand`` returns texts."""
 
     symbols: Mapping[str, Symbol]
     #: SHA-256 of the pack in hex; empty without a pack.
@@ -132,7 +132,7 @@ class Grammar:
         """
         root = self.symbols[symbol]
         if not operands:
-            # Most expanded symbols are words without slots, for which this is a shortcut.
+            # Most expanded symbols are words without slots. This shortcut handles them faster.
             production = _choose(root, _NOTHING, rng, held_out=held_out)
             if production.words is not None:
                 if used is not None:
@@ -193,7 +193,7 @@ def _choose(
 
 
 def _pick(productions: Sequence[Production], rng: random.Random) -> Production:
-    # This takes a fifth of the time of choice() and runs dozens of times per text.
+    # Unlike choice(), this takes a fifth of the time, and it runs dozens of times per text.
     return productions[int(rng.random() * len(productions))]
 
 
@@ -215,7 +215,8 @@ class _Reader:
     uses: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, symbol: str, text: Any, identity: str) -> Production:
-        """Return a production. Raises ValueError with the reason if it breaks the signature."""
+        """Return the production with this text. Raises ValueError with the reason if the text
+        violates the signature of ``symbol``."""
         if not isinstance(text, str) or not text.strip():
             raise ValueError("must be non-empty text")
         parts = tuple(self._mark(symbol, part) for part in _parse(text))
@@ -242,7 +243,8 @@ class _Reader:
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
-        """Return how often each operand is mentioned; a symbol mentions all of its own operands."""
+        """Return how often each operand is mentioned in ``parts``. A symbol in a slot mentions all
+        of its own operands."""
         known = {name for entry in self.signatures[symbol] for name in _names(entry)}
         found: Counter[str] = Counter()
         for part in parts:
@@ -323,7 +325,8 @@ def _parse(text: str) -> Iterator[Part]:
 
 @lru_cache(maxsize=1)
 def shipped() -> Grammar:
-    """Return the package's grammar, which is read once. Raises ValueError if it breaks a rule."""
+    """Return the grammar in ``grammar.json``, which is read once. Raises ValueError if the grammar
+    breaks a rule."""
     text = (files("netarena_malt") / "grammar.json").read_text(encoding="utf-8")
     data: dict[str, dict[str, Any]] = json.loads(text)
     reader = _Reader({name: tuple(entry.get("operands", ())) for name, entry in data.items()})
@@ -349,10 +352,11 @@ def shipped() -> Grammar:
 
 
 def with_pack(path: Path) -> Grammar:
-    """Return the shipped grammar with the productions of a pack.
+    """Return the shipped grammar together with the productions of a pack.
 
     Raises ConfigError for a file that cannot be read or breaks a rule. The message has the file's
-    name, the line and the production's number, but not the production's text, which stays private.
+    name, the line and the production's number. It does not contain the production's text, which
+    stays private.
     """
     base = shipped()
     try:
@@ -439,7 +443,7 @@ def _line(text: str, value: Any) -> int | None:
 
 @lru_cache(maxsize=4)
 def _read_pack(path: str, stamp: tuple[int, int]) -> Grammar:
-    del stamp  # part of the cache's key, so that a changed file is read again
+    del stamp  # a changed file has another stamp, so that the cache reads it again
     return with_pack(Path(path))
 
 

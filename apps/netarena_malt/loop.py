@@ -2,8 +2,8 @@
 
 Each loop is meaningful: the condition is true for some nodes and false for other nodes, each branch
 changes the network, and all changes fit within the limits of an answer. A drawn loop is applied to
-the draft, so that later actions are drawn for the network after the loop. This module does not
-produce the right answer, because ``action.effect`` executes the loop.
+the draft, so that later actions are drawn for the network after the loop. The right answer does not
+come from this module, because ``action.effect`` executes the loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from netarena_malt.topology import (
     EK_PORT,
 )
 
-#: Factors of an update; the bandwidth floor of one half does not allow smaller ones.
+#: Factors of an update; smaller ones would violate the bandwidth floor of one half.
 FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 #: Maximum number of nodes and edges that one loop changes, below ``sandbox_program.MAX_CHANGES``.
@@ -47,7 +47,7 @@ _MOST_TURNS = 400
 #: Minimum number of ports that a loop leaves in each switch, and of switches that it leaves in the
 #: container to which the loop is limited.
 _LEAST_LEFT = 2
-#: Number of draws before the generator tries another container.
+#: Maximum number of attempts to draw a loop in one container.
 _TRIES = 12
 
 _OUTER, _INNER = "$1", "$2"
@@ -68,21 +68,21 @@ class Edit(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An action on each of some nodes, and a function for its effect on the draft."""
+    """An action on each of some nodes, and a function that returns its edits for given nodes."""
 
     action: Action
     edits: Callable[[Sequence[str]], list[Edit]]
 
 
 class _UnfitError(Exception):
-    """A drawn part of a loop does not suit this network or loop."""
+    """A drawn part of a loop is not suitable for this network or loop."""
 
 
 def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Action | None:
-    """Draw a loop within ``place`` and apply it to ``draft``; return None if no loop is found.
+    """Draw a loop within ``place`` and apply it to ``draft``. Return None if no loop is found.
 
-    ``shape`` is ``each`` (the same for all nodes), ``if`` (two branches) or ``nested`` (contains
-    another loop).
+    ``shape`` is ``each`` (the same operation for all nodes), ``if`` (two branches) or ``nested``
+    (contains another loop).
     """
     for _ in range(_TRIES):
         try:
@@ -115,7 +115,7 @@ def _selected(draft: Draft, select: Selection) -> set[str]:
     return {name for name in names if low <= draft.total(name) < high}
 
 
-# The shapes.
+# Shapes of loops.
 
 
 def _draw_each(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
@@ -131,7 +131,8 @@ def _draw_if(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[E
 
 
 def _draw_nested(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
-    """Draw a condition inside the inner loop, around the inner loop, or in both positions."""
+    """Draw a loop that contains a loop. A condition is inside the inner loop, around the inner
+    loop, or in both positions."""
     select, members = _draw_members(draft, place, rng, nodes_with_nodes=True)
     form = rng.choice(("inner", "outer", "both"))
     condition: Condition | None = None
@@ -176,7 +177,10 @@ SHAPES: tuple[str, ...] = tuple(_SHAPES)
 def _draw_choice(
     draft: Draft, select: Selection, members: Sequence[str], variable: str, rng: random.Random
 ) -> tuple[Loop, Callable[[Sequence[str]], list[Edit]]]:
-    """Draw one operation for nodes that meet a condition and another for all other nodes."""
+    """Draw one operation for nodes that meet a condition, and another for all other nodes.
+
+    Return the loop, and the function that returns its edits for given nodes.
+    """
     condition, fulfils = _draw_condition(draft, members, rng)
     chosen, rest = _split(members, fulfils)
     then = _draw_step(draft, chosen, variable, rng)
@@ -207,7 +211,8 @@ def _split(names: Sequence[str], fulfils: Callable[[str], bool]) -> tuple[list[s
 
 
 def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
-    """Check that swapping the branches, or ignoring the condition, gives a different network."""
+    """Raise _UnfitError if the two branches have the same edits, so that swapping them or ignoring
+    the condition changes nothing."""
     if set(one) == set(other):
         raise _UnfitError
 
@@ -218,9 +223,10 @@ def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
 def _draw_members(
     draft: Draft, place: str, rng: random.Random, *, nodes_with_nodes: bool = False
 ) -> tuple[Selection, list[str]]:
-    """Draw a selection of all nodes of a kind within ``place``.
+    """Draw a selection of all nodes of a kind within ``place``, and return it with the names of
+    these nodes.
 
-    With ``nodes_with_nodes``, nodes of the kind contain other nodes.
+    With ``nodes_with_nodes``, the nodes must contain other nodes.
     """
     kinds = [kind for kind in _kinds_within(draft.kind(place)) if CONTAINMENT[kind]]
     if not nodes_with_nodes:
@@ -240,7 +246,8 @@ def _draw_members(
 
 
 def _selection_within(draft: Draft, members: Sequence[str], rng: random.Random) -> Selection:
-    """Return the selection of an inner loop: nodes of a kind within the outer loop's node."""
+    """Return the selection of an inner loop: nodes of a kind within the current node of the outer
+    loop."""
     kind = rng.choice(_kinds_within(draft.kind(members[0])))
     direct = kind in CONTAINMENT[draft.kind(members[0])]
     scope: Scope = "children" if direct and rng.randrange(2) else "descendants"
@@ -286,7 +293,8 @@ def _blocks(draft: Draft, name: str) -> list[str]:
 def _draw_condition(
     draft: Draft, members: Sequence[str], rng: random.Random
 ) -> tuple[Condition, Callable[[str], bool]]:
-    """Draw a condition that holds only for some members; also return its value for each member."""
+    """Draw a condition that holds only for some members. Also return the function that evaluates it
+    for a node."""
     if not members:
         raise _UnfitError
     kind = draft.kind(members[0])
@@ -300,7 +308,7 @@ def _draw_condition(
     steps = sorted(set(values.values()))
     if len(steps) < 2:
         raise _UnfitError
-    # Some nodes reach this value, and some do not.
+    # Some members reach this value, and others do not.
     bound = rng.choice(steps if measure == "stage" else steps[1:])
     comparison, compare = rng.choice(_COMPARED[measure])
     counted = CONTAINMENT[kind][0] if measure == "children" else None
@@ -313,7 +321,7 @@ def _draw_condition(
     return Condition.model_validate(told), fulfils
 
 
-#: Measure of a node -> its value on the draft.
+#: Measure of a node -> function that returns its value on the draft.
 _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     {
         "capacity": lambda draft, name: draft.total(name),
@@ -322,7 +330,7 @@ _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     }
 )
 _BOUNDS = (("at_least", operator.ge), ("below", operator.lt))
-#: Measure -> the comparisons that are drawn: a field of the condition, and its function.
+#: Measure -> the comparisons that are drawn, each as a field of the condition and its function.
 _COMPARED: Mapping[str, Sequence[tuple[str, Callable[[float, float], bool]]]] = MappingProxyType(
     {"capacity": _BOUNDS, "children": _BOUNDS, "stage": (("equals", operator.eq),)}
 )
@@ -340,7 +348,7 @@ _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Draw one operation on each of ``members`` that changes at least one member."""
+    """Draw one operation on each of ``members``. It must change at least one of them."""
     if not members:
         raise _UnfitError
     step = rng.choice(_OPERATIONS[draft.kind(members[0])])(draft, members, variable, rng)
@@ -370,7 +378,7 @@ def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.R
 
 
 def _update_ports(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Draw an update of all ports in each node, or of the ports above or below a capacity."""
+    """Draw an update of all ports in each member, or only of ports above or below a capacity."""
     if sum(map(draft.number_of_ports, members)) > MOST_CHANGES:
         raise _UnfitError
     bps = draft.capacity(rng.choice(draft.contents(rng.choice(draft.switches(members[0])))))
@@ -401,7 +409,8 @@ def _update_port(draft: Draft, members: Sequence[str], variable: str, rng: rando
 def _draw_update(
     draft: Draft, select: Selection, rng: random.Random
 ) -> tuple[Action, Callable[[Sequence[str]], list[Edit]]]:
-    """Draw an update of the selected ports, and return the update's effect on the ports."""
+    """Draw an update of the selected ports. Also return the function that returns its edits for
+    given ports."""
     times = rng.choice(FACTORS) if rng.randrange(2) else None
     to_bps = rng.choice(draft.speeds()) if times is None else None
 
@@ -445,7 +454,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
-    """Raise _UnfitError if the changes do not fit into an answer, or leave too few nodes."""
+    """Raise _UnfitError if the edits do not fit into an answer, or leave too few nodes."""
     if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(

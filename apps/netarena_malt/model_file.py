@@ -46,7 +46,7 @@ _CLOSED_BY = {"{": "}", "<": ">"}
 
 
 class _Wrong(Exception):
-    """An error in the file, with its position in the text, ``offset``."""
+    """An error in the file. ``offset`` is its position in the text."""
 
     def __init__(self, problem: str, offset: int) -> None:
         super().__init__(problem)
@@ -55,7 +55,7 @@ class _Wrong(Exception):
 
 @dataclass
 class _Model:
-    """Contents of a file: a network that is not yet checked and may break any rule."""
+    """The network in a file, before it is checked. It may break any rule."""
 
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Offset in the text at which a node first occurs.
@@ -89,7 +89,7 @@ class _Model:
 
 
 def read_model(path: Path) -> tuple[Graph, str]:
-    """Return the network of a model file and the SHA-256 of its bytes in hex.
+    """Return the network of a model file, and the SHA-256 of the file in hex.
 
     Values have the same types as in the released model: numbers are floats, ``type`` is a list.
     Nodes share values, so the graph must not be changed. Raises ConfigError.
@@ -157,7 +157,8 @@ class _Tokens:
         self._ahead: re.Match[str] | None = next(self._found, None)
 
     def fields(self, closed_by: str) -> Iterator[tuple[str, int]]:
-        """Yield each field's name and position up to ``closed_by``; the caller reads the value."""
+        """Yield each field's name and position up to ``closed_by``. The caller reads the value
+        before the next field."""
         while (token := self._ahead) is not None:
             if token.lastgroup == "mark" and token.group() in {",", ";"}:
                 self._take()
@@ -175,13 +176,14 @@ class _Tokens:
             raise _Wrong(f"the file ends within a message: {closed_by} is missing", self._end)
 
     def opens(self) -> bool:
-        """Return whether a message comes next."""
+        """Return whether the next token begins a message."""
         if self._ahead is not None and self._ahead.group() == ":":
             self._take()
         return self._ahead is not None and self._ahead.group() in _CLOSED_BY
 
     def message(self, name: str, depth: int = 1) -> dict[str, Any]:
-        """Return a message: numbers as floats, words and texts as text, messages as dicts."""
+        """Return a message as a dict. Numbers become floats, words and texts become text, and
+        messages become dicts."""
         mark = self._take()
         if depth > _MAX_DEPTH:
             raise _Wrong(
@@ -250,7 +252,7 @@ def _add_relationship(model: _Model, message: Mapping[str, Any], offset: int) ->
 
 
 def _identify(message: Any, where: str, offset: int) -> tuple[str, str]:
-    """Return the name and kind of an entity."""
+    """Return the name and kind of an entity, which begins at ``offset`` in the text."""
     if not isinstance(message, dict) or message.keys() != {"kind", "name"}:
         raise _Wrong(f"{where} must have exactly the fields kind and name", offset)
     name, kind = message["name"], message["kind"]
@@ -329,14 +331,16 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 class _Places:
-    """Finder of the first position of each name in a JSON text, in the order of the text."""
+    """Finds the first position of each name in a JSON text. Names must be queried in the order of
+    the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def of(self, name: Any) -> int:
-        """Return the name's offset, or the previous name's if the file escapes this name."""
+        """Return the offset of the name, or of the previous name if the file writes this name with
+        escapes."""
         if isinstance(name, str):
             found = self._text.find(f'"{name}"', self._at)
             self._at = self._at if found < 0 else found
@@ -347,7 +351,7 @@ class _Places:
 
 
 def _checked(model: _Model) -> Graph:
-    """Return the graph of a model. Raises _Wrong if it breaks a rule."""
+    """Return the graph of a model. Raises _Wrong if the model breaks a rule."""
     graph: Graph = nx.DiGraph()
     nodes, rows, columns = graph._node, graph._succ, graph._pred  # noqa: SLF001 -- as in topology.build
     lists = {types: list(ordered) for types, ordered in _TYPES.items()}

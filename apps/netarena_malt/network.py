@@ -2,7 +2,8 @@
 
 A graph of the released model's size takes about 10 MB and 15 ms to build. Judging an answer needs
 three graphs (the initial graph, the target, and the answer's graph), for several episodes at once.
-A ``Network`` stores the changed elements and looks up all other elements in its first graph.
+A ``Network`` stores the changed elements and looks up all other elements in the graph from which it
+was first made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Edge: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes between two graphs: attributes of added or altered elements, None if removed.
+    """Changes between two graphs: the attributes of added or altered elements, and None for removed
+    elements.
 
     Edges of a removed node are not listed.
     """
@@ -36,7 +38,8 @@ class Changes:
 
     @classmethod
     def from_json(cls, data: Any) -> Changes:
-        """Return changes from the result, already checked, of ``sandbox_program.difference``."""
+        """Return the changes in a result of ``sandbox_program.difference``, which must have been
+        checked."""
         nodes: dict[str, Attributes | None] = dict(data["nodes"])
         nodes.update(dict.fromkeys(data["removed_nodes"]))
         edges: dict[Edge, Attributes | None] = {
@@ -46,12 +49,13 @@ class Changes:
         return cls(nodes, edges, bool(data["more"]))
 
 
-#: Edges of a removed node; one shared dict, which must not be changed.
+#: Edges of a removed node. All removed nodes share this dict, which must not be changed.
 _NO_EDGES: dict[str, Attributes] = {}
 
 
 class Network:
-    """A read-only directed graph by name; ``changed`` returns a new one."""
+    """A read-only directed graph. Nodes are identified by name. ``changed`` returns a new
+    network."""
 
     __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
@@ -91,11 +95,13 @@ class Network:
         return self.below(edge[0]).get(edge[1])
 
     def containers(self, name: str) -> set[str]:
-        """Return all nodes that contain ``name``, at any depth, including itself in a cycle."""
+        """Return all nodes that contain ``name``, at any depth. In a cycle of containment they
+        include ``name``."""
         return self._closure(self.above, name)
 
     def contents(self, name: str) -> set[str]:
-        """Return all nodes that ``name`` contains, at any depth, including itself in a cycle."""
+        """Return all nodes that ``name`` contains, at any depth. In a cycle of containment they
+        include ``name``."""
         return self._closure(self.below, name)
 
     @staticmethod
@@ -110,7 +116,7 @@ class Network:
         return found
 
     def changed(self, changes: Changes) -> Network:
-        """Return a new network, which is this network with ``changes``."""
+        """Return a new network: this network with ``changes`` applied."""
         other = object.__new__(Network)
         other._root = self._root
         other.layers = (*self.layers, (self, changes))
@@ -151,7 +157,8 @@ class Network:
 
 
 def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
-    """Return, sorted, all nodes and edges that may differ from the network's first graph."""
+    """Return, sorted, all nodes and all edges that may differ from the graph from which the
+    networks were first made."""
     nodes: set[str] = set()
     edges: set[Edge] = set()
     for network in networks:
@@ -168,7 +175,10 @@ def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
 def compare(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> Changes:
-    """Return the real differences, without equal values or edges of removed nodes."""
+    """Return the differences of ``after`` from ``before`` in the given elements.
+
+    Equal values, and edges of removed nodes, are left out.
+    """
     changed_nodes: dict[str, Attributes | None] = {}
     changed_edges: dict[Edge, Attributes | None] = {}
     for name in nodes:
@@ -186,7 +196,8 @@ def compare(
 
 
 def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
-    """Return whether two attribute values are equal; numbers by value, booleans not as numbers."""
+    """Return whether two attribute values are equal. Numbers are compared by value; booleans do not
+    equal numbers."""
     if one is other:
         return True
     # Values that are unequal in Python are unequal here. Among values that are equal in Python,
@@ -198,7 +209,7 @@ def _same_truths(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
         for key, value in one.items():
             same = other[key]
-            # copies of attributes share most values, which need no check
+            # Copies of attributes share most of their values, which need no check.
             if value is not same and not _same_truths(value, same):
                 return False
         return True
@@ -208,12 +219,16 @@ def _same_truths(one: Any, other: Any) -> bool:
 
 
 def arrow(edge: Edge) -> str:
-    """Return an edge as text for reasons and findings."""
+    """Return an edge as text, for reasons of judgements and findings."""
     return f"{edge[0]!r} -> {edge[1]!r}"
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """Return a value as short text for reasons and findings, fast even for large values."""
+    """Return a value as text of at most ``limit`` characters, for reasons of judgements and
+    findings.
+
+    This is fast even for large values.
+    """
     if isinstance(value, str):
         text = repr(value[:limit])
     else:

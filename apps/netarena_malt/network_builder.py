@@ -1,4 +1,4 @@
-"""Network under construction: the initial state of a query, before any graph is built.
+"""Network under construction: the initial network of a query, before any graph is built.
 
 The generator looks up contents and capacities of nodes very often, and building a graph for each
 attempt would be thousands of times slower. A ``Draft`` uses the index of its base and the few
@@ -20,7 +20,7 @@ _SPREAD = 48
 
 
 class Draft:
-    """A base with changes, each of which preserves the structural rules of the model.
+    """A base network with changes. Each change preserves the structural rules of the model.
 
     ``edits`` returns the changes in the form of ``netarena_malt.edit``.
     """
@@ -34,7 +34,7 @@ class Draft:
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
-        #: Number of each container's additional ports, compared with the base.
+        #: Container -> number of its ports minus the number in the base.
         self._more_ports: dict[str, int] = {}
         #: Nodes that were first added and then removed.
         self._dropped: set[str] = set()
@@ -60,13 +60,13 @@ class Draft:
         return self._index.names[kind]
 
     def present_switches(self) -> list[str]:
-        """Return the names of all packet switches, without removed and with added switches."""
+        """Return the names of all packet switches that exist, including added switches."""
         gone = self._removed_switches
         names = [name for name in self._index.names[EK_PACKET_SWITCH] if name not in gone]
         return names + [name for name in self._attributes if not self._is_port(name)]
 
     def kind(self, name: str) -> str:
-        """Return the first entry of the type list."""
+        """Return the kind of a node: the first entry of its ``type`` list."""
         if name in self._attributes:
             return str(self._attributes[name]["type"][0])
         return self._index.kind(name)
@@ -81,11 +81,11 @@ class Draft:
         """Return whether a node of this name exists."""
         if name in self._dropped or name in self._removed or not self.exists(name):
             return False
-        # Nodes that were removed with a switch have no entry of their own.
+        # Nodes that were removed as contents of a switch are not in ``_removed``.
         return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether a node of this name ever existed; such names are not used again."""
+        """Return whether a node of this name exists or existed. Such names are not used again."""
         return name in self._index or name in self._attributes or name in self._dropped
 
     def original(self, name: str) -> bool:
@@ -95,7 +95,7 @@ class Draft:
     def stem(self, parent: str, like: str) -> str:
         """Return the part before the number in names of new contents of ``parent``.
 
-        The new names follow the pattern of the name ``like``.
+        The names follow the pattern of the existing name ``like``.
         """
         home = self.parents(like)[0]
         stem = like.rstrip("0123456789")
@@ -103,13 +103,15 @@ class Draft:
             stem = f"{like}-"
         if parent == home:
             return stem
-        # "a.b.c1" in "a.b" gives "x.c9" in "x"; otherwise a name starts with the parent's name
+        # If "a.b.c1" in "a.b" is the pattern, new names in "x" are like "x.c9". Otherwise a new
+        # name starts with the parent's name.
         return f"{parent}{stem[len(home) :] if stem.startswith(f'{home}.') else '.n'}"
 
     def fresh(self, parent: str, like: str, rng: random.Random, number: int = 1) -> list[str]:
-        """Return unused names for new contents of ``parent``, in the pattern of the name ``like``.
+        """Return ``number`` unused names for new contents of ``parent``, in the pattern of the name
+        ``like``.
 
-        The names' numbers are above the existing numbers and were never used before.
+        Their numbers are above all existing numbers, and the names were never used before.
         """
         stem = self.stem(parent, like)
         used = 0
@@ -143,7 +145,8 @@ class Draft:
         return self._index.contents(name) if found is None else found
 
     def parents(self, name: str) -> Sequence[str]:
-        """Return the names of the parents of ``name``; for a switch: block, rack and domain."""
+        """Return the names of the parents of ``name``. For a switch these are block, rack and
+        domain, in this order."""
         found = self._parents.get(name)
         return self._index.parents(name) if found is None else found
 
@@ -159,7 +162,7 @@ class Draft:
         return found
 
     def switches(self, name: str) -> list[str]:
-        """Return the names of the packet switches in ``name``; for a switch, its own name."""
+        """Return the names of the packet switches in ``name``, or ``name`` itself for a switch."""
         if self.kind(name) == EK_PACKET_SWITCH:
             return [name]
         there = [] if self._is_new(name) else self._index.switches(name)
@@ -169,7 +172,7 @@ class Draft:
 
     @property
     def usual_bps(self) -> float:
-        """Return the capacity that most ports of the base have."""
+        """Return the capacity in bps that most ports of the base have."""
         return self.base.index.usual_bps
 
     def speeds(self) -> list[float]:
@@ -190,13 +193,13 @@ class Draft:
         return known + self._more_ports.get(name, 0)
 
     def number_at_least(self, name: str, bps: float) -> int:
-        """Return an upper bound of the number of ports of at least this capacity in ``name``."""
+        """Return an upper bound of the number of ports in ``name`` with at least this capacity."""
         known = self._index.capacities(name) if self.original(name) else {}
         there = sum(number for capacity, number in known.items() if capacity >= bps)
         return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))
 
     def total(self, name: str) -> float:
-        """Return the node's total port capacity in bps, or a port's own capacity."""
+        """Return the total capacity in bps of all ports in a node, or the capacity of a port."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._total_of_switch, self.switches(name)))
@@ -224,7 +227,8 @@ class Draft:
     def add_switch(
         self, name: str, stage: float, parents: Sequence[str], ports: Mapping[str, float]
     ) -> None:
-        """Add a switch with ports (capacities in bps) to its parents (block, rack, domain)."""
+        """Add a switch with ports (name -> capacity in bps) to its parents (block, rack,
+        domain)."""
         attributes = {
             "type": list(NODE_KINDS[EK_PACKET_SWITCH].types),
             SWITCH_LOC: {"stage": stage},
@@ -256,7 +260,7 @@ class Draft:
         self._removed_switches.add(switch)
 
     def _touch(self, switch: str) -> None:
-        """Invalidate the cached total of a switch."""
+        """Mark the cached total capacity of a switch as outdated."""
         self._touched.add(switch)
         self._totals.pop(switch, None)
 
@@ -274,8 +278,8 @@ class Draft:
             self._removed.append(name)
 
     def edits(self) -> dict[str, Any]:
-        """Return the changes so far as plain JSON that shares no objects with this draft."""
-        # Nodes that were removed with a switch need no entry of their own.
+        """Return the changes as edits in plain JSON that shares no objects with this draft."""
+        # Nodes that are removed as contents of a switch need no entry of their own.
         removed = [
             name
             for name in self._removed

@@ -1,8 +1,8 @@
 """Copy-on-write overlay: a graph that shares all unchanged elements with its base graph.
 
-The right answer is computed by executing a query's actions on a graph. The actions touch about a
-hundred nodes of a network that may have half a million nodes, so copying the network would take
-nearly all of the time.
+The right answer is computed by executing a query's actions on a graph. The actions change about a
+hundred nodes of a network that may have half a million nodes. Copying the network would take nearly
+all of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from netarena_malt.topology import Graph
 
 
 class _Rows(MutableMapping[str, dict[str, Any]]):
-    """Dicts by name from ``base``; each dict is copied when it is first accessed."""
+    """A mapping of names to the dicts in ``base``. Each dict is copied when it is first
+    accessed."""
 
     __slots__ = ("base", "gone", "own")
 
@@ -62,7 +63,7 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 def overlay(base: Graph) -> Graph:
     """Return a graph that shares the elements of ``base`` until they are changed in the new graph.
 
-    List and dict values of attributes, and the edges' attributes, are shared with ``base``, so they
+    The new graph also shares list and dict values of attributes, and the attributes of edges. They
     must be replaced and never modified.
     """
     graph: Graph = nx.DiGraph()
@@ -74,7 +75,7 @@ def overlay(base: Graph) -> Graph:
 
 
 def changes_of(graph: Graph) -> Changes:
-    """Return how an overlay differs from its base."""
+    """Return the changes of an overlay compared with its base."""
     nodes: Any = graph._node  # noqa: SLF001 -- the dicts themselves
     rows: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
     changed_nodes: dict[str, Attributes | None] = dict.fromkeys(sorted(nodes.gone))

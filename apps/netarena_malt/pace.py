@@ -13,15 +13,15 @@ _LEAST, _MOST = 0.5, 4.0
 _REPETITIONS = 5
 
 
-#: Only one measurement at a time, because concurrent measurements would slow each other down.
+#: Only one measurement runs at a time, because concurrent measurements would slow each other down.
 _ONE = threading.Lock()
 
 
 def scale() -> float:
-    """Return the processor time of a program here, as a multiple of its time on the reference
-    machine.
+    """Return the factor by which programs take longer on this machine than on the reference
+    machine, in processor time.
 
-    The multiple is measured once per process. It is that of the fastest of several repetitions,
+    The factor is measured once per process. It is that of the fastest of several repetitions,
     rounded to 0.05.
     """
     with _ONE:
@@ -35,7 +35,7 @@ def _scale() -> float:
 
 
 def _measure() -> float:
-    begin = time.thread_time()  # the time of this thread only, because other threads may be busy
+    begin = time.thread_time()  # time of this thread only, because other threads may be busy
     _work()
     return time.thread_time() - begin
 

@@ -1,7 +1,7 @@
 """Parser of canonical task texts, one statement per line, with fixed patterns.
 
-The ``parser`` agent answers with the program for the resulting actions. The agent's score on a set
-of queries shows how many of these queries pattern matching solves. The patterns share no code with
+The ``parser`` agent replies with the program for the parsed actions. The agent's score on a set of
+queries shows how many of these queries pattern matching can solve. The patterns share no code with
 ``action``, which writes the texts, so that the two modules check each other.
 """
 
@@ -76,7 +76,8 @@ def task_of(prompt: str) -> str:
 
 
 def read(text: str) -> tuple[Action, ...]:
-    """Return the actions of a canonical text. Raises ValueError with the unreadable part."""
+    """Return the actions that a canonical text describes. Raises ValueError with the unreadable
+    part."""
     *lines, answer = text.split("\n")
     if not lines:
         raise ValueError(text)

@@ -1,9 +1,9 @@
-"""Actions in varied words: the texts with ``phrasing`` varied and held_out.
+"""Actions in varied words: the task texts with ``phrasing`` varied and held_out.
 
-The text is composed from the productions of ``grammar``. The text has the same meaning as the
-canonical text, with two differences. Most nodes are described (``reference``) instead of named.
-Terms are defined once, in the rules of the prompt, instead of in each sentence. Operands are
-written in the order of the text, so that 'that switch' can refer to an earlier mention.
+A text is composed from the productions of ``grammar``. It has the same meaning as the canonical
+text, with two differences. Most nodes are described (``reference``) instead of named. Terms are
+defined once, in the rules of the prompt, instead of in each sentence. Operands are written in the
+order of the text, so that 'that switch' can refer to an earlier mention.
 
 A description identifies the same node in the network before the task and at the time of its step. A
 description contains no name that includes the node's own name, and does not depend on the node
@@ -51,38 +51,39 @@ from netarena_malt.topology import (
     SWITCH_LOC,
 )
 
-#: Probability that a node is named rather than described, by number of enclosing descriptions.
+#: Probability that a node is named instead of described, by the number of enclosing descriptions.
 _NAMED = (0.04, 0.75, 1.0)
-#: Probability of 'that switch' for the only switch mentioned so far; likewise for other kinds.
+#: Probability of 'that switch' if only one switch was mentioned so far; likewise for other kinds of
+#: nodes.
 _AGAIN = 0.85
 #: Desired maximum number of words of a sentence in a varied text, and maximum number of texts to
 #: write. If every text has a longer sentence, the text whose longest sentence is shortest is used.
 _MAX_SENTENCE_WORDS = 25
 _MAX_TEXTS = 12
 _CONTEXT = 0.45
-#: Minimum number of held-out productions in a held-out text; a text with fewer is written again.
+#: Minimum number of held-out productions in a held-out text. A text with fewer is discarded.
 _HELD_OUT = 3
-#: Probabilities that ports of one switch get short names; that a new switch's parents are described
-#: as those of another switch; that irrelevant context is about a switch instead of its rack; that
-#: several removed ports are named together with their switch; that consecutive names are written as
-#: a range.
+#: Probabilities of these choices: ports of one switch get short names; a new switch's parents are
+#: described as those of another switch; irrelevant context is about a switch instead of its rack;
+#: several removed ports are named together with their switch; consecutive names are written as a
+#: range.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
 _GROUPED = 0.75
 _RANGE = 0.5
-#: Maximum number (of nodes or of Gbps) that is written in words, and maximum capacity, in Mbps,
-#: that is written in Mbps. Larger numbers are hard to read.
+#: Maximum number (of nodes or of Gbps) that is written in words, and maximum capacity in Mbps that
+#: is written in Mbps. Larger numbers would be hard to read.
 _MAX_WORDS = 12
-#: Forms in which a text writes capacities; a form that occurs several times is drawn more often.
-#: The fallbacks are for capacities that do not fit the form of their text.
+#: Forms in which a text writes capacities; repeated forms are drawn more often. The fallbacks are
+#: for capacities that the form of their text cannot express.
 _UNIT_FORMS = (*(4 * ("giga",)), *("gigas", "gigas_words"))
-#: Further forms for held-out texts, because their numbers take longer to read.
+#: Further forms for held-out texts only, because numbers in these forms take longer to read.
 _HELD_OUT_UNIT_FORMS = ("mega", "megas", "grouped")
 _UNIT_FALLBACKS = ("mega", "grouped", "power")
 _MAX_MEGA = 100_000
 
-#: Kind of a reference -> its symbol in the grammar, and the operand for its anchor.
+#: Form of a reference -> its symbol in the grammar, and the operand for the other node (anchor).
 _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "root": ("ref.root", ""),
@@ -100,7 +101,7 @@ _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 _SCOPES: Mapping[str, str] = MappingProxyType({"children": "directly", "descendants": "anywhere"})
 _BLOCKS = frozenset({EK_AGG_BLOCK, EK_SPINEBLOCK})
-#: Kinds of container and content for which 'the contents of the container' is idiomatic.
+#: (kind of container, kind of content) for which 'the contents of the container' is idiomatic.
 _MEMBERS = frozenset(
     {
         (EK_SUPERBLOCK, EK_AGG_BLOCK),
@@ -141,11 +142,11 @@ def phrase(
     held_out: bool = False,
     used: Counter[str] | None = None,
 ) -> str:
-    """Return the text of a query that requests ``actions`` on the network of ``draft``.
+    """Return a text that requests ``actions`` on the network of ``draft``.
 
-    ``draft`` is the initial network, in which each reference resolves to exactly one node. With
-    ``held_out`` the text also uses held-out productions and the private pack's productions.
-    ``used`` counts productions by id.
+    ``draft`` is the initial network, in which each description identifies exactly one node. With
+    ``held_out``, the text also uses held-out productions and those of the private pack. ``used``
+    counts productions by id.
     """
     grammar = private() if held_out else shipped()
     views = passages(actions, draft)
@@ -165,18 +166,19 @@ def phrase(
 
 
 def longest_sentence(text: str) -> int:
-    """Return the number of words of the longest sentence; a colon also ends a sentence."""
+    """Return the number of words of the longest sentence. A colon also ends a sentence."""
     return max(len(part.split()) for part in _SENTENCE_END.split(text))
 
 
 def _held_out_in(used: Counter[str]) -> int:
-    """Return the number of used productions that varied text never uses."""
+    """Return how many uses of productions in ``used`` are of held-out or private productions."""
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Form of a mention of a node: its name, or a reference with the plan of its anchor."""
+    """How a node is mentioned: by its name, or with a reference and the plan for the reference's
+    anchor."""
 
     name: str
     reference: Reference | None = None
@@ -200,21 +202,23 @@ class Writer:
         self._rng = rng
         self._held_out = held_out
         self._used = used
-        #: Kinds of names that the draft does not have: new nodes, and variables of loops.
+        #: New nodes, and variables of loops, which the draft does not have -> their kinds.
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
-        #: Form of the capacities in this text; empty until the first one.
+        #: Form in which this text writes capacities; empty until the first capacity.
         self._unit = ""
-        #: Nodes that were mentioned with the noun of their kind.
+        #: Nodes that were mentioned together with the noun of their kind.
         self._with_kind: set[str] = set()
-        #: Further networks on which descriptions in the current step must identify the same node.
+        #: Networks, in addition to the initial one, in which descriptions of the current step must
+        #: identify the same node.
         self._views: Sequence[Passage] = ()
-        #: Seeds of the words that a text keeps throughout, such as 'port' or 'interface'.
+        #: Group of symbols -> random seed of the words that a text keeps throughout, such as 'port'
+        #: or 'interface'.
         self._seeds: dict[str, int] = {}
 
     def write(self, actions: Sequence[Action], views: Sequence[Sequence[Passage]]) -> str:
-        """Return the complete text; ``views`` are the ``passages`` of the actions."""
+        """Return the complete text. ``views`` are the results of ``passages`` for the actions."""
         last = OPERATIONS[actions[-1].kind].answer_type
         changes = any(OPERATIONS[action.kind].answer_type == "graph" for action in actions)
         network = "network.changed" if changes else "network.same"
@@ -252,10 +256,10 @@ class Writer:
         )
 
     def _expand_alike(self, symbol: str, **operands: Operand) -> str:
-        """Return a text for ``symbol``, which is the same throughout the text of one task.
+        """Return a text for ``symbol`` that is the same throughout the text of one task.
 
-        Symbols that differ only in their last part, such as singular and plural, share random
-        draws.
+        Symbols that differ only in their last part, such as singular and plural, use the same
+        random numbers.
         """
         group = symbol.rpartition(".")[0] or symbol
         if group not in self._seeds:
@@ -279,7 +283,7 @@ class Writer:
     # Sentences.
 
     def step(self, action: Action) -> str:
-        """Return an action as sentences; a loop ends with the mark of the end of a block."""
+        """Return an action as sentences. The sentences of a loop end with the mark ``_END``."""
         parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
         if isinstance(parameters, Question):
             if parameters.select.scope == "self":
@@ -297,7 +301,7 @@ class Writer:
         alone = update.select.scope == "self"
         target = self._node_later(update.select.name) if alone else self._set(update.select)
         operands: dict[str, Operand] = {
-            # In varied text, a set of nodes, which may be long, ends the sentence.
+            # In varied text, a possibly long set of nodes must end the sentence.
             "target": target if self._held_out or not alone else None,
             "single": target if alone else None,
             "measure.port": self._measure(EK_PORT),
@@ -316,7 +320,7 @@ class Writer:
         share = _GROUPED if len(names) > 1 else _GROUPED / 3
         (switch,) = parents if len(parents) == 1 else (None,)
         if switch is None or self._rng.random() >= share:
-            # All nodes except the last are named: after a description that ends in another node,
+            # All nodes except the last are named. After a description that ends in another node,
             # 'and' would be ambiguous.
             *others, last = names
             named = [self._bare_later(name) for name in others]
@@ -329,7 +333,7 @@ class Writer:
         )
 
     def _parent(self, name: str) -> str | None:
-        """Return the switch of a port of the draft; None for other nodes."""
+        """Return the switch of a port in the initial network, or None for any other node."""
         if not self._is_there(name) or self._draft.kind(name) != EK_PORT:
             return None
         return self._draft.parents(name)[0]
@@ -357,9 +361,9 @@ class Writer:
         return " ".join(sentences)
 
     def _ports_of(self, ports: Sequence[NewNode], switch: str) -> dict[str, Operand]:
-        """Return operands for new ports, grouped by capacity: in a sentence, and in lines.
+        """Return operands for new ports, grouped by capacity: as part of a sentence, and as lines.
 
-        Varied text uses a sentence for a single group only.
+        Varied text uses the sentence only if all ports have the same capacity.
         """
         groups: dict[float, list[str]] = {}
         for port in ports:
@@ -373,7 +377,7 @@ class Writer:
 
         def sentence() -> str:
             texts = items()
-            # An item may itself contain an 'and'.
+            # An item may itself contain an 'and', so a comma may be needed.
             alone = len(texts) == 2 and " and " not in texts[0]
             return _series(texts, last=" and " if alone else ", and ")
 
@@ -447,7 +451,8 @@ class Writer:
             def lines() -> str:
                 self._kinds[variable] = kind
                 self._turns.add(variable)
-                # The current node counts as mentioned, so that 'that switch' is not ambiguous.
+                # The current node of the loop counts as mentioned, so that 'that switch' is not
+                # ambiguous.
                 self._mentioned.setdefault(kind, set()).add(variable)
                 text = "\n".join(self.step(action).rstrip(_END) for action in actions)
                 self._turns.remove(variable)
@@ -501,9 +506,9 @@ class Writer:
     # Sets of nodes.
 
     def _selection(self, select: Selection, *, owned: bool = True) -> dict[str, Operand]:
-        """Return the operands that the symbols for sets of nodes need.
+        """Return the operands of the symbols that describe sets of nodes.
 
-        With ``owned`` the set may be called 'the contents of' its container.
+        With ``owned``, the set may be called 'the contents of' its container.
         """
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
         bound = self._bound("bound", select)
@@ -559,22 +564,24 @@ class Writer:
         return bare
 
     def node(self, name: str, depth: int = 0) -> str:
-        """Return a noun phrase that identifies ``name``, inside ``depth`` other descriptions."""
+        """Return a noun phrase that identifies ``name``. It is enclosed by ``depth`` other
+        descriptions."""
         kind = self._kind(name)
         if name in self._turns:
             return self._expand_alike("ref.turn", kind=self._noun(kind))
         plan = self._plan(name, depth)
-        assert plan is not None  # a node can always be named outside of descriptions
+        assert plan is not None  # without enclosing descriptions, a node can always be named
         return self._tell(plan)
 
     def _plan(
         self, name: str, depth: int, around: tuple[str, ...] = (), family: str = ""
     ) -> _Plan | None:
-        """Return a plan to mention ``name`` in descriptions of the nodes ``around``, or None.
+        """Return how to mention ``name`` within descriptions of the nodes ``around``, or None if it
+        cannot be mentioned.
 
         The plan uses no name that contains the name of a node in ``around``, and no reference to
         such a node. ``family`` is the family of the innermost description. ``name`` is described
-        with another family, because 'the sibling of a sibling' is hard to read.
+        with a form of another family, because 'the sibling of a sibling' is hard to read.
         """
         if name in around:
             return None
@@ -590,7 +597,7 @@ class Writer:
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
-                    # Only a container is described within a description.
+                    # Within a description, only a container is described; other nodes are named.
                     deeper = depth + 1 if own == "order" else len(_NAMED) - 1
                     anchor = self._plan(reference.anchor, deeper, (*around, name), own)
                     if anchor is not None:
@@ -637,13 +644,15 @@ class Writer:
         return self._expand(symbol, **operands)
 
     def _family(self, name: str) -> str:
-        """Return the kind of the parent that ``name`` shares with its siblings."""
+        """Return the kind of the parent that ``name`` shares with its siblings (not the rack or the
+        control domain)."""
         kinds = map(self._draft.kind, self._draft.parents(name))
         (kind,) = (kind for kind in kinds if kind not in {EK_RACK, EK_CONTROL_DOMAIN})
         return kind
 
     def _other(self) -> str:
-        """Return the name of a random node, for context that is irrelevant to the task."""
+        """Return a noun phrase with the name of a random node, for context that is irrelevant to
+        the task."""
         kind = self._rng.choice((EK_RACK, EK_RACK, EK_SUPERBLOCK, EK_SPINEBLOCK))
         name = self._rng.choice(self._draft.names(kind) or self._draft.names(EK_RACK))
         switches = self._draft.switches(name) if kind == EK_RACK else ()
@@ -652,7 +661,7 @@ class Writer:
         return self._expand("ref.name", kind=self._noun(self._kind(name)), name=repr(name))
 
     def _is_there(self, name: str) -> bool:
-        """Return whether a node of this name exists before the task."""
+        """Return whether a node of this name is in the initial network."""
         return name not in self._kinds and self._draft.exists(name)
 
     def _kind(self, name: str) -> str:
@@ -672,17 +681,19 @@ class Writer:
         return self._alike_later(f"{kind or 'node'}.{'many' if many else 'one'}")
 
     def _nouns(self, kind: str) -> dict[str, Operand]:
-        """Return the nouns of ``kind`` for productions that name them as symbols."""
+        """Return the nouns of ``kind`` as operands, under the names that productions use for
+        them."""
         return {f"{kind}.one": self._noun(kind), f"{kind}.many": self._noun(kind, many=True)}
 
     def _naming(self, names: Sequence[str], switch: str, *, short: bool) -> str:
         """Return the names of ports of ``switch`` as text that follows 'the'.
 
-        With ``short`` they are short names if possible.
+        With ``short``, the names are shortened if possible.
         """
-        # Inside a loop ``switch`` is the variable, and names start with it.
+        # Inside a loop ``switch`` is the variable, and the ports' names start with the variable.
         prefix = f"{switch}."
-        # The empty name prevents 'that port', which would be unclear after a list of names.
+        # The empty name counts as another mentioned port. This prevents 'that port', which would be
+        # unclear after a list of names.
         self._mentioned.setdefault(EK_PORT, set()).update(names, ("",))
         form = "full"
         if short or switch in self._turns:
@@ -696,7 +707,8 @@ class Writer:
         return self._expand_alike(f"{many}.{form}", name=lambda: self._names(shown))
 
     def _names(self, names: Sequence[str]) -> str:
-        """Return names in quotes; consecutive numbers may be shortened to 'first to last'."""
+        """Return names in quotes. Names with consecutive numbers may be shortened to 'first to
+        last'."""
         first, last = names[0], names[-1]
         stem = first.rstrip("0123456789")
         start = int(first[len(stem) :] or 0)
@@ -713,7 +725,7 @@ class Writer:
         return lambda: self.capacity(bps)
 
     def capacity(self, bps: float) -> str:
-        """Return a capacity in a random unit in which the number is exact."""
+        """Return a capacity as text, with a unit in which the number is exact."""
         mantissa, _, exponent = f"{bps:.15e}".partition("e")
         mantissa = mantissa.rstrip("0").rstrip(".")
         power = f"{mantissa}e{int(exponent)}"
@@ -766,7 +778,7 @@ class Writer:
         return lambda: self.ordinal(rank)
 
     def ordinal(self, rank: int) -> str:
-        """Return the ordinal of a position from 0; -1 is the last."""
+        """Return the ordinal number of a position, which starts at 0. Position -1 is the last."""
         if rank < 0:
             return self._expand("ordinal", in_words="last")
         words = ordinal_in_words(rank + 1) if rank < _MAX_WORDS else None
@@ -776,7 +788,7 @@ class Writer:
         return lambda: self.multiple(factor)
 
     def multiple(self, factor: float) -> str:
-        """Return a factor as a phrase that precedes the multiplied quantity."""
+        """Return a factor as a phrase in front of the multiplied quantity."""
         percent = f"{factor * 100:.12g}"
         return self._expand(
             "multiple",
@@ -800,7 +812,7 @@ _SENTENCES: Mapping[str, Callable[[Writer, object], str]] = MappingProxyType(
 
 
 def _by_number(name: str) -> tuple[int, str]:
-    """Return a sort key for names that differ in a number at their ends."""
+    """Return a sort key for names that differ only in a number at their ends."""
     return len(name), name
 
 

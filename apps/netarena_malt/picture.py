@@ -1,4 +1,4 @@
-"""Pictures of an answer: its differences from the initial network and from the right answer."""
+"""Pictures of an answer: its differences from the initial network, and from the right answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from netarena_malt.network import Changes, Network, equal
 from netarena_malt.query import plan_data
 from netarena_malt.state import Answer, Case, case_of, judge
 
-#: Maximum number of nodes and edges in a picture.
+#: Maximum number of nodes and edges that a picture shows.
 MAX_NAMED = 200
-#: Maximum number of characters of one value.
+#: Maximum number of characters of one value in a picture.
 MAX_CHARS = 2000
 
 
 def draw(query: Query, state: State) -> tuple[Picture, ...]:
-    """Return up to three pictures of an answer, or none if the answer is unusable.
+    """Return up to three pictures of the state after an answer, or none if the answer is unusable.
 
     The pictures show the answer's data next to the right data, its changes of the network, and the
     differences between the resulting network and the right network.
@@ -65,7 +65,8 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
 
 
 def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Picture:
-    """Return the objective of a plan next to that of the reference, and the first violation."""
+    """Return the objective of a plan next to that of the reference, and the first violated
+    constraint."""
     judgement = judge(query, {key: value for key, value in state.items() if key != "trial"})
     hidden = query.actions[0].parameters
     detail = judgement.detail if isinstance(judgement.detail, dict) else {}

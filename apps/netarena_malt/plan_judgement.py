@@ -45,9 +45,11 @@ def judge(
     *,
     cut: bool,
 ) -> Judgement:
-    """Judge an answer, given by its type and data; ``findings`` are about the network.
+    """Return the judgement of an answer, given by its type and data. ``findings`` are about the
+    network.
 
-    ``hidden`` are the parameters of the query's action. ``cut`` is set for data above the limits.
+    ``hidden`` are the parameters of the query's action. ``cut`` is true if the data exceeds the
+    limits.
     """
     kind, value = answer
     blocking = hidden["blocking"]
@@ -70,7 +72,8 @@ def judge(
 
 
 def _judge_report(value: JsonValue, blocking: str | None, findings: Sequence[Finding]) -> Judgement:
-    """Judge the report that a task is impossible because of the request with this id."""
+    """Return the judgement of a report that the request with the id ``value`` makes the task
+    impossible."""
     if blocking is None:
         reason = "The answer says that the task is impossible, but a plan exists."
         finding = Finding(rule=FALSE_REPORT, element="data", detail=reason)
@@ -112,7 +115,8 @@ def _judge_plan(
 
 
 def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Finding]) -> Judgement:
-    """Return the judgement of an answer without a plan; its quality is 0 if a plan exists."""
+    """Return the judgement of an answer without a readable plan. The quality is 0 if a plan
+    exists."""
     detail: dict[str, JsonValue] = {DECIDED_BY: rule}
     if blocking is None:
         detail[QUALITY] = 0.0
@@ -120,9 +124,9 @@ def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Find
 
 
 def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
-    """Return the judgement of a trial attempt, made from the judgement of its answer.
+    """Return the judgement of a trial attempt, derived from the judgement of its answer.
 
-    The agent gets the reason, which states the plan's objective and the violated constraint. The
+    The agent gets its reason, which states the plan's objective and the violated constraint. The
     reason does not state whether the objective is good enough, or whether the report of an
     impossible task is right.
     """
@@ -143,10 +147,10 @@ def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
 
 
 def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:
-    """Return why a planning task is unsuitable, in one sentence; empty if it is suitable.
+    """Return in one sentence why a planning task is unsuitable, or "" if it is suitable.
 
-    The reference must satisfy all constraints except the blocking request, if there is one. Its
-    objective must be as stated and not below the bound.
+    The reference plan must satisfy all constraints except the blocking request, if there is one.
+    Its objective must be as stated, and the bound must prove it.
     """
     blocking = hidden["blocking"]
     asked = data if blocking is None else catalogue.without(data, blocking)

@@ -42,21 +42,22 @@ _PACKAGE = "netarena_malt"
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of an answer, as stated in the prompt."""
+    """Limits of a program and its answer, as stated in the prompt."""
 
     #: Maximum number of characters of the program.
     code_chars: int
     #: Processor time in s.
     cpu_s: int
     memory_mib: int
-    #: Wall time in s, far above ``cpu_s``, so that the machine's load does not decide a verdict.
+    #: Wall time in s. It is far above ``cpu_s``, so that the load of the machine does not decide a
+    #: verdict.
     wall_s: int
-    #: Maximum size of data as JSON, and maximum numbers of values and of nesting levels; data above
-    #: a limit is wrong.
+    #: Maximum size of data as JSON, and maximum numbers of values and of nesting levels in data.
+    #: Data above a limit is wrong.
     data_kib: int
     data_values: int
     data_levels: int
-    #: Maximum size of the complete result as JSON; with a larger result the program has failed.
+    #: Maximum size of the complete result as JSON. If the result is larger, the program has failed.
     result_mib: int
 
 
@@ -81,7 +82,7 @@ _NEW_SWITCH = NewNode(
 _NEW_PORT = NewNode(name="$1.p9", kind=EK_PORT, attributes={CAPACITY: 3e9}, parents=("$1",))
 _PORTS_OF_EACH = Selection(name="$1", scope="children", kind=EK_PORT)
 
-#: File of an example in ``prompts`` (thought, a line ``---``, reply) -> the example's actions.
+#: File of an example in ``prompts`` (thought, a line ``---``, reply) -> the actions of the example.
 EXAMPLES: Mapping[str, tuple[Action, ...]] = MappingProxyType(
     {
         "example_count": (
@@ -134,7 +135,7 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 
 def tell_attempt(number: int, attempts: int) -> str:
-    """Return a text about the number of an attempt and whether the attempt counts."""
+    """Return text with the number of an attempt, and whether the attempt counts."""
     if number == attempts:
         return f"This is attempt {number} of {attempts}, the last one. Only this attempt counts."
     return (
@@ -145,7 +146,7 @@ def tell_attempt(number: int, attempts: int) -> str:
 
 
 def _tell_step(number: int, step: Step) -> str:
-    """Return a text about an earlier attempt: its program and its result."""
+    """Return text about an earlier attempt: its program and its result."""
     code = step.move["code"] if isinstance(step.move, dict) else None
     shown = f"\n```python\n{code}\n```" if code else ""
     judged = step.judgement.reason if step.judgement is not None else ""
@@ -154,9 +155,9 @@ def _tell_step(number: int, step: Step) -> str:
 
 
 def prompt_parts(query: Query, limits: Limits, steps: Sequence[Step] = ()) -> PromptParts:
-    """Return the parts of the prompt for ``query``; the sandbox enforces ``limits``.
+    """Return the parts of the prompt for ``query``. The sandbox enforces ``limits``.
 
-    ``steps`` are earlier attempts at a planning task.
+    ``steps`` are the earlier attempts at a planning task.
     """
     if plan_data(query) is not None:
         return PromptParts(
@@ -177,7 +178,8 @@ def prompt_parts(query: Query, limits: Limits, steps: Sequence[Step] = ()) -> Pr
 
 @lru_cache
 def examples(*, loops: bool) -> tuple[Example, ...]:
-    """Return the worked examples; examples with a loop only if the task has ``loops``."""
+    """Return the worked examples. Examples with a loop are included only if the task has
+    ``loops``."""
     found = []
     for name, actions in EXAMPLES.items():
         if loops or all(action.kind != "each" for action in actions):
@@ -189,7 +191,8 @@ def examples(*, loops: bool) -> tuple[Example, ...]:
 
 @lru_cache
 def _rules(*, own: bool) -> str:
-    """Return the rules; ``own`` is set for a network that is not made from the released model."""
+    """Return the rules of the prompt. ``own`` is true for a network that is not made from the
+    released model."""
     kinds = "\n".join(map(_describe_kind, NODE_KINDS))
     origin = read_text(_PACKAGE, "origin_own" if own else "origin").strip()
     return _template("rules").substitute(kinds=kinds, origin=origin)

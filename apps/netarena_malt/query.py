@@ -70,11 +70,12 @@ from netarena_malt.topology import (
 
 #: Value of ``topology`` for the released model, instead of a path.
 RELEASED_NAME = "released"
-#: Version of the generator, raised whenever a seed would draw different queries.
+#: Version of the generator, increased whenever a seed would give other queries.
 VERSION = "4"
-#: Version of the generator for texts from the grammar, whose wording may change separately.
+#: Version of the generator for texts from the grammar, whose wording may change independently.
 WORDED_VERSION = "8"
-#: Versions of the generator for configs with planning tasks: canonical, and from the grammar.
+#: Versions of the generator for configs with planning tasks: for canonical texts, and for texts
+#: from the grammar.
 PLANNING_VERSION = "12"
 WORDED_PLANNING_VERSION = "13"
 #: Version -> the queries to which it applies.
@@ -87,7 +88,7 @@ VERSIONS = MappingProxyType(
     }
 )
 
-#: Label -> level, and operations and shapes of loops in order. Queries take the labels in turn.
+#: Label -> level, and operations and shapes of loops in order. Queries use the labels in turn.
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         f"capacity planning, level-{level}, {'-'.join(kinds)}": (f"level{level}", kinds)
@@ -116,7 +117,8 @@ PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 LABELS: tuple[str, ...] = tuple(PROGRAMS)
 #: Level of the planning tasks, whose labels are those of ``planning.catalogue``.
 PLANNING_LEVEL = "level5"
-#: Key of a query's initial state with the data of a planning task, and kind of its only action.
+#: Key of a query's initial state under which the data of a planning task are stored, and the kind
+#: of the query's only action.
 PLANNING = "planning"
 PLAN = "plan"
 
@@ -129,8 +131,8 @@ _FOCUS_KINDS = (
     EK_CONTROL_DOMAIN,
     EK_PACKET_SWITCH,
 )
-#: Maximum number of names in a right list, and of nodes that one operation changes, in any network;
-#: maximum number of rows in a ranking. They are below the limits of an answer
+#: Maximum number of names in a right list and of nodes that one operation changes, and maximum
+#: number of rows in a ranking. They are below the limits of an answer
 #: (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
@@ -157,20 +159,22 @@ class MaltConfig(Config):
         PLANNING_LEVEL,
     )
 
-    #: Programs that an agent may send for a planning task; the last one counts.
-    #: More attempts are easier, so a search does not mix both numbers.
+    #: Number of programs that an agent may send for a planning task; only the last one counts. More
+    #: attempts make tasks easier, so a search does not mix both numbers.
     attempts: Literal[1, 3] = shapes(added=True, varied=False, default=1)
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
-    #: Labels to draw, of the levels in ``complexity_level``; null means all of them.
+    #: Labels to draw, out of those of the levels in ``complexity_level``; null means all of them.
     labels: tuple[str, ...] | None = shapes(added=True, default=None)
-    #: Network from which initial states are made.
+    #: Network from which the queries' networks are made: the released model, parameters, or the
+    #: path of a model file.
     topology: Parameters | str = shapes(default=RELEASED_NAME)
 
     @field_validator("phrasing")
     @classmethod
     def _valid_pack(cls, value: Phrasing) -> Phrasing:
-        """Return the value. Raises ConfigError for an invalid pack, before any query is drawn."""
+        """Return the value. Raises ConfigError, before any query is drawn, if the private pack is
+        invalid."""
         if value == "held_out":
             private()
         return value
@@ -178,7 +182,8 @@ class MaltConfig(Config):
     @field_validator("labels", mode="before")
     @classmethod
     def _known_labels(cls, value: Any) -> Any:
-        """Return known labels in a fixed order, so that equal choices have equal ids."""
+        """Return known labels in a fixed order, so that configs with the same labels give the same
+        ids of queries."""
         known = (*LABELS, *catalogue.LABELS)
         asked = [value] if isinstance(value, str) else value
         if asked is None:
@@ -216,7 +221,7 @@ class MaltConfig(Config):
 
     @model_validator(mode="after")
     def _plans_fit(self) -> Self:
-        """Return the config. Raises ConfigError for keys that do not fit the levels."""
+        """Return the config. Raises ConfigError if a key does not fit the levels."""
         if self.attempts > 1 and self.complexity_level != (PLANNING_LEVEL,):
             raise ValueError(
                 "attempts: only planning tasks may have several attempts; set complexity_level to "
@@ -236,7 +241,8 @@ class MaltConfig(Config):
         return paths
 
     def shape(self) -> dict[str, JsonValue]:
-        """Return the shaping keys, with the hash of a model file in place of its path.
+        """Return the values of the keys that shape queries, with the hash of a model file in place
+        of its path.
 
         Raises ConfigError for a file that cannot be read.
         """
@@ -249,7 +255,7 @@ class MaltConfig(Config):
 
 
 def base_for(config: Config) -> Base:
-    """Return the network from which initial states of ``config`` are made. Raises ConfigError."""
+    """Return the base network of queries with this config. Raises ConfigError."""
     topology = getattr(config, "topology", RELEASED_NAME)
     if isinstance(topology, Parameters):
         return base_of_parameters(topology)
@@ -260,9 +266,11 @@ def base_for(config: Config) -> Base:
 class Truth:
     """The right answer to a query."""
 
-    #: ``graph`` (changes without a question), ``text`` (count), ``list`` or ``table`` (rank).
+    #: ``graph`` (changes of the network, without a question), ``text`` (count), ``list`` or
+    #: ``table`` (rank).
     type: AnswerType
-    #: An int for count, names in any order for list, [name, bps] rows for rank, None for graph.
+    #: An int for a count, names in any order for a list, [name, bps] rows for a ranking, None for a
+    #: graph.
     data: JsonValue
     #: Whether ``updated_graph`` must differ from the initial graph.
     changes_graph: bool
@@ -294,7 +302,7 @@ def _all_labels(config: Config) -> list[str]:
     return [*(_carried(base, asked, spread_out=_is_worded(config)) if asked else ()), *planned]
 
 
-#: Sizes of networks for which missing planning labels were logged.
+#: Numbers of nodes of networks for which missing planning labels were already logged.
 _told: set[int] = set()
 
 
@@ -303,7 +311,8 @@ def _short(label: str) -> str:
 
 
 def places_of(base: Base) -> list[Place]:
-    """Return the switches of a network that planning tasks are about, in the order of the graph."""
+    """Return the switches of a network, which planning tasks are about, in the order of the
+    graph."""
     index = base.index
     found = []
     for name in index.names[EK_PACKET_SWITCH]:
@@ -314,7 +323,7 @@ def places_of(base: Base) -> list[Place]:
 
 
 def drawer(config: Config) -> Drawer:
-    """Return the function that draws an initial network and actions. Raises ConfigError."""
+    """Return the function that draws the network and actions of a query. Raises ConfigError."""
     base = base_for(config)
     spread_out = _is_worded(config)
 
@@ -336,7 +345,7 @@ def drawer(config: Config) -> Drawer:
 
 
 def _draw_plan(label: str, base: Base, rng: random.Random, *, varied: bool) -> Drawn:
-    """Draw a planning task. Raises ConfigError if the network does not have the label's tasks."""
+    """Draw a planning task. Raises ConfigError if the network has no tasks of this label."""
     try:
         task = catalogue.draw(label, places_of(base), rng, varied=varied)
     except ValueError as error:
@@ -349,7 +358,7 @@ def _draw_plan(label: str, base: Base, rng: random.Random, *, varied: bool) -> D
 
 
 def plan_data(query: Query) -> Mapping[str, Any] | None:
-    """Return the data of a planning task; None for another query."""
+    """Return the data of a planning task, or None for any other query."""
     initial = query.initial
     data = initial.get(PLANNING) if isinstance(initial, Mapping) else None
     return data if isinstance(data, Mapping) else None
@@ -364,7 +373,8 @@ def version_of(config: Config) -> str:
 
 
 def _is_worded(config: Config) -> bool:
-    """Return whether texts come from the grammar, in which most nodes are described, not named."""
+    """Return whether texts come from the grammar, so that most nodes are described instead of
+    named."""
     return cast("MaltConfig", config).phrasing != "canonical"
 
 
@@ -382,20 +392,22 @@ def initial_changes(query: Query) -> dict[str, Any]:
 
 
 def initial_graph(query: Query) -> Graph:
-    """Return a new graph of the agent's network, which shares elements as in ``overlay``."""
+    """Return a new graph of the query's network. As in ``overlay``, it shares unchanged elements
+    with the base."""
     graph = overlay(base_of(query.initial).graph)
     apply_edits(graph, initial_changes(query))
     return graph
 
 
 def solve_truth(query: Query) -> tuple[Truth, Graph]:
-    """Execute the query's actions on its initial graph; return the right answer and the graph."""
+    """Return the right answer to a query, and the graph after its actions."""
     graph = initial_graph(query)
     return execute(graph, query.actions), graph
 
 
 def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
-    """Execute ``actions`` on ``graph`` in place; return the right answer, from the last action."""
+    """Execute ``actions`` on ``graph`` in place, and return the right answer, which the last action
+    gives."""
     if actions[0].kind == PLAN:
         return _plan_truth(actions[0].parameters)
     data: JsonValue = None
@@ -416,7 +428,7 @@ def _plan_truth(hidden: Mapping[str, JsonValue]) -> Truth:
 
 
 def describe_plan(action: Action) -> str:
-    """Return the action of a planning task in words, without the whole plan."""
+    """Return a description of the solution of a planning task, without the whole plan."""
     hidden = action.parameters
     if hidden["blocking"] is not None:
         return f"report that request {hidden['blocking']} makes the task impossible"
@@ -427,7 +439,8 @@ def describe_plan(action: Action) -> str:
 
 
 def render(actions: Sequence[Action]) -> str:
-    """Return the canonical text of a query: its actions in words, and the form of the answer."""
+    """Return the canonical text of a query: a description of its actions, and the form of the
+    answer."""
     steps = [describe(action) for action in actions]
     if len(steps) > 1:
         numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
@@ -449,15 +462,16 @@ def render(actions: Sequence[Action]) -> str:
 
 #: Maximum number of attempts to draw one query.
 _PLACES = 1_000
-#: A network has queries of a label if ``_OFTEN`` draws succeed within ``_SOON`` attempts each.
+#: A network has queries of a label if all of ``_OFTEN`` draws succeed, each within ``_SOON``
+#: attempts.
 _SOON = 100
 _OFTEN = 3
 
 
 def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
-    """Return the labels for which ``base`` has queries; log a warning with the other labels.
+    """Return the labels for which ``base`` has queries. The other labels are logged as a warning.
 
-    Raises ConfigError if ``base`` has no queries of any label.
+    Raises ConfigError if ``base`` has no queries of any of ``labels``.
     """
     if base.key is None:
         return labels
@@ -493,10 +507,11 @@ def _draw(
     *,
     spread_out: bool = False,
 ) -> tuple[Draft, tuple[Action, ...]] | None:
-    """Return an initial network, and actions on it: ``kinds`` lists operations and shapes of loops.
+    """Return a draft of a query's network, and actions on it, one for each of ``kinds`` (operations
+    and shapes of loops).
 
-    With ``spread_out`` the edits are drawn first, over the whole network, and all attempts use this
-    network. Otherwise each attempt edits the network only within its focus. Returns None if no
+    With ``spread_out``, the edits are drawn first, over the whole network, and all attempts use
+    this network. Otherwise each attempt edits the network only within its focus. Return None if no
     attempt finds a focus in ``base`` that fits the actions.
     """
     loops = kinds[0] in SHAPES
@@ -515,7 +530,7 @@ def _draw(
         if loops and draft.original(focus):
             if not untouched.switches(focus):
                 continue
-            # The focus is narrowed on the unedited network, so that it does not depend on the
+            # The narrower focus is drawn on the unedited network, so that it does not depend on the
             # edits.
             focus = _narrow(untouched, focus, rng, listed="list" in kinds)
         if not draft.switches(focus):
@@ -538,9 +553,10 @@ _ATTEMPTS = 8
 
 
 def _edited(base: Base, places: list[str]) -> list[str]:
-    """Return the kinds whose nodes have at least one edit each on average, or all kinds if none do.
+    """Return the kinds whose nodes have at least one edit each on average, or all kinds if there
+    are none.
 
-    In a very large network most switches have no edit, and questions about one switch would be
+    In a very large network most switches have no edit, so questions about one switch would be
     trivial.
     """
     edits = SETS_PER_SWITCH * len(base.index.names[EK_PACKET_SWITCH]) * intensity(base)
@@ -550,7 +566,11 @@ def _edited(base: Base, places: list[str]) -> list[str]:
 def _draw_step(
     kind: str, before: Draft, after: Draft, focus: str, rng: random.Random
 ) -> Action | None:
-    """Draw one action; loops change ``after``, and questions should depend on that change."""
+    """Draw one action and return it. A loop also changes ``after``.
+
+    Questions after a loop are drawn again, a few times, if their answer does not depend on the
+    loop.
+    """
     if kind in SHAPES:
         return draw_loop(kind, after, focus, rng)
     action = _DRAW[kind](after, focus, rng)
@@ -563,14 +583,14 @@ def _draw_step(
     return action
 
 
-#: Questions about sets of nodes, and not about the nodes' values.
+#: Questions whose answer depends on which nodes are selected, and not on the nodes' values.
 _LISTING = frozenset({"count", "list"})
-#: Maximum number of redraws to find a question whose answer a loop changed.
+#: Maximum number of further draws of a question until a loop has changed its answer.
 _ASKS = 8
 
 
 def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> str:
-    """Return ``focus`` or, if it is too large for a loop, a container within it."""
+    """Return ``focus``, or a container within it if ``focus`` is too large for a loop."""
     most = _LISTABLE_SWITCHES if listed else _LOOPED_SWITCHES
     switches = draft.switches(focus)
     if len(switches) <= most:
@@ -579,7 +599,8 @@ def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> st
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
-    """Change ports and switches within ``focus``; more of them with ``much``, for questions."""
+    """Change ports and switches within ``focus``. With ``much``, make more changes, for questions
+    and loops."""
     scale = 2 if much else 1
     if draft.kind(focus) != EK_PACKET_SWITCH:
         for _ in range(rng.randrange(4 * scale - 1)):
@@ -592,7 +613,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # Only original ports are removed, because new ports must stay.
+        # Only ports of the base are removed, because added ports must stay.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
@@ -610,7 +631,8 @@ def _any_port(draft: Draft, rng: random.Random, switches: Sequence[str]) -> str:
 
 
 def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
-    """Return a new aggregation block with one or two switches, in existing racks."""
+    """Return a new aggregation block in ``superblock`` with one or two switches, which are in
+    existing racks."""
     (name,) = draft.fresh(superblock, rng.choice(draft.names(EK_AGG_BLOCK)), rng)
     switches: dict[str, NewNode] = {}
     number = rng.randrange(1, 3)
@@ -685,7 +707,8 @@ def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
 
 
 def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
-    """Draw an update of one port, the ports of a switch, or the slow ports of a container."""
+    """Draw an update of one port, of the ports of a switch, or of the slow ports in a container.
+    Return None if this draw has too many ports."""
     switches = draft.switches(focus)
     switch = rng.choice(switches)
     port = rng.choice(draft.contents(switch))
@@ -717,9 +740,10 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 def _draw_members(
     draft: Draft, focus: str, rng: random.Random, *, listed: bool
 ) -> Selection | None:
-    """Draw a non-empty selection of ports or switches within ``focus``: all, or by capacity.
+    """Draw a non-empty selection of ports or switches within ``focus``: all, or those above or
+    below a capacity.
 
-    Returns None if the selection has too many nodes to be ``listed``.
+    Returns None if the nodes must be ``listed`` and are too many.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)
@@ -767,7 +791,7 @@ def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         kind = kinds[0] if len(kinds) == 1 and rng.randrange(2) else None
         select = Selection(name=focus, scope="children", kind=kind)
     ranked = draft.switches(focus) if select.scope == "descendants" else draft.contents(focus)
-    # A row has two values, and data that is longer than any right answer is cut.
+    # A row has two values. Data that is longer than any right answer is cut.
     if not 2 <= len(ranked) <= _MOST_RANKED:
         return None
     return act("rank", Question(select=select))

@@ -1,10 +1,10 @@
-"""References: descriptions of nodes without their names, and their resolver.
+"""References: descriptions of nodes without their names, and the resolver of references.
 
-A reader resolves a reference, such as 'the rack that holds that switch', by a look-up in the
-network. A reference means the result of ``resolve`` on the agent's network before the task.
-``propose`` yields only references that resolve to exactly the intended node, on this network and on
-other given networks. Therefore a reader who resolves the description on the network at the time of
-its step finds the same node.
+A reader resolves a reference, such as 'the rack that holds that switch', through a look-up in the
+network. The meaning of a reference is the result of ``resolve`` on the query's network before the
+task. ``propose`` yields only references that resolve to exactly the intended node, on this network
+and on other given networks. Therefore a reader who resolves the description on the network at the
+time of its step finds the same node.
 """
 
 from __future__ import annotations
@@ -28,21 +28,25 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: Maximum number of nodes among which positions by name are used, because sorting more is slow.
+#: Maximum number of nodes in which a node is described by its position in the order of names,
+#: because sorting more is slow.
 _MAX_NAMES = 500
-#: Maximum positions by capacity and by name; 'the 13th smallest' is hard to look up and to read.
+#: Maximum positions in the order of capacity and in the order of names. 'The 13th smallest' is hard
+#: to look up and to read.
 _MAX_SIZE_RANK = 3
 _MAX_NAME_RANK = 20
-#: Probability that a node is described through a sibling only if nothing else describes it.
+#: Probability that descriptions through a sibling are used only if no other description is
+#: possible.
 _SIBLING_LAST = 0.6
-#: Maximum number of switches whose ports are summed for a position by capacity: for a switch, and
-#: for a block.
+#: Maximum number of switches in a container in which a switch, or a block, is described by its
+#: position in the order of capacity.
 _MAX_SWITCHES = 24
 _MAX_SWITCHES_OF_BLOCKS = 64
 
 
 class View(Protocol):
-    """Interface for look-ups in a network: a draft, or the network at a step of the task."""
+    """Interface for look-ups in a network: a draft, or the network between two steps of the
+    task."""
 
     def __contains__(self, name: str) -> bool: ...
     def names(self, kind: str) -> Sequence[str]: ...
@@ -57,19 +61,19 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """A node of ``kind``, described through its relation (``way``) to another node."""
+    """A description of a node of ``kind`` through its relation (``way``) to another node."""
 
     way: str
     kind: str
-    #: The other node: a container, content or neighbour; None for the whole network.
+    #: The other node: a container, a content or a sibling; None for the whole network.
     anchor: str | None = None
-    #: Position, starting at 0; -1 is the last.
+    #: Position in an order, starting at 0; -1 is the last.
     rank: int = 0
     bps: float | None = None
 
 
 def resolve(view: View, reference: Reference) -> list[str]:
-    """Return the names of the nodes that ``reference`` may mean; one name if it is unique."""
+    """Return the names of the nodes that fit ``reference``. A unique reference has one."""
     if reference.anchor is not None and reference.anchor not in view:
         return []
     return WAYS[reference.way].resolve(view, reference)
@@ -83,9 +87,9 @@ def propose(
     *,
     nested: bool = False,
 ) -> Iterator[Reference]:
-    """Yield references that mean only ``name``, on ``draft`` and on each of ``views``.
+    """Yield references that fit only ``name``, on ``draft`` and on each of ``views``.
 
-    ``nested`` is set for a reference within another reference. Positions within a container are
+    ``nested`` is true for a reference within another reference. Positions within a container are
     then left out, because 'the third port in X' could also mean the third port of a container in X.
     Siblings are left out, because 'after X in name order' within another description is hard to
     read.
@@ -112,14 +116,16 @@ class Way:
 
 
 def _inside(view: View, anchor: str, kind: str) -> Sequence[str]:
-    """Return ``anchor``'s nodes of ``kind``: switches at any depth, other kinds directly below."""
+    """Return the nodes of ``kind`` in ``anchor``: switches at any depth, nodes of other kinds only
+    directly below it."""
     if kind == EK_PACKET_SWITCH:
         return view.switches(anchor)
     return [name for name in view.contents(anchor) if view.kind(name) == kind]
 
 
 def _siblings(view: View, name: str) -> list[str]:
-    """Return, sorted, the node and its siblings of the same kind; for a switch, in its block."""
+    """Return the sorted names of the node and its siblings of the same kind. Siblings of a switch
+    are in the same block."""
     kind = view.kind(name)
     for parent in view.parents(name):
         if view.kind(parent) not in {EK_RACK, EK_CONTROL_DOMAIN}:
@@ -225,7 +231,8 @@ def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
 
 
 def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
-    """Return ``reference`` with the position of ``name``; None for one or too many candidates."""
+    """Return ``reference`` with the position of ``name``. Return None if only one node, or too many
+    nodes, are possible."""
     assert reference.anchor is not None
     names = _inside(draft, reference.anchor, reference.kind)
     if not 1 < len(names) <= _MAX_NAMES:
@@ -294,7 +301,8 @@ def _say_most_ports(draft: Draft, name: str, kind: str, rng: random.Random) -> R
     return Reference("most_ports", kind, outer) if outer else None
 
 
-#: Forms of reference by name; their wording is in grammar symbols that start with ``ref.``.
+#: Name of a form of reference -> the form. The wording is in grammar symbols that start with
+#: ``ref.``.
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "root": Way(_say_root, _root),
@@ -327,7 +335,8 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_AGG_BLOCK: ("holder", *_RANKS, *_BESIDE),
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
-        # No ``holder`` here, because names and descriptions of a switch's ports contain the switch.
+        # ``holder`` is left out, because names and descriptions of a switch's ports contain the
+        # switch.
         EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }

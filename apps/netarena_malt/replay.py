@@ -18,7 +18,8 @@ from netarena_malt.topology import EK_PACKET_SWITCH, EK_PORT, Graph
 
 
 class Passage:
-    """A network between steps; ``names`` returns the base's names."""
+    """The network before or during a step of a task. ``names`` returns the names of the base's
+    nodes."""
 
     def __init__(self, graph: Graph, base: Index) -> None:
         self._index = Index(graph, base.names)
@@ -27,7 +28,8 @@ class Passage:
         return name in self._index
 
     def names(self, kind: str) -> Sequence[str]:
-        """Return the names of the nodes of ``kind``, for kinds that no task adds or removes."""
+        """Return the names of the nodes of ``kind``. Only kinds that no task adds or removes are
+        allowed."""
         return self._index.names[kind]
 
     def kind(self, name: str) -> str:
@@ -44,21 +46,22 @@ class Passage:
         return self._index.ancestors(name)
 
     def switches(self, name: str) -> list[str]:
-        """Return the names of the packet switches in ``name``; for a switch, its own name."""
+        """Return the names of the packet switches in ``name``, or ``name`` itself for a switch."""
         return [name] if self.kind(name) == EK_PACKET_SWITCH else self._index.switches(name)
 
     def capacity(self, port: str) -> float:
         return self._index.capacity(port)
 
     def total(self, name: str) -> float:
-        """Return the node's total port capacity in bps, or a port's own capacity."""
+        """Return the total capacity in bps of all ports in a node, or the capacity of a port."""
         if self.kind(name) == EK_PORT:
             return self.capacity(name)
         return sum(map(self._index.total_of_switch, self.switches(name)))
 
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
-    """Return, for each step, the networks in which its text may be read, except the initial one.
+    """Return, for each step, the networks on which a reader may resolve its descriptions, except
+    the initial network.
 
     These are the network before the step and, if the text describes the step in several parts, the
     network after the other parts.
@@ -81,8 +84,8 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 
 def _other_parts(action: Action) -> Action | None:
-    """Return the part of a step that a reader may execute before reading the step's last words, or
-    None."""
+    """Return the part of a step that a reader may execute before reading the end of the step's
+    text, or None."""
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

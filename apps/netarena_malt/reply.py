@@ -1,9 +1,9 @@
 """Parser of replies: finds the agent's program in the text.
 
-The external contract defines the form: text with a Python code block that defines
-``process_graph``. The last such block counts, including its helpers and imports. Fences follow
-CommonMark: three or more backticks or tildes, closed by a line of at least as many. The parser also
-accepts these variants, which language models write:
+A reply must contain a Python code block that defines ``process_graph``. The last such block counts,
+including its helpers and imports. Fences follow CommonMark: three or more backticks or tildes,
+closed by a line of at least as many. The parser also accepts these variants, which language models
+write:
 
 - an opening fence after a word (``Action: ```python``)
 - a block inside another block
@@ -52,7 +52,7 @@ class _Fence(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """The lines from ``start`` up to, but not including, ``end``."""
+    """The lines of a code block: from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class _Block(NamedTuple):
 
 class _Program(NamedTuple):
     code: str
-    #: The line after the program's last line.
+    #: The number of the line after the program's last line.
     end: int
     #: Whether the program is valid Python.
     valid: bool
@@ -82,7 +82,7 @@ def extract_code(reply: str) -> str:
 
 
 def _find(text: str, start: int, end: int) -> Found[str]:
-    """Return the program of a part of the reply, and its position."""
+    """Return the program in a part of the reply, and its position. Raises ReplyRefused."""
     given = lines = text[start:end].split("\n")
     definitions = _find_definitions(lines)
     if not definitions:
@@ -100,7 +100,7 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         if program is not None:
             begin = start + sum(len(line) + 1 for line in given[: block.start])
             size = sum(len(line) + 1 for line in given[block.start : program.end])
-            # in text that is not Python, string literals are unknown
+            # If the text is not valid Python, its string literals are unknown.
             return Found(program.code, begin, min(begin + size, end), whole=program.valid)
         tries += 1
         if tries == _MAX_TRIES:
@@ -117,7 +117,7 @@ def _find_definitions(lines: list[str]) -> list[int]:
 
 
 def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
-    """Return all code blocks, and the lines that could close one."""
+    """Return all code blocks, and the numbers of the lines that could close a block."""
     blocks: list[_Block] = []
     closers: list[int] = []
     stack: list[_Fence] = []
@@ -134,20 +134,20 @@ def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
         elif closing and fence.mark == stack[-1].mark and fence.length >= stack[-1].length:
             blocks.append(_Block(stack.pop().line + 1, number))
         elif not closing and _is_python(line):
-            # a block in a wrapper, in a docstring, or after a block that was never closed
+            # A block in a wrapper, in a docstring, or after a block that was never closed.
             stack.append(fence)
     blocks += [_Block(fence.line + 1, len(lines)) for fence in stack]
     return blocks, closers
 
 
 def _fence(line: str, number: int) -> tuple[_Fence | None, bool]:
-    """Return the fence on this line, if any, and whether the fence could close a block."""
+    """Return the fence on this line, or None, and whether the fence could close a block."""
     text = line.strip(" \t")
     for mark in "`~":
         after = text.lstrip(mark)
         length = len(text) - len(after)
         if length >= 3:
-            if mark in after:  # code within a sentence, according to CommonMark
+            if mark in after:  # according to CommonMark, this is code within a sentence
                 return None, False
             return _Fence(number, mark, length), not after
         if _is_python(line):
@@ -171,7 +171,7 @@ def _untag(text: str) -> str:
 
 
 def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | None:
-    """Return the program in ``block``; None if the block does not define ``process_graph``.
+    """Return the program in ``block``, or None if the block does not define ``process_graph``.
 
     Raises ReplyRefused for a program that is too long.
     """
@@ -196,7 +196,8 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | Non
 
 
 def _readings(code: str, *, last: bool) -> Iterator[str]:
-    """Yield programs that these lines may mean; ``last`` is set if they end the reply."""
+    """Yield the programs that these lines may stand for. ``last`` is true if the lines end the
+    reply."""
     yield code
     if code[:1] in {" ", "\t"}:
         yield textwrap.dedent(code)
@@ -208,14 +209,16 @@ def _readings(code: str, *, last: bool) -> Iterator[str]:
 
 
 def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
-    """Yield possible ends of the block: its closing fence, or later fences (docstrings)."""
+    """Yield possible ends of the block: its closing fence, or later fences if the first ones are in
+    docstrings."""
     yield block.end
     after = bisect_left(closers, block.end + 1)
     yield from closers[after : after + _MAX_TRIES]
 
 
 def _is_kept(bare: str, tree: ast.Module) -> bool:
-    """Return whether each reasoning marker in an unfenced program is in a string within one line.
+    """Return whether each reasoning marker in an unfenced program is inside a string on a single
+    line.
 
     A program without fences has no clear limits. A marker in a comment, or in a string that began
     on an earlier line, is therefore treated as the end of reasoning.
@@ -232,7 +235,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
         and node.lineno == node.end_lineno
         and node.end_col_offset is not None
     )
-    #: Furthest end of the first n string literals, for each n.
+    #: For each n, the furthest end of the first n string literals.
     reach = [0, *accumulate((end for _, end in texts), max)]
     marks = ends_of(raw)
     return len(marks) == count and all(
@@ -241,10 +244,12 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
 
 
 def _parse(code: str) -> ast.Module | None:
-    """Return the syntax tree; None for invalid Python or nesting too deep for Python's parser."""
-    # the lock is needed because warning filters are global and replies are parsed in threads
+    """Return the syntax tree, or None for invalid Python or nesting that is too deep for Python's
+    parser."""
+    # The lock is needed because warning filters are global and replies are parsed in several
+    # threads.
     with _filters, warnings.catch_warnings():
-        # warnings about invalid escapes are irrelevant here
+        # Warnings about invalid escape sequences are irrelevant here.
         warnings.simplefilter("ignore")
         try:
             return ast.parse(code)

@@ -37,34 +37,37 @@ from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 BANDWIDTH_FLOOR = 0.5
 #: Maximum number of reported findings of one rule.
 MAX_FINDINGS_PER_RULE = 5
-#: Maximum number of collected findings, and of changes that are checked after a first finding.
+#: Maximum number of findings that are collected, and maximum number of changes that are checked in
+#: an answer that is already unsafe.
 _MAX_LOOKED_AT = 300
-#: Maximum number of containment levels over which capacities are summed; the network has five.
+#: Maximum number of containment levels over which capacities are summed; a valid network has five.
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The permitted changes of an answer to one query, and the initial network."""
+    """The changes that an answer to one query may make, and the initial network."""
 
     initial: Network
-    #: Changes from the initial network to the target.
+    #: Changes from the initial network to the target, which is the network after the solution.
     target: Changes
     #: Initial total port capacity of each container in bps.
     totals: Mapping[str, float]
-    #: Total port capacity after the solution, for containers where it may differ.
+    #: Total port capacity in bps after the solution, for containers where it may differ.
     target_totals: Mapping[str, float]
     #: Nodes that the solution removes.
     removed: frozenset[str]
 
 
 def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...]:
-    """Return the safety findings about ``network``, the initial network with ``changes``."""
+    """Return the safety findings about ``network``, which is the initial network with
+    ``changes``."""
     return tuple(_limited(_all_findings(frame, network, changes)))
 
 
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
-    """Return the frame of a query; ``initial`` is the network of ``base`` with a few changes."""
+    """Return the permitted changes (frame) of a query. ``initial`` is the network of ``base`` with
+    a few changes."""
     first = compare(base.network, initial, *touched(initial))
     # The totals are not copied, because a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
@@ -78,7 +81,8 @@ def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
 
 
 def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first findings of each rule; badly broken networks need no complete list."""
+    """Yield the first findings of each rule. A complete list is not needed for badly broken
+    networks."""
     seen: Counter[str] = Counter()
     for finding in islice(findings, _MAX_LOOKED_AT):
         seen[finding.rule] += 1
@@ -110,7 +114,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
 
 
 def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
-    """Yield findings about changes that the solution does not make, or makes differently."""
+    """Yield findings about changes that the solution does not make, or makes in another manner."""
     for name, attributes in changes.nodes.items():
         before = frame.initial.node(name)
         done = _done(attributes, before)
@@ -134,11 +138,11 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
 
 
 def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
-    """Return how a node's change differs in kind from the change that the task requires.
+    """Return how a node's change differs in manner from the change that the task requires, or "" if
+    it does not.
 
-    The result is empty if it does not differ. ``found``, ``before`` and ``target`` are the node's
-    attributes after the answer, at the start, and after the solution. Changes that break a
-    structural rule are reported by that rule.
+    ``found``, ``before`` and ``target`` are the node's attributes after the answer, at the start,
+    and after the solution. The structural rules report their own violations.
     """
     if target is None:
         return "" if found is None else "instead of being removed"
@@ -214,18 +218,19 @@ def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Fin
 def _shifted(
     totals: Mapping[str, float], before: Network, after: Network, changes: Changes
 ) -> dict[str, float]:
-    """Return the port capacity in bps of each container in ``after`` that changes may have altered.
+    """Return the port capacity in bps of each container in ``after`` whose capacity the changes may
+    have altered.
 
-    ``totals`` has the capacities in ``before``. The sums include a port once for each path from the
-    container. The rules allow only one path. For a network with several paths the sum is too large,
-    but then other findings report the additional paths.
+    ``totals`` has the capacities in ``before``. If several paths lead from a container to a port,
+    the port is counted several times. The rules allow only one path, and other findings report
+    further paths.
     """
     shifted: dict[str, float] = {}
     above = [source for source, _ in changes.edges]
     for name in changes.nodes:
         above += after.above(name)
         above += before.above(name)
-    while above:  # containers of changed elements, and their containers in turn
+    while above:  # containers of changed elements, and the containers of these containers
         name = above.pop()
         if name not in shifted and after.node(name) is not None:
             shifted[name] = 0.0
@@ -251,7 +256,7 @@ def _shifted(
 
 
 def _capacity(attributes: Attributes | None) -> float:
-    """Return the capacity of a port in bps; 0 for other nodes and invalid numbers."""
+    """Return the capacity of a port in bps, or 0 for other nodes and for invalid numbers."""
     if attributes is None or attributes.get("type") != [EK_PORT]:
         return 0.0
     bps = attributes.get(CAPACITY)

@@ -62,19 +62,20 @@ MAX_CHANGES = 500
 MAX_CHANGES_BYTES = 3 << 15
 MAX_ELEMENT_BYTES = 2_000
 MAX_ELEMENT_VALUES = 10
-#: Replacement for omitted parts.
+#: Text that replaces omitted parts.
 CUT = "…"
 #: Maximum number of characters of a node's name.
 _MAX_NAME_CHARS = 200
-#: Maximum number of characters of a shown error.
+#: Maximum number of characters of an error that is shown.
 MAX_ERROR_CHARS = 600
 
 _FILE = "<answer>"
-#: Attributes of nodes by name, and attributes of edges by source and target.
+#: Attributes of nodes by name, and attributes of edges by source and then target.
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# Constants, because a union inside a call of isinstance would be created anew at each call.
+# These are constants, because a union inside a call of isinstance would be created anew at each
+# call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
 _LISTS = (list, tuple)
@@ -83,7 +84,7 @@ _BYTES = (bytes, bytearray)
 
 
 class UnusableError(Exception):
-    """An answer that does not have the required form; the message names the error."""
+    """An answer that does not have the required form. The message names the error."""
 
 
 def describe(topology: Topology) -> bytes:
@@ -94,10 +95,11 @@ def describe(topology: Topology) -> bytes:
 
 
 def dump(graph: Any) -> bytes:
-    """Return a networkx DiGraph as a payload for ``load``, with its order and value types.
+    """Return a networkx DiGraph as a payload for ``load``. The order of elements and the types of
+    values are kept.
 
-    There is one line for each node and one for each node's edges, so that reading the payload takes
-    little memory in addition to the graph.
+    There is one line for each node, and one for each node's edges. Reading the payload therefore
+    takes little memory in addition to the graph.
     """
     relations: dict[str, int] = {}
     rows = []
@@ -109,13 +111,14 @@ def dump(graph: Any) -> bytes:
         if ends:
             rows.append(json.dumps([source, ends]))
     head = json.dumps({"relations": [json.loads(relation) for relation in relations]})
-    # The internal dict, because networkx offers only copies or views.
+    # The internal dict is used, because networkx offers only copies or views.
     nodes = (json.dumps(entry) for entry in graph._node.items())  # noqa: SLF001
     return "\n".join((head, *nodes, "", *rows)).encode()
 
 
 def load(payload: bytes) -> dict[str, Any]:
-    """Build the network twice, for the answer and for comparison with the result."""
+    """Return the context for ``call``: the network twice, once for the answer and once for
+    comparison with the result."""
     lines = io.BytesIO(payload)
     head = json.loads(next(lines))
     if "topology" in head:
@@ -150,15 +153,17 @@ def _read_graph(relations: list[dict[str, Any]], lines: Iterator[bytes]) -> Any:
 
 
 class Pristine:
-    """The initial network for comparison: attributes by name, edges by source and target.
+    """The initial network, with which the result is compared: attributes by name, edges by source
+    and target.
 
     ``apply_edits`` can change this object like a graph. Equal values are one object, because a
-    comparison touches all values, and a forked child copies each memory page that it touches.
+    comparison touches all values, and a forked child process copies each memory page that it
+    touches.
     """
 
     def __init__(self, graph: Any) -> None:
-        """Copy the current state of ``graph``. Later edits of the graph must be applied to this
-        object first."""
+        """Copy the current state of ``graph``. Later edits must be applied to this object before
+        they are applied to ``graph``."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}
@@ -173,7 +178,8 @@ class Pristine:
         self._graph = graph
 
     def _shared(self, value: Any, name: str | None) -> Any:
-        """Return an equal value that was seen before, or a copy; it must not be changed."""
+        """Return a shared copy of a value, which must not be changed. Equal values get the same
+        copy."""
         if value is name:
             return value
         kind = type(value)
@@ -184,7 +190,7 @@ class Pristine:
         return found
 
     def doubtful(self) -> set[str]:
-        """Return the names of nodes with a number that equals a boolean (1 == True)."""
+        """Return the names of nodes that have a number 0 or 1, which equals a boolean in Python."""
         bits = {id(value) for value in self._known.values() if _holds_bit(value)}
         return {
             name
@@ -196,7 +202,7 @@ class Pristine:
     def parts(self) -> Parts:
         return self.nodes, self._adj
 
-    # Methods that ``apply_edits`` needs.
+    # Methods that ``apply_edits`` uses.
 
     def __contains__(self, name: str) -> bool:
         return name in self.nodes
@@ -218,7 +224,7 @@ class Pristine:
 
 
 class _Rows(dict[str, dict[str, Any]]):
-    """Rows of edges by source; most nodes have no row."""
+    """Edges by source and then target. Sources without edges need no entry."""
 
     def __missing__(self, name: str) -> Mapping[str, Any]:
         return _NOTHING
@@ -235,7 +241,7 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     - ``data_graph``: the changes of a graph in data, ``"same"`` for the updated graph, or null
     - ``updated``: the changes of the updated graph, or null without one
 
-    MemoryError passes through, because the sandbox itself reports this limit.
+    MemoryError is not caught, because the sandbox itself reports it.
     """
     given, pristine = context["given"], context["pristine"]
     edits = request["edits"]
@@ -251,7 +257,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except BaseException as error:  # noqa: BLE001 -- even SystemExit is an error of the answer
         return {"error": _explain(error, request["code"])}
-    # The process ends soon, so garbage collection is unnecessary; the memory limit still applies.
+    # Garbage collection is unnecessary, because the process ends soon. The memory limit still
+    # applies.
     gc.disable()
     try:
         return _read(result, pristine.parts, suspects, planning="planning" in request)
@@ -264,7 +271,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(request: dict[str, Any], graph: Any) -> dict[str, Any]:
-    """Add the data of a planning task to the graph; return the program's additional names."""
+    """Add the data of a planning task to the graph, and return additional global names for the
+    program."""
     if "planning" not in request:
         return {}
     graph.graph["planning"] = request["planning"]
@@ -284,7 +292,7 @@ def _run(code: str, graph: Any, names: Mapping[str, Any] = MappingProxyType({}))
         itertools=itertools,
         **names,
     )
-    # dataclasses and typing look up names of a class's module here.
+    # The modules dataclasses and typing look up names of a class's module in sys.modules.
     sys.modules["answer"] = module
     exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the purpose
     process: Callable[[Any], Any] | None = module.__dict__.get("process_graph")
@@ -294,7 +302,8 @@ def _run(code: str, graph: Any, names: Mapping[str, Any] = MappingProxyType({}))
 
 
 def _explain(error: BaseException, code: str) -> str:
-    """Return an exception's type and message, and the innermost line of the answer involved."""
+    """Return the type and message of an exception, and the innermost line of the agent's program
+    involved."""
     kind = type(error).__name__
     number = error.lineno if isinstance(error, SyntaxError) else None
     try:
@@ -368,9 +377,9 @@ def _read(
 
 
 def _same_data(one: Any, other: Any) -> bool:
-    """Return whether both are node-link data with equal nodes and edges.
+    """Return whether both values are node-link data with equal nodes and edges.
 
-    This check takes a third of the time of reading one value.
+    This check takes a third of the time of reading one of the values.
     """
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return False
@@ -397,8 +406,8 @@ def parts_of(
 ) -> Parts:
     """Return the nodes and edges of a networkx graph or of node-link data.
 
-    Elements that equal elements of ``before`` have the same attribute objects, because copying and
-    comparing would take twice as long; the nodes in ``suspects`` are an exception. Nodes without
+    Elements that equal elements of ``before``, except nodes in ``suspects``, get the attribute
+    objects of ``before``. Copying and comparing them would take twice as long. Nodes without
     outgoing edges may be missing from the edges.
 
     Raises UnusableError, which names the graph as ``where``.
@@ -426,7 +435,7 @@ def parts_of(
         row = rows.get(source)
         if row is None:
             row = rows[source] = {}
-            nodes.setdefault(source, {})  # an edge creates missing nodes, as in networkx
+            nodes.setdefault(source, {})  # as in networkx, an edge creates missing nodes
         if target in row:
             raise UnusableError(f"{where} has two edges {_show(source)} -> {_show(target)}")
         row[target] = attributes
@@ -467,7 +476,8 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _extends(entry: Any, attributes: Any, surplus: int) -> bool:
-    """Return whether ``entry`` has all of ``attributes`` and exactly ``surplus`` other members."""
+    """Return whether ``entry`` has all of ``attributes`` and exactly ``surplus`` further
+    members."""
     return len(entry) == len(attributes) + surplus and attributes.items() <= entry.items()
 
 
@@ -476,7 +486,8 @@ def _show(name: Any) -> str:
 
 
 def difference(before: Parts, after: Parts, suspects: set[str]) -> dict[str, Any]:
-    """Return the changes from one graph to the other, in the order of the graphs.
+    """Return the changes from the graph ``before`` to the graph ``after``, in the order of the
+    graphs.
 
     Numbers are compared by value. For the nodes in ``suspects``, which ``before`` contains,
     booleans are distinguished from numbers (see ``doubtful``). Raises UnusableError.
@@ -535,10 +546,12 @@ def _changes(before: Parts, after: Parts, suspects: set[str]) -> Iterator[tuple[
 def _altered(
     old: Mapping[str, Any] | None, attributes: Mapping[Any, Any], where: str, *, doubt: bool
 ) -> tuple[dict[str, Any] | None, int]:
-    """Return ``attributes`` as plain JSON, or None if equal to ``old``, and their size in bytes.
+    """Return ``attributes`` as plain JSON, or None if they equal ``old``, and their approximate
+    size in bytes.
 
     Only values that differ in Python are converted, so that a network in which all lists became
-    tuples takes little time. With ``doubt``, booleans are distinguished from numbers.
+    tuples takes little time. With ``doubt``, booleans are distinguished from numbers. ``where``
+    names the element in errors.
     """
     reader: Plain | None = None
     found: dict[str, Any] = {}
@@ -567,7 +580,7 @@ def _name(name: Any) -> str:
 
 
 def doubtful(nodes: Mapping[str, Any]) -> set[str]:
-    """Return the names of nodes with a number that equals a boolean (1 == True)."""
+    """Return the names of nodes that have a number 0 or 1, which equals a boolean in Python."""
     return {name for name, attributes in nodes.items() if _holds_bit(attributes)}
 
 
@@ -580,7 +593,8 @@ def _holds_bit(value: Any) -> bool:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Return whether two values that are equal in Python also have booleans in the same places."""
+    """Return whether two values have booleans in the same positions. They must be equal in
+    Python."""
     if isinstance(old, dict):
         return all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list):
@@ -589,7 +603,8 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Return ``value`` as plain JSON, within the limits of data (see ``Plain``)."""
+    """Return ``value`` as plain JSON, within the limits of data (see ``Plain``). ``where`` names it
+    in errors."""
     return Plain(where, MAX_DATA_BYTES, MAX_DATA_VALUES).convert(value)
 
 
@@ -599,14 +614,14 @@ class Plain:
     Tuples, sets, views and iterators become lists. Infinity and NaN become text, so that no reader
     treats them as numbers. Integers beyond 64 bits, fractions and decimals become floats. ``CUT``
     replaces parts beyond ``size`` bytes of JSON, ``values`` values or ``MAX_DEPTH`` levels, and
-    ``cut`` is then true. ``convert`` raises UnusableError, which names the value as ``where``.
+    ``cut`` is then true. ``convert`` raises UnusableError with the name ``where`` of the value.
     """
 
     __slots__ = ("cut", "left", "values", "where")
 
     def __init__(self, where: str, size: int, values: int) -> None:
         self.where = where
-        #: Remaining number of bytes, and of values.
+        #: Remaining numbers of bytes and of values.
         self.left = size
         self.values = values
         self.cut = False
@@ -616,7 +631,7 @@ class Plain:
         return self.left <= 0 or self.values <= 0
 
     def convert(self, item: Any, depth: int = 0) -> Any:
-        """Return ``item`` as plain JSON; ``depth`` is the number of enclosing lists and dicts."""
+        """Return ``item`` as plain JSON. ``depth`` is the number of enclosing lists and dicts."""
         self.values -= 1
         kind = type(item)
         if kind is int and -(2**63) <= item < 2**63:
@@ -632,9 +647,9 @@ class Plain:
         if depth == MAX_DEPTH:
             return self._mark()
         self.left -= 4
-        if isinstance(item, _LISTS):  # first, because checks of abstract classes take longer
+        if isinstance(item, _LISTS):  # checks of abstract classes come later, because they are slow
             return self._series(item, depth)
-        # networkx's views of nodes are both mappings and sets; they become lists of names.
+        # Networkx's views of nodes are both mappings and sets. They become lists of names.
         if isinstance(item, dict) or (
             isinstance(item, Mapping) and not isinstance(item, AbstractSet)
         ):
@@ -661,7 +676,7 @@ class Plain:
         )
 
     def key(self, key: Any) -> str:
-        """Return ``key`` as the name of a member. Raises UnusableError."""
+        """Return ``key`` as text for a key of a JSON object. Raises UnusableError."""
         if isinstance(key, str):
             return self._text(key)
         if key is None or isinstance(key, int | float | tuple):
@@ -687,7 +702,7 @@ class Plain:
     def _text(self, item: str) -> str:
         text = _clean(item if type(item) is str else str(item))
         room = max(0, self.left)
-        # One character takes at most twelve characters of JSON.
+        # In JSON, one character takes at most twelve characters.
         if len(text) > room or len(encode_basestring_ascii(text)) > room:
             text = text[: room // 12] + self._mark()
         self.left -= len(encode_basestring_ascii(text)) + 2
@@ -700,7 +715,7 @@ class Plain:
 
 
 def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which the sandbox's JSON cannot contain."""
+    """Return the text without lone surrogates, which JSON of the sandbox cannot contain."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -30,7 +30,7 @@ from netarena_malt.planning import catalogue
 from netarena_malt.query import PLAN, Truth, plan_data, solve_truth
 from netarena_malt.topology import NODE_KINDS
 
-# The code of a reply.
+# Program code of a reply.
 
 _TOOLS = """\
 CAPACITY = "physical_capacity_bps"
@@ -89,14 +89,18 @@ def _fenced(code: str) -> str:
 
 
 def _function(lines: Sequence[str], kind: str, data: str) -> str:
-    """Return a reply: helpers, and a ``process_graph`` that runs ``lines`` on ``graph``."""
+    """Return a reply: helper functions, and a ``process_graph`` that runs ``lines`` on ``graph``.
+
+    ``kind`` is the answer's type, and ``data`` the expression for its data.
+    """
     result = f'return {{"type": {kind!r}, "data": {data}, "updated_graph": graph}}'
     body = "\n".join(f"    {line}" for line in ("graph = graph_data", *lines, result))
     return _fenced(f"{_TOOLS}\n\ndef process_graph(graph_data):\n{body}")
 
 
 def _expression(name: str) -> str:
-    """Return code for a name; variables of loops (``$1``) become variables in the code."""
+    """Return an expression for a node's name. Variables of loops (``$1``) become variables of the
+    code."""
     parts = (part for part in _VARIABLE.split(name) if part)
     return " + ".join(f"node{part[1:]}" if part[0] == "$" else repr(part) for part in parts)
 
@@ -157,7 +161,7 @@ def _condition(condition: Condition, node: str) -> str:
     return f"{value} < {condition.below!r}"
 
 
-#: Operation -> function that returns code; the code changes ``graph`` or assigns the answer to
+#: Operation -> function that returns code lines, which change ``graph`` or assign the answer to
 #: ``data``.
 _LINES: Mapping[str, Callable[[Any], list[str]]] = MappingProxyType(
     {
@@ -181,15 +185,15 @@ def _lines(actions: Sequence[Action]) -> list[str]:
 
 
 def _answer(actions: Sequence[Action]) -> tuple[str, str]:
-    """Return the answer's type, and the expression for its data in ``process_graph``."""
+    """Return the type of the answer, and the expression for its data in ``process_graph``."""
     kind = OPERATIONS[actions[-1].kind].answer_type
     return kind, "graph" if kind == "graph" else "data"
 
 
 def reference_code(query: Query) -> str:
-    """Return the reference solution as a reply.
+    """Return the reference solution of a query as a reply.
 
-    Its code computes the answer from the graph; for a planning task, it contains the plan.
+    Its code computes the answer from the graph. For a planning task, the code contains the plan.
     """
     if query.actions[0].kind == PLAN:
         truth = solve_truth(query)[0]
@@ -198,14 +202,14 @@ def reference_code(query: Query) -> str:
 
 
 def program(actions: Sequence[Action]) -> str:
-    """Return a reply that executes ``actions``; the last action gives the answer."""
+    """Return a reply that executes ``actions``. The last action gives the answer."""
     return _function(_lines(actions), *_answer(actions))
 
 
 # Wrong replies.
 
-#: Answer type -> lines to append to the reference solution; each of them makes a right answer
-#: wrong. ``port`` and ``number`` are drawn.
+#: Answer type -> lines to append to the reference solution. Each of them makes a right answer
+#: wrong. The lines use the drawn variables ``port`` and ``number``.
 _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "graph": (
@@ -221,9 +225,10 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def distract(query: Query, rng: random.Random) -> str:
-    """Return a plausible, well-formed, wrong reply: the right steps with an error, or no step.
+    """Return a plausible, well-formed, wrong reply: the right steps followed by an error, or no
+    step at all.
 
-    For a planning task, this is a greedy plan, or a false report that there is no plan.
+    For a planning task, it is a greedy plan, or a wrong report that the task is impossible.
     """
     if query.actions[0].kind == PLAN:
         return _distract_planner(query, rng)
@@ -240,9 +245,9 @@ def distract(query: Query, rng: random.Random) -> str:
 
 
 def blanket(queries: Sequence[Query]) -> str:
-    """Return the fixed reply that is right most often on ``queries``, all of one label.
+    """Return the fixed reply that is right most often on ``queries``, which have the same label.
 
-    The reply has the most frequent data and the unchanged network.
+    It returns the most frequent data and the unchanged network.
     """
     truths = [solve_truth(query)[0] for query in queries]
     if queries[0].actions[0].kind == PLAN:
@@ -253,7 +258,7 @@ def blanket(queries: Sequence[Query]) -> str:
 
 
 def _stated(kind: str, data: Any) -> str:
-    """Return a reply whose program contains its answer."""
+    """Return a reply whose program returns fixed data, of the answer type ``kind``."""
     body = f'    return {{"type": {kind!r}, "data": {data!r}, "updated_graph": graph_data}}'
     return _fenced(f"def process_graph(graph_data):\n{body}")
 
@@ -270,7 +275,8 @@ def _distract_planner(query: Query, rng: random.Random) -> str:
 
 
 def planned(query: Query, planner: str) -> str | None:
-    """Return the reply of a scripted planner, ``greedy`` or ``first_fit``; None without a plan."""
+    """Return the reply of a scripted planner, ``greedy`` or ``first_fit``. Return None if it finds
+    no plan, or for other tasks."""
     data = plan_data(query)
     if data is None:
         return None
@@ -280,7 +286,7 @@ def planned(query: Query, planner: str) -> str | None:
 
 
 def commonest(truths: Sequence[Truth]) -> tuple[Any, int]:
-    """Return the most frequent data of ``truths``, and its number of occurrences."""
+    """Return the most frequent data of ``truths``, and how often they occur."""
     counts = Counter(json.dumps(truth.data) for truth in truths)
     data, number = counts.most_common(1)[0]
     return json.loads(data), number
@@ -293,7 +299,7 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: Target of the attack -> reply. No reply is a right answer to any query, because its data is not
+#: Target of the attack -> reply. No reply is a right answer to any query, because its data are not
 #: the count, list, table or graph of any query (counts are never negative). No attack may affect
 #: later episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(

@@ -29,7 +29,8 @@ from netarena_malt.topology import (
 def affected(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> dict[str, None]:
-    """Return, in order, the nodes at which changes of these elements may break a rule."""
+    """Return, in order, the nodes at which changes of these elements may break a rule, as keys of a
+    dict."""
     affected: dict[str, None] = {}
     for name in nodes:
         affected[name] = None
@@ -42,7 +43,7 @@ def affected(
 
 
 def structure(network: Network, name: str) -> Iterator[Finding]:
-    """Yield the findings about one node and the edges to it."""
+    """Yield findings about violations of the rules at one node and at the edges to it."""
     attributes = network.node(name)
     above, below = network.above(name), network.below(name)
     if attributes is None:
@@ -114,7 +115,7 @@ def structure(network: Network, name: str) -> Iterator[Finding]:
 def _edge(
     kind: NodeKind, name: str, parent: str, parent_kind: str | None, attributes: Attributes
 ) -> Iterator[Finding]:
-    """Yield the findings about one edge, from ``parent`` to ``name``."""
+    """Yield findings about violations of the rules at the edge from ``parent`` to ``name``."""
     relation, edge = attributes.get("type"), (parent, name)
     if surplus := attributes.keys() - {"type"}:
         yield Finding(
@@ -148,7 +149,7 @@ def _edge(
 def _parents(
     network: Network, kind: NodeKind, name: str, kinds_above: Mapping[str, str | None]
 ) -> Iterator[Finding]:
-    """Yield findings unless a node has exactly one parent of each required kind."""
+    """Yield a finding for each required kind of which a node does not have exactly one parent."""
     above = network.above(name)
     for group in kind.parents:
         parents = [
@@ -168,13 +169,14 @@ def _parents(
 
 
 def _first_type(attributes: Attributes | None) -> str | None:
-    """Return the first entry of a node's type list; None if no kind has this list."""
+    """Return the first entry of a node's type list, or None if the list is not that of any kind."""
     kind = None if attributes is None else kind_of(attributes)
     return None if kind is None else kind.types[0]
 
 
 def kind_of(attributes: Attributes) -> NodeKind | None:
-    """Return the kind of a node according to its type list; None if no kind has this list."""
+    """Return the kind of a node according to its type list, or None if the list is not that of any
+    kind."""
     types = attributes.get("type")
     if not isinstance(types, list) or not types or not isinstance(types[0], str):
         return None
@@ -183,7 +185,7 @@ def kind_of(attributes: Attributes) -> NodeKind | None:
 
 
 def is_positive(value: JsonValue) -> bool:
-    """Return whether a value is a finite number above 0; booleans are not numbers."""
+    """Return whether a value is a finite number above 0. Booleans do not count as numbers."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
@@ -194,7 +196,7 @@ def is_positive(value: JsonValue) -> bool:
 
 @dataclass(frozen=True)
 class _Must:
-    """A requirement for the values of an attribute."""
+    """A requirement for the values of one attribute."""
 
     rule: str
     words: str

@@ -47,7 +47,7 @@ JUPITER_TYPE = "jupiter_type"
 class NodeKind:
     """Properties of all nodes of one kind, from which the structural rules follow."""
 
-    #: The exact ``type`` list; its first entry is the name of the kind.
+    #: The exact ``type`` list. Its first entry is the name of the kind.
     types: tuple[str, ...]
     #: The kind in words.
     noun: str
@@ -56,7 +56,7 @@ class NodeKind:
     #: One entry per required parent, with the kinds that this parent may have. A node has exactly
     #: one parent for each entry and no other parents. A node without entries is a root.
     parents: tuple[tuple[str, ...], ...] = ()
-    #: Kinds of contents; a node must contain at least one node of each.
+    #: Kinds of required contents; a node must directly contain at least one node of each.
     needs: tuple[str, ...] = ()
     #: Whether the node has an RK_CONTROLS edge to itself; there are no other such edges.
     controls_itself: bool = False
@@ -90,7 +90,8 @@ NODE_KINDS: Mapping[str, NodeKind] = _table(
     NodeKind((EK_CONTROL_DOMAIN,), "control domain"),
 )
 
-#: Kind of node -> kinds that it may contain, by the first entries of the ``type`` lists.
+#: Kind of node -> kinds that it may contain directly. Kinds are the first entries of ``type``
+#: lists.
 CONTAINMENT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         parent: tuple(
@@ -105,7 +106,7 @@ CONTAINMENT: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Topology:
-    """Counts and capacities of a network; the defaults describe the released model."""
+    """Counts and capacities of a network. The defaults describe the released model."""
 
     name: str = "ju1"
     jupiter_type: str = "JDT_COLO"
@@ -121,7 +122,8 @@ class Topology:
     #: Ports per switch.
     ports: int = 16
     capacity_bps: float = 1e9
-    #: Capacities of ports that differ from ``capacity_bps``, by name.
+    #: Name of a port -> its capacity in bps, for ports whose capacity differs from
+    #: ``capacity_bps``.
     exceptions_bps: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType(
             {
@@ -140,7 +142,7 @@ RELEASED = Topology()
 
 
 def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
-    """Return a new graph of ``topology``; no two nodes or edges share a mutable value.
+    """Return a new graph of ``topology``. No two nodes or edges share a mutable value.
 
     Values have the same types as in the released model read from JSON: ``type`` is a list, numbers
     are floats. With ``shared``, equal lists of types and equal attributes of edges are one object.

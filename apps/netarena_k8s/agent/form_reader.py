@@ -1,10 +1,10 @@
 """Scripted agent that repairs policies that look faulty, without knowing the intended connections.
 
 It reads applications and policies, but neither the documentation nor the ticket, and sends no
-probe. It treats each suspicious form that the leakage audit counts (``evidence``) as a fault: a
-selector that matches no pod, a port that no pod serves, rules that are not in force, and others. It
-starts with the policies that have the most of these forms. If forms do not reveal the faults, the
-agent solves no query.
+probe. It treats each suspicious form that the leakage audit counts (module ``evidence``) as a
+fault. Examples are a selector that matches no pod, a port that no pod serves, and rules of a
+direction that ``policyTypes`` omits. The most suspicious policies come first. If these forms do not
+reveal the faults, the agent solves no query.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def repairs(packed: str) -> Iterator[str]:
 
 
 def _suspicion(form: Mapping[str, float]) -> float:
-    """Return how suspicious a policy is: the sum of its suspicious forms, weighted by their
-    rarity."""
+    """Return how suspicious a policy is: the sum of its ranks (0 to 1) among all policies, over the
+    suspicious forms that it has."""
     return sum(form.get(f"{name}~rank", 0.0) for name in _UNDO if form[name])
 
 
@@ -64,8 +64,11 @@ def _in_force(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _served_port(world: World, spec: SpecDict) -> SpecDict | None:
-    """Return the spec with unknown ingress ports replaced by the first selected application's
-    port."""
+    """Return the spec with the first selected application's port in place of each ingress port that
+    this application does not declare.
+
+    Return None if no selected application has a service port.
+    """
     about = [app for app in _about(world, spec) if app.service]
     port = target_port(about[0], about[0].service[0]) if about else None
     if port is None:
@@ -85,8 +88,8 @@ def _with_lookups(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _known_peers(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec with each peer that matches no pod replaced by the most similar
-    application."""
+    """Return the spec in which each peer that matches no application selects the most similar
+    application instead."""
     for peer in _peers(spec):
         labels = peer.get("podSelector", {}).get("matchLabels") or {}
         if "ipBlock" in peer or any(
@@ -100,7 +103,7 @@ def _known_peers(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _narrow(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec without the ingress rule that matches most applications."""
+    """Return the spec without the ingress rule that matches the most applications."""
     rules: Sequence[SpecDict] = spec.get("ingress") or ()
 
     def size(rule: SpecDict) -> int:

@@ -25,7 +25,7 @@ _DUMP = (
     r"""jsonpath='{range .items[*]}{.metadata.name}{"\t"}{.spec}{"\n"}{end}'"""
 )
 _BOTH = ["Ingress", "Egress"]
-#: name lookups as described in the prompt
+#: egress rule for DNS lookups at the name servers that the prompt describes
 _LOOKUP = {
     "to": [
         {
@@ -89,8 +89,8 @@ class Operator:
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """Return the next command of the checklist. Raises ValueError for a prompt without a
-        plan."""
+        """Return the next command of the checklist. Raises ValueError if the prompt names no
+        application."""
         plan = Plan.read(prompt)
         situation = prompt.rpartition("Connections that differ from the intended state")[2]
         policies = _read_policies(prompt)
@@ -172,9 +172,8 @@ def _block(
 
 
 def _claim(plan: Plan, policies: Mapping[str, SpecDict], app: str) -> Iterator[Change]:
-    """Yield changes for an application that no policy selects. Each makes the policy that is named
-    after the application select it.
-    """
+    """Yield changes for an application that no policy selects. Each change makes one of the
+    policies named after the application select it."""
     labels = {"matchLabels": dict(plan.labels[app])}
     for name in plan.named_after(policies, app):
         yield name, [{"op": "replace", "path": "/spec/podSelector", "value": labels}]
@@ -193,7 +192,8 @@ def _add(
 
 
 def _rules(spec: SpecDict, direction: str) -> Iterable[SpecDict]:
-    """Return the rules of a direction that are in force."""
+    """Return the rules of a direction, or no rules if ``policyTypes`` does not list the
+    direction."""
     kind = direction.capitalize()
     return spec.get(direction, ()) if kind in spec.get("policyTypes", ()) else ()
 
@@ -204,7 +204,11 @@ def _admits(
     labels: Mapping[str, str],
     port: Mapping[str, Any],
 ) -> bool:
-    """Return whether a rule in plain form allows the labels and the port."""
+    """Return whether a rule allows pods with these labels on this port.
+
+    Peers other than plain ``matchLabels`` or all namespaces, and ports written differently from
+    ``port``, do not count.
+    """
     return (not peers or any(_matches(peer, labels) for peer in peers)) and (
         not ports or dict(port) in ports
     )
@@ -217,8 +221,8 @@ def _matches(peer: SpecDict, labels: Mapping[str, str]) -> bool:
 
 
 def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = False) -> bool:
-    """Return whether a selector of plain labels matches. With ``by_name``, an empty selector does
-    not match."""
+    """Return whether a selector with only ``matchLabels`` matches the labels. With ``by_name``, an
+    empty selector does not match."""
     wanted = selector.get("matchLabels", {})
     if "matchExpressions" in selector or (by_name and not wanted):
         return False

@@ -4,8 +4,8 @@ connections.
 It knows only the prompts of its conversation. These are its steps:
 
 - read the cluster once
-- compare every allowed connection with the documentation
-- repair the first wrong connection with the narrowest rule, and read the resulting policy
+- compare the allowed connections with the documentation
+- repair a wrong connection with a rule that allows nothing else, and read the resulting policy
 - repeat until all connections are right, then declare the end and name the changed policies
 
 It checks whole connections, not the sender's and the receiver's policy separately. A fault can hide
@@ -87,7 +87,7 @@ class Triage:
     _sent: set[str] = field(default_factory=set)
 
     def reply(self, prompt: str) -> str:
-        """Return the next command. Raises ValueError for a prompt without a plan."""
+        """Return the next command. Raises ValueError if the prompt has no intended state."""
         if self._world is None:
             output = prompt.rpartition("\nOutput:\n")[2] if self._pieces else ""
             piece = found[0] if (found := _PACKED.match(output)) else ""
@@ -106,13 +106,14 @@ class Triage:
                 self._sent.add(command)
                 self._causes.setdefault(name, word)
                 return fenced(command)
-        # No further repair is known, so the conversation continues until the turns are used up.
+        # The operator knows no further repair, so it reads the cluster until the turns are used up.
         if any(_misfits(self._world, net)):
             return fenced(f"{DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
-        """Read the patched policy from the output in the prompt."""
+        """Replace the known spec of the policy that the last command patched with the spec in the
+        prompt's output."""
         name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
         name = name.rpartition("\n")[2]
         if name in self._policies:
@@ -126,9 +127,10 @@ def _show(name: str) -> str:
 
 
 def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
-    """Return the policies in a dump, and the world that the dump and the plan in a prompt describe.
+    """Return the world that a dump and the documentation in a prompt describe, and the dump's
+    policies by name.
 
-    Raises ValueError.
+    Raises ValueError if the dump or the documentation cannot be read.
     """
     apps, policies = read_cluster(packed)
     space = _SPACE.search(prompt)
@@ -144,7 +146,8 @@ def read_shop(prompt: str, packed: str) -> tuple[World, dict[str, SpecDict]]:
 
 
 def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
-    """Return the applications and policies in a dump. Raises ValueError."""
+    """Return the applications, and the policies' specs by name, in a dump. Raises ValueError if the
+    dump cannot be read."""
     try:
         with gzip.open(BytesIO(base64.b64decode(packed))) as file:
             text = file.read(_MAX_CHARS).decode()
@@ -182,8 +185,8 @@ def read_cluster(packed: str) -> tuple[list[App], dict[str, SpecDict]]:
 
 
 def read_documents(prompt: str, apps: Sequence[App]) -> tuple[Plan, list[tuple[str, str]]]:
-    """Return the intended state in a prompt: a plan with the further connections, and the calls as
-    (client, server).
+    """Return the intended state in a prompt: the plan, with its grants of further connections, and
+    the calls as (client, server).
 
     Raises ValueError if the prompt has no intended state.
     """
@@ -246,7 +249,7 @@ def _granted(world: World) -> list[bool]:
     return [(pair.source, pair.target) in calls for pair in world.pairs]
 
 
-#: name of a policy, its new spec, and the cause word of its fault
+#: name of a policy, its new spec, and the word that names its fault in a declaration
 Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
@@ -259,9 +262,8 @@ def _misfits(world: World, net: Net) -> Iterator[tuple[Use, bool]]:
 
 
 def _repairs(world: World, net: Net, policies: Mapping[str, SpecDict]) -> Iterator[Repair]:
-    """Yield repairs: those of blocked connections first, and the receiver's policy before the
-    sender's.
-    """
+    """Yield repairs of all wrong connections. Repairs of blocked connections come first, and the
+    receiver's policies before the sender's."""
     lacking: dict[tuple[str, str], list[Use]] = {}
     opened = []
     for use, right in _misfits(world, net):
@@ -287,9 +289,8 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     name: str,
     uses: Sequence[Use],
 ) -> Iterator[Repair]:
-    """Yield repairs that allow exactly the connections ``uses``, in policies that select only this
-    application.
-    """
+    """Yield repairs that allow exactly the connections ``uses``, preferably in policies that select
+    only the application ``name``."""
     key, peers = ("ingress", "from") if direction == INGRESS else ("egress", "to")
     rules = [
         {
@@ -309,7 +310,7 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     for policy, spec in own.items():
         if direction in spec["policyTypes"]:
             yield policy, {**spec, key: [*(spec.get(key) or []), *rules]}, word
-    # The policy's other rules of this direction take effect too.
+    # Existing rules of this direction would take effect too, so they are replaced.
     for policy, spec in own.items():
         if direction not in spec["policyTypes"]:
             yield policy, {**spec, "policyTypes": [INGRESS, EGRESS], key: rules}, "types"

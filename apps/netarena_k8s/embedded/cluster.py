@@ -28,7 +28,7 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: Maximum time without any message from the process while it has an order to execute.
+#: Maximum time in s without any message from the process while it executes an order.
 _SIGN_S = 30.0
 #: Policies that have at most this many list items more than the intended policies are evaluated in
 #: the event loop, because starting a thread would take longer.
@@ -49,8 +49,8 @@ class Embedded(Cluster):
 
     def __init__(self, namespace: str = NAMESPACE) -> None:
         self.namespace = namespace
-        # The process has a thread for each episode; agents cannot reach it except through their
-        # API.
+        # The process has a thread for each episode. Agents can reach the process only through the
+        # API of their episode.
         self.servant = Servant(
             "the API server",
             lambda control: program("netarena_k8s.embedded.apiserver.process", control),
@@ -75,7 +75,7 @@ class Embedded(Cluster):
         """Deploy a world. This starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
-        # A world is lost when its process ends.
+        # A world exists only as long as its process, so the process is recorded too.
         number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
@@ -109,7 +109,8 @@ class Embedded(Cluster):
         await self.stop()
 
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
-        """Send an order for an episode to the process in which the episode was deployed (``life``).
+        """Send an order for an episode to the process in which it was deployed, and return the
+        answer. ``life`` identifies the process.
 
         Raises the errors of ``Servant.ask``.
         """
@@ -117,7 +118,7 @@ class Embedded(Cluster):
 
 
 class EmbeddedShop(Deployed):
-    """One world on the embedded cluster."""
+    """A world that is deployed on the embedded cluster."""
 
     def __init__(
         self, cluster: Embedded, number: int, life: int, world: World, access: Mapping[str, Access]
@@ -128,7 +129,7 @@ class EmbeddedShop(Deployed):
         self._access = access
         #: last policies as received, the parsed policies, and whether each pair works under them
         self._last: tuple[list[Any], tuple[Policy, ...], tuple[bool, ...]] = ([], (), ())
-        #: state after a patch, which the next call of ``look`` returns
+        #: observation after a patch, which the next call of ``look`` returns
         self._seen: dict[str, Any] | None = None
 
     @property
@@ -151,8 +152,8 @@ class EmbeddedShop(Deployed):
                 await finish(self._ask("dismiss"))
 
     async def write(self, policies: Sequence[Policy]) -> None:
-        """Set the specs as if they had been deployed, so that metadata does not reveal the
-        change."""
+        """Set the specs as if the policies had been deployed with them, so that metadata does not
+        reveal the change."""
         written = [policy.model_dump(mode="json") for policy in policies]
         await self._ask("amend", policies=written)
 
@@ -183,7 +184,7 @@ class EmbeddedShop(Deployed):
             policies = tuple(map(read, seen["policies"]))
             if entries_of(policies) <= entries_of(self._world.policies) + _AT_ONCE:
                 reached = self._reached(policies)
-            else:  # An agent's policies may be large, and other episodes must not wait for them.
+            else:  # An agent's policies may be large, and must not delay other episodes.
                 reached = await asyncio.to_thread(self._reached, policies)
             self._last = seen["policies"], policies, reached
         _, policies, reached = self._last
@@ -191,8 +192,8 @@ class EmbeddedShop(Deployed):
         return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
-        """Send an order for this episode, and discard the stored observation, because the order may
-        outdate it."""
+        """Send an order for this episode, and return the answer. The stored observation is
+        discarded, because the order may change the state."""
         self._seen = None
         return await self._cluster.ask(do, *self._of, **arguments)
 

@@ -1,18 +1,19 @@
-"""Draws the faults of tickets: first the shown policies, then the intended policies.
+"""Draws the faults of tickets: first the shown policies (as the agent finds them), then the
+intended policies.
 
-The shown policies do not depend on the number or place of the faults, because each policy has the
-same chance to be chosen and its intended spec is drawn afterwards. Without the documentation, a
-reader of the policies cannot find out which policies are wrong, or whether any policy is wrong.
+The shown policies do not depend on the number or position of the faults: each policy is equally
+likely to be chosen, and its intended spec is drawn afterwards. Without the documentation, a reader
+of the policies cannot find out which policies are wrong, or whether any policy is wrong.
 
 If an intended spec is not suitable, another spec is drawn for the same policy. Trying another
-policy instead would favour large policies, because they have many suitable specs. If one
-fault may hide another, the two are put on two policies that are partners in a random matching. Each
-policy has one partner in the matching, so a policy with many possible partners is not chosen more
-often than others.
+policy instead would favour large policies, because they have many suitable specs. If one fault must
+hide another, the two faulty policies are partners in a random matching. Each policy has one
+partner, so a policy with many possible partners is not chosen more often than others.
 
-For an altered policy (``source.alter``) the intended spec is the spec before the alteration. For
-any other policy, a method draws the intended spec, usually by adding or removing a rule, a peer or
-a port. If no method succeeds, the intended spec has one more rule than the shown policy.
+For an altered policy (``source.alter``), the intended spec is usually the spec before the
+alteration. For any other policy, a method of ``fault.table`` draws the intended spec, usually by
+adding or removing a rule, a peer or a port. If no method succeeds, the intended spec has one more
+rule than the shown policy.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from netarena_k8s.world.policy import EGRESS, INGRESS, Manifest, policy_types, s
 #: share of combinations in which one fault hides another, and share of such combinations in which
 #: the repair order matters
 _SHARE, _ORDERED = 0.7, 0.9
-#: maximum number of times that policies are chosen, that intended specs are drawn for one choice,
-#: and that a draft for one policy is drawn
+#: Maximum numbers of attempts: choices of policies, draws of intended specs for one choice, and
+#: drafts for one policy.
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
-#: maximum number of times that a method is drawn for one policy, and that a hidden fault is drawn
+#: Maximum numbers of attempts: methods for one policy, and drafts of a hidden fault.
 _TRIES, _HIDDEN = 16, 8
 #: number of draws that test whether a kind applies to a policy, and number of rounds in which the
-#: odds of policies are scaled
+#: probabilities of policies are scaled
 _PROBES, _SCALINGS = 2, 30
-#: Minimum number of policies with the form of each kind. If only one policy had this form, a script
-#: that repairs the form would find the fault without the documentation.
+#: Minimum number of policies that seem to have a fault of each kind. If only one policy did, a
+#: script that repairs such policies would find the fault without the documentation.
 _ALIKE = 2
-#: share of the drafts for an altered policy whose intended spec is the spec before the alteration
+#: probability that the intended spec of an altered policy is the spec before the alteration
 _ALTERED = 0.85
-#: method that gives the intended spec of an unaltered policy -> the resulting fault of the shown
-#: policy
+#: (kind, method) that turns an unaltered policy into its intended spec -> (kind, method) of the
+#: fault that the unaltered policy then has
 _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("remove_ingress", "rule"): ("add_ingress", "rule"),
@@ -94,7 +95,7 @@ _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         ],
     }
 )
-#: kind of fault -> (kind, method) that gives the intended spec of an unaltered policy, and the
+#: kind of fault -> (kind, method) that turns an unaltered policy into its intended spec, and the
 #: method of the fault
 _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
@@ -105,8 +106,8 @@ _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         for kind in {*(own for own, _ in _INVERSE.values()), *_MUTUAL}
     }
 )
-#: kind of method that gives an intended spec -> its weight; kinds that apply to nearly every policy
-#: have a low weight
+#: kind of the method that gives an intended spec -> its weight; kinds that apply to nearly every
+#: policy have a low weight
 _WEIGHTS: Mapping[str, int] = MappingProxyType(
     {
         "remove_ingress": 6,
@@ -147,8 +148,8 @@ def draw_intended(
     """Return the world in which ``number`` policies of ``shown`` are wrong, and the faults of these
     policies. Return None if no such faults are found.
 
-    Each fault is visible when it is the only fault left. Every repair order that respects ``after``
-    is safe.
+    Each fault by itself changes a tested connection. Every repair order that respects the faults'
+    ``after`` is safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -179,11 +180,11 @@ def draw_named(
     """Return the world in which policies of ``shown`` have one fault of each of ``kinds``, and
     these faults. Return None if no such faults are found.
 
-    ``among`` lists the kinds that altered policies have, including ``kinds``. The result is None
-    unless at least two policies have the form of each of ``kinds``. Over all queries with the same
-    ``among``, each policy is wrong about equally often. Policies that select no pod are left out if
-    none of these kinds applies to them. Each fault is visible when it is the only fault left, and
-    every repair order is safe.
+    ``among`` lists the kinds whose forms occur in ``shown``, including ``kinds``. The result is
+    None unless at least two policies have the form of each kind in ``among``. Over all queries with
+    the same ``among``, each policy is wrong about equally often. Policies that select no pod are
+    left out of the world if none of these kinds applies to them. Each fault by itself changes a
+    tested connection, and every repair order is safe.
     """
     source = _Source(shown, altered, rng)
     if any(source.alike(kind) < _ALIKE for kind in among):
@@ -217,14 +218,15 @@ def draw_named(
 
 
 def meant(shown: World, drafts: Iterable[Draft]) -> World:
-    """Return the world with the intended policies of ``drafts``, and with the shown policies that
-    have no draft."""
+    """Return the intended world: ``shown`` with the intended specs of ``drafts`` in place of the
+    shown specs."""
     specs = {one.policy: one.meant.spec for one in drafts}
     return with_policies(shown, put(shown.policies, specs))
 
 
 class _Reach(NamedTuple):
-    """Pairs whose result a fault of one policy may hide or change, with one bit for each pair."""
+    """Pairs of applications whose connection a fault of one policy may hide or change, with one bit
+    for each pair."""
 
     #: pairs whose source the policy selects, and which the source's egress policies block
     blocked_out: int
@@ -239,7 +241,7 @@ class _Reach(NamedTuple):
 
 
 class _Source:
-    """Draws intended specs for policies of ``shown``."""
+    """Draws intended specs for policies of ``shown``, the world as the agent finds it."""
 
     def __init__(self, shown: World, altered: Mapping[str, Fault], rng: random.Random) -> None:
         self._shown = shown
@@ -260,8 +262,8 @@ class _Source:
     # Choosing the policies that become faulty
 
     def choose(self, number: int, *, masked: bool, ordered: bool) -> list[Policy]:
-        """Choose ``number`` policies with equal chances. With ``masked``, the first two are
-        partners."""
+        """Return ``number`` policies, each chosen with the same probability. With ``masked``, the
+        first two are partners in a random matching."""
         places = self._rng.sample(self._places, len(self._places))
         if not masked:
             return places[:number]
@@ -270,8 +272,8 @@ class _Source:
         return [first, partner, *(one for one in others if one is not partner)][:number]
 
     def _partner(self, first: Policy, *, ordered: bool) -> Policy:
-        """Return the partner of ``first`` in a random matching of all policies that does not depend
-        on ``first``."""
+        """Return the partner of ``first`` in a random matching of all policies. The matching does
+        not depend on ``first``."""
         left = self._rng.sample(self._places, len(self._places))
         reaches = {policy.name: self._reach(policy) for policy in left}
         for fit in (_fit_in_order, _fit)[0 if ordered else 1 :]:
@@ -303,7 +305,7 @@ class _Source:
         return self._rng.choice([one for one in self._places if one is not first])
 
     def _reach(self, policy: Policy) -> _Reach:
-        """Return the pairs whose result a fault of ``policy`` may hide or change."""
+        """Return the pairs whose connection a fault of ``policy`` may hide or change."""
         shown, pairs, now = self._shown, self._pairs, self._now
         own = shown.effect(policy)
         lets_out = lets_in = 0
@@ -348,8 +350,8 @@ class _Source:
         return drafts
 
     def draft(self, policy: Policy) -> Draft | None:
-        """Draw an intended spec for ``policy`` that makes the shown spec wrong. Return None if no
-        such spec is found."""
+        """Draw an intended spec with which the shown spec of ``policy`` is faulty. Return None if
+        no such spec is found."""
         if (known := self._altered.get(policy.name)) is not None:
             one = _draft(policy, known.kind, known.method, _before(known))
             if self._rng.random() < _ALTERED and self._shows((), [one]):
@@ -361,29 +363,30 @@ class _Source:
                 one = _draft(policy, *_INVERSE[kind, found.method], found.spec)
                 if self._shows((), [one]):
                     return one
-        # A policy without rules must be chosen as often as any other policy.
+        # Without this fallback, policies without rules would be chosen less often than others.
         completed = self._completed(policy)
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def alike(self, kind: str) -> int:
-        """Return the number of policies that have the form of ``kind`` and could be wrong."""
+        """Return the number of policies that seem to have a fault of this kind, and can get one."""
         return sum(
             self._kind_of(policy) == kind and self._of_kind(policy, kind) is not None
             for policy in self._places
         )
 
     def _kind_of(self, policy: Policy) -> str | None:
-        """Return the kind of fault whose form a policy has, or None if it has no such form."""
+        """Return the kind of fault that the policy seems to have, or None."""
         if (known := self._altered.get(policy.name)) is not None:
             return known.kind
         return "pod_selector" if self._selecting(policy) is not None else None
 
     def odds(self, kinds: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the odds that each policy gets a fault of each kind, by kind and then by policy
-        name.
+        """Return the probability weight with which each policy gets a fault of each kind, as kind
+        -> policy name -> weight.
 
-        Kinds apply to different sets of policies. So the odds are scaled until, as far as possible,
-        each kind is used as often as in ``kinds`` and each policy is wrong equally often.
+        Kinds apply to different sets of policies. The weights are scaled so that, as far as
+        possible, each kind is used as often as in ``kinds`` and each policy is faulty equally
+        often.
         """
         wanted = Counter(kinds)
         odds = {
@@ -396,7 +399,7 @@ class _Source:
         }
         for _ in range(_SCALINGS):
             for kind, names in odds.items():
-                total = fsum(names.values())  # the same in all Python versions, unlike sum
+                total = fsum(names.values())  # unlike sum, the same in all Python versions
                 for name in names:
                     names[name] *= wanted[kind] / total
             sums: defaultdict[str, float] = defaultdict(float)
@@ -409,14 +412,15 @@ class _Source:
         return odds
 
     def named(self, kind: str, odds: Mapping[str, float], drafts: Sequence[Draft]) -> Draft | None:
-        """Return a draft whose fault has the kind ``kind`` and can be combined with ``drafts``.
+        """Return a draft whose fault has the kind ``kind`` and can be combined with ``drafts``, or
+        None.
 
-        Policies are tried in an order drawn with ``odds``.
+        Policies are tried in a random order that is weighted with ``odds``.
         """
         taken = {one.policy for one in drafts}
         free = [policy for policy in self._places if policy.name in odds.keys() - taken]
-        # Sorting by exponentially distributed times puts each policy first with a probability in
-        # proportion to its odds.
+        # Sorting by exponentially distributed numbers puts each policy first with a probability in
+        # proportion to its weight.
         free.sort(key=lambda policy: self._rng.expovariate(odds[policy.name]))
         for policy in free:
             for _ in range(_CHANCES):
@@ -426,7 +430,8 @@ class _Source:
         return None
 
     def _of_kind(self, policy: Policy, kind: str) -> Draft | None:
-        """Return a draft whose fault is of ``kind`` and is visible, or None.
+        """Return a draft whose fault has the kind ``kind`` and changes a tested connection, or
+        None.
 
         If the policy was altered by a fault of this kind, the intended spec is the spec before the
         alteration.
@@ -467,10 +472,11 @@ class _Source:
         return _draft(policy, "pod_selector", method, spec)
 
     def _completed(self, policy: Policy, uses: int | None = None) -> Draft | None:
-        """Return a draft whose intended spec allows one more connection, or all of ``uses``. Return
-        None if no draft is found.
+        """Return a draft whose intended spec allows one more connection, or all connections
+        ``uses``. Return None if no draft is found.
 
-        ``uses`` is a bit set of connections that have the policy's pods at one end.
+        ``uses`` has one bit for each connection of ``World.matrix``. All of them must have the
+        policy's pods at the same end.
         """
         spec = copied(policy.spec)
         world, rng = self._shown, self._rng
@@ -519,8 +525,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """Return the pairs that are blocked only at the end of an application in ``names``, and for
-        each whether this end is the target."""
+        """Return (index, inward) of each pair that policies block at only one end, if an
+        application in ``names`` is this end. ``inward`` is true if this end is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -532,12 +538,12 @@ class _Source:
     # Faults that hide other faults
 
     def _couple(self, first: Policy, second: Policy, *, ordered: bool) -> list[Draft] | None:
-        """Return two drafts of which the first one's fault hides the second one's. Return None if
-        no such drafts are found.
+        """Return two drafts; the fault of the first draft hides the fault of the second draft.
+        Return None if no such drafts are found.
 
         The first fault blocks connections at one end. The second fault also blocks one of these
         connections at the other end. With ``ordered``, the second fault wrongly allows the
-        connection there instead.
+        connection at the other end instead.
         """
         for wide, hidden in self._rng.sample(((first, second), (second, first)), 2):
             near, far = self._reach(wide), self._reach(hidden)
@@ -554,13 +560,14 @@ class _Source:
         return None
 
     def _wide(self, policy: Policy, reach: _Reach, use: Use, place: int) -> Iterator[Draft]:
-        """Yield drafts for a policy whose fault blocks the connection ``use``."""
+        """Yield drafts for a policy whose fault blocks the connection ``use``, which has the index
+        ``place`` in ``World.matrix``."""
         one = self.draft(policy)
         if one is not None:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # Other connections of the same application that only this end blocks
+        # Other connections of the same application that are blocked only at this end
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -573,8 +580,8 @@ class _Source:
                 yield two
 
     def _hidden(self, wide: Draft, use: Use, place: Policy, *, ordered: bool) -> list[Draft] | None:
-        """Return ``wide`` and a draft for the policy ``place`` whose fault is hidden by the fault
-        of ``wide``. Return None if no such draft is found."""
+        """Return ``wide`` and a draft for the policy ``place``. The fault of ``wide`` hides the
+        fault of this draft. Return None if no such draft is found."""
         for other in self._ends_of(use, place, ordered=ordered):
             both = [wide, other]
             if not self._is_masked(both, wide, other):
@@ -611,7 +618,7 @@ class _Source:
             rules = cast("list[dict[str, Any]]", policy.spec[key])
             kind, method = ("add_ingress", "peer") if key == "ingress" else ("add_egress", "more")
             for number, rule in enumerate(rules):
-                # A rule without peers matches every peer, so the last peer is not removed.
+                # A rule without peers matches every peer, so at least one peer must remain.
                 for rest in filter(None, _each_without(rule.get(peers) or ())):
                     some = [*rules[:number], {**rule, peers: rest}, *rules[number + 1 :]]
                     yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
@@ -620,15 +627,15 @@ class _Source:
                 yield _draft(policy, kind, method, {**policy.spec, key: copied(some)})
 
     def _some(self, bits: int, most: int) -> list[int]:
-        """Return the positions of at most ``most`` set bits in random order."""
+        """Return the positions of at most ``most`` set bits, chosen at random, in random order."""
         found = [*numbers(bits)]
         return self._rng.sample(found, min(most, len(found)))
 
     # Checks of the drawn faults
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
-        """Return the faults of the shown policies in ``world``, or None if a fault is not visible
-        by itself."""
+        """Return the faults of the shown policies in the intended world ``world``. Return None if
+        one of them by itself changes no tested connection."""
         now = {policy.name: policy for policy in self._shown.policies}
         then = {policy.name: policy for policy in world.policies}
         found = []
@@ -655,8 +662,11 @@ class _Source:
         return tuple(found)
 
     def _goes(self, one: Draft, drafts: Sequence[Draft]) -> bool:
-        """Return whether the fault of ``one`` can be combined with ``drafts``: each fault is
-        visible by itself, and two faults may be repaired in either order."""
+        """Return whether the fault of ``one`` can be combined with ``drafts``.
+
+        Each fault must change a tested connection when it is the only fault left, and repairs must
+        be safe in either order.
+        """
         every = [*drafts, one]
         return self._shows(drafts, every) and all(
             self._shows([draft for draft in every if draft is not other], every)
@@ -667,13 +677,15 @@ class _Source:
         )
 
     def _shows(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> bool:
-        """Return whether the remaining faults are visible once ``repaired`` have been repaired."""
+        """Return whether the faults that remain after the repair of ``repaired`` change a tested
+        connection."""
         return self._judged(repaired, drafts) != self._judged(drafts, drafts)
 
     def _is_masked(self, drafts: Sequence[Draft], one: Draft, other: Draft) -> bool:
         """Return whether the fault of ``one`` hides the fault of ``other``.
 
-        Each of the two faults must change the measurement by itself.
+        While the fault of ``one`` remains, a repair of ``other`` must change no tested connection.
+        Each of the two faults must change a tested connection by itself.
         """
         rest = [draft for draft in drafts if draft not in (one, other)]
         return (
@@ -685,22 +697,22 @@ class _Source:
     def _harms(
         self, before: Sequence[Draft], after: Sequence[Draft], drafts: Sequence[Draft]
     ) -> int:
-        """Return, as bits, the connections that are as intended before a repair step but not after
-        it."""
+        """Return the connections, as bits, that were as intended after the repair of ``before``,
+        but are not after the repair of ``after``."""
         right = self._judged(drafts, drafts)
         return harms(right, self._judged(before, drafts), self._judged(after, drafts))
 
     def _judged(self, repaired: Sequence[Draft], drafts: Sequence[Draft]) -> int:
-        """Return the connections that work after ``repaired`` have been repaired, as bits.
+        """Return the connections, as bits, that work after the repair of ``repaired``.
 
-        Connections of the plan's grants that the intended policies do not allow are left out,
-        because they are not judged.
+        Connections that the plan names but the intended policies do not allow are left out, because
+        they are not judged.
         """
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """Return the connections that egress policies allow and those that ingress policies allow,
-        after ``repaired`` have been repaired."""
+        """Return the connections that egress policies allow, and those that ingress policies allow,
+        after the repair of ``repaired``."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())
@@ -714,7 +726,11 @@ class _Source:
 
 
 def _alone(parts: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Yield for each rule and each peer the connections that only this rule or peer allows."""
+    """Yield, for each rule and each peer, the connections (as bits) that only this rule or peer
+    allows.
+
+    ``parts`` has, for each rule, the connections that each of its peers allows.
+    """
     for number, peers in enumerate(parts):
         rest = _union(bits for other, some in enumerate(parts) if other != number for bits in some)
         yield _union(peers) & ~rest
@@ -736,13 +752,14 @@ def _each_without(some: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _fit(one: _Reach, other: _Reach) -> bool:
-    """Return whether the two policies select the two ends of a pair, and the policies of both ends
-    block it."""
+    """Return whether the policies select the two ends of some pair, and the pair is blocked at both
+    ends."""
     return bool(one.blocked_out & other.blocked_in | one.blocked_in & other.blocked_out)
 
 
 def _fit_in_order(one: _Reach, other: _Reach) -> bool:
-    """Return whether one policy's end blocks a pair that a rule of the other policy allows."""
+    """Return whether some pair is blocked at the end of one policy, and a rule of the other policy
+    allows it at the other end."""
     return bool(
         one.blocked_out & other.lets_in
         | one.blocked_in & other.lets_out
@@ -771,7 +788,8 @@ def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
-    """Return ``policies`` with the specs in ``specs``, by name, in place of their own specs."""
+    """Return ``policies`` in which policies named in ``specs`` (policy name -> spec) have the spec
+    given there."""
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
         for policy in policies
@@ -779,7 +797,8 @@ def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, 
 
 
 def _before(fault: Fault) -> Spec:
-    """Return the spec of a policy before it was altered, computed with the repair patch."""
+    """Return the spec that a policy had before the alteration ``fault``, computed with the repair
+    patch."""
     spec = dict(fault.spec)
     for step in fault.repair:
         part = str(step["path"]).rpartition("/")[2]

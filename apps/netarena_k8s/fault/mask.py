@@ -4,8 +4,8 @@ A fault hides another fault if both break or allow the same tested connections, 
 measurement shows the hidden fault. ``masks`` of the hiding fault names the hidden fault's policy.
 After the repair of the hiding fault, the hidden fault may break or open a pair that was as
 intended. If it opens a pair, the hidden fault must be repaired first, and ``after`` of the hiding
-fault names its policy. If it breaks pairs that worked only through an opening of the hiding fault,
-any order is safe.
+fault names its policy. If it breaks pairs that worked only because the hiding fault allowed extra
+traffic, any order is safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from netarena_k8s.world.policy import selects
 #: the repair order matters
 _SHARE, _ORDERED = 0.8, 0.6
 #: maximum numbers of attempts: to add one fault or draw a hiding fault; to draw the hidden fault;
-#: to draw a combination
+#: to draw a whole combination
 _PARTS, _HIDDEN, _STARTS = 60, 25, 8
 #: kinds that break many connections of one application
 _WIDE = (
@@ -38,6 +38,7 @@ _WIDE = (
     *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
 )
 #: kinds that block the calls of an application, and kinds that allow calls from another application
+#: (repeated kinds are drawn more often)
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
 #: kinds that allow far too many clients
@@ -48,8 +49,8 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
     """Draw ``number`` faults of different kinds on different policies. Return None if no such set
     is found.
 
-    Each fault is visible when it is the only fault left. Every repair order that respects ``after``
-    is safe.
+    Each fault by itself changes a tested connection. Every repair order that respects the faults'
+    ``after`` is safe.
     """
     masked = number > 1 and rng.random() < _SHARE
     ordered = masked and rng.random() < _ORDERED
@@ -68,7 +69,7 @@ def draw_number(world: World, number: int, rng: random.Random) -> tuple[Fault, .
 def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> list[str]:
     """Return the requirements of a combination that these faults do not meet, as texts.
 
-    ``strict`` is as in ``table.sound``.
+    ``strict`` has the same meaning as in ``table.sound``.
     """
     found = []
     if not (sound(world, faults, strict=strict) if faults else True):
@@ -81,19 +82,22 @@ def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> li
 
 
 def hides(world: World, faults: Sequence[Fault]) -> bool:
-    """Return whether every masked fault is invisible while its masking fault is present, and
-    visible once only the masking fault is repaired."""
+    """Return whether all faults that ``masks`` names are hidden.
+
+    A repair of a hidden fault must change no tested connection while the masking fault exists. It
+    must change one after the repair of the masking fault.
+    """
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
     found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))
     return next(found, None) is None
 
 
 def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
-    """Draw a fault and a second fault that the first one hides. Return an empty list if no such two
-    faults are found.
+    """Draw a fault, and a second fault that the first fault hides. Return an empty list if no such
+    two faults are found.
 
-    With ``ordered``, the hidden fault must be repaired first, or the first fault opens pairs
-    through which the second fault's pairs work.
+    With ``ordered``, either the hidden fault must be repaired first, or the first fault allows
+    connections that the hidden fault would block.
     """
     methods = methods_of(world)
     for _ in range(_PARTS):
@@ -103,9 +107,9 @@ def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
             continue
         callers = {source for source, _ in wide.broken}
         if ordered:
-            # If the wide fault opens access, the hidden fault blocks the clients that the wide
-            # fault allows. If the wide fault blocks its application, the hidden fault allows calls
-            # of this application to another one.
+            # If the first fault allows too many clients, the hidden fault blocks intended clients,
+            # which the first fault still allows. If the first fault blocks an application's calls,
+            # the hidden fault allows calls of this application.
             names = {target for _, target in wide.opened} or {*world.by_name}
             kinds = tuple(methods) if opening else _OPENING
         else:
@@ -158,8 +162,8 @@ def about_any(world: World, policy: Policy, names: set[str]) -> bool:
 
 
 def _one_more(world: World, faults: list[Fault], rng: random.Random) -> list[Fault]:
-    """Return ``faults`` with one more fault that is compatible with each of them, or unchanged if
-    this draw finds no such fault."""
+    """Return ``faults`` with one more fault that can be combined with each of them. Return
+    ``faults`` unchanged if this draw finds no such fault."""
     taken, kinds = ({getattr(fault, key) for fault in faults} for key in ("policy", "kind"))
     kind = rng.choice([kind for kind in methods_of(world) if kind not in kinds])
     free = [policy for policy in world.policies if policy.name not in taken]

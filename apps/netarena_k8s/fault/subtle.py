@@ -24,9 +24,9 @@ from netarena_k8s.fault.table import (
 from netarena_k8s.world.model import World, target_port
 from netarena_k8s.world.plan import Use
 
-#: number of callees to try when drawing an egress rule to one more application
+#: maximum number of target applications that are tried when drawing an additional egress rule
 _CALLEES = 12
-#: egress rule for name lookups in the intended policies of generated worlds
+#: egress rule for DNS lookups in the intended policies of generated worlds
 LOOKUPS: Mapping[str, Any] = MappingProxyType(
     {
         "to": [
@@ -147,7 +147,7 @@ def _name_of_another(scene: Scene) -> SpecDict | None:
 
 
 def _peer_of_guests(scene: Scene) -> SpecDict | None:
-    """Make a peer select pods in the namespace of a guest instead of the policy's own namespace."""
+    """Make a peer select pods in the namespace of a guest (a client from another namespace)."""
     spec, plan = scene.spec, scene.world.plan
     peer = a_selecting_peer(scene, spec)
     assert plan is not None
@@ -159,7 +159,10 @@ def _peer_of_guests(scene: Scene) -> SpecDict | None:
 
 
 def _peer_widened(scene: Scene) -> SpecDict | None:
-    """Remove the team or the role from a peer that selects by team and role."""
+    """Keep only the team or only the role in the labels of a peer.
+
+    Return None if the drawn peer has neither, or no other label.
+    """
     spec = scene.spec
     peer = a_selecting_peer(scene, spec)
     labels = (peer or {}).get("podSelector", {}).get("matchLabels") or {}
@@ -186,7 +189,7 @@ def _peer_narrowed(scene: Scene) -> SpecDict | None:
 
 
 def _rule_for_roles(scene: Scene) -> SpecDict | None:
-    """Add an ingress rule that allows all roles except two."""
+    """Add an ingress rule that allows pods of all roles except two."""
     spec, app = scene.spec, scene.app
     if app is None or not app.service or not spec.get("ingress"):
         return None
@@ -215,7 +218,8 @@ def _block_of_partner(scene: Scene) -> SpecDict | None:
 
 
 def _anywhere(method: Method) -> Method:
-    """Return ``method`` changed so that the rule or peer it appends is at a random position."""
+    """Return ``method`` changed so that the rule or peer that it appends is inserted at a random
+    position."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = method(scene)
@@ -235,7 +239,7 @@ def _anywhere(method: Method) -> Method:
 
 
 def _only_to(scene: Scene) -> SpecDict | None:
-    """Limit egress to name lookups and one application or group."""
+    """Limit egress to DNS lookups and one application or group."""
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
     if app is None or not spec.get("egress"):
         return None
@@ -256,7 +260,7 @@ def _only_to(scene: Scene) -> SpecDict | None:
 
 
 def _callee_gone(scene: Scene) -> SpecDict | None:
-    """Remove one of the egress rules that are not for name lookups."""
+    """Remove one of the egress rules that are not for DNS lookups."""
     spec = scene.spec
     rules = [rule for rule in spec.get("egress") or [] if rule and not _looks_up(rule)]
     if not rules:
@@ -267,13 +271,16 @@ def _callee_gone(scene: Scene) -> SpecDict | None:
 
 
 def _callee_more(scene: Scene) -> SpecDict | None:
-    """Add an egress rule that allows calls to an application that must not be called."""
+    """Add an egress rule that allows calls to an application that must not be called.
+
+    Only applications whose ingress policies allow the caller are used, so that the call then works.
+    """
     spec, app = scene.spec, scene.app
     if app is None or not spec.get("egress") or {} in spec["egress"]:
         return None
     among = scene.near or scene.world.apps
     served = [one for one in among if one.service and one is not app]
-    # Most applications refuse the caller anyway, so several are tried.
+    # Ingress policies of most applications block the caller anyway, so several are tried.
     for target in scene.rng.sample(served, min(_CALLEES, len(served))):
         port = target_port(target, target.service[0])
         assert port is not None
@@ -321,7 +328,7 @@ def _for_pods_of(scene: Scene) -> SpecDict | None:
     return spec
 
 
-#: kind -> its methods by name
+#: kind -> its methods by name, for large worlds
 KINDS_OF_LARGE: Mapping[str, Mapping[str, Method]] = MappingProxyType(
     {
         **KINDS,
@@ -352,5 +359,6 @@ KINDS_OF_LARGE: Mapping[str, Mapping[str, Method]] = MappingProxyType(
 
 
 def methods_of(world: World) -> Mapping[str, Mapping[str, Method]]:
-    """Return the methods of each kind that apply to ``world``."""
+    """Return the methods of each kind of fault that apply to ``world``, as kind -> name ->
+    method."""
     return KINDS if world.plan is None else KINDS_OF_LARGE

@@ -1,12 +1,12 @@
 """Faults as a table of methods that change a policy's spec.
 
 A fault changes the spec of one policy. A method returns the new spec, and the evaluator computes
-which connections this spec breaks and opens. The paper's kinds come first. The other kinds are
-mistakes that people make with network policies.
+which connections this spec breaks and opens. The kinds of the NetArena paper come first. The other
+kinds are mistakes that people make with network policies.
 
-A method gets the policy, its world and a random generator, and returns a new spec, or None if the
-method does not apply. It does not check whether the fault is visible, because ``draw`` keeps only
-visible faults.
+A method gets the policy, its world and a random generator. It returns a new spec, or None if the
+method does not apply. It does not check whether the fault changes a tested connection, because
+``draw`` keeps only faults that do.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: number of draws of one fault of a combination before the combination is started again, and number
-#: of starts before the search ends
+#: maximum number of draws of one fault of a combination, and maximum number of starts of the
+#: combination
 _TRIES, _STARTS = 60, 6
 #: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")
@@ -37,10 +37,10 @@ SpecDict: TypeAlias = dict[str, Any]
 
 
 class Fault(Record):
-    """One wrong policy. ``spec`` is its faulty spec on the cluster.
+    """One faulty policy. ``spec`` is its faulty spec on the cluster.
 
     ``inject`` and ``repair`` are JSON patches of the policy. ``broken`` and ``opened`` are the
-    pairs that differ from the intended state while this is the only fault.
+    tested pairs (source, target) that this fault by itself wrongly blocks and wrongly allows.
     """
 
     kind: str
@@ -51,11 +51,12 @@ class Fault(Record):
     repair: tuple[dict[str, JsonValue], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
     opened: tuple[tuple[str, str], ...] = ()
-    #: intended connections, other than pairs, that stop working while this is the only fault
+    #: intended connections, other than pairs, that this fault by itself blocks
     stopped: tuple[str, ...] = ()
-    #: policies whose faults are not visible while this fault is present
+    #: policies whose faults change no tested connection while this fault exists
     masks: tuple[str, ...] = ()
-    #: policies to repair first; otherwise the repair of this policy breaks or opens a connection
+    #: policies to repair first, because the repair of this policy would otherwise break or open a
+    #: connection
     after: tuple[str, ...] = ()
 
     @cached_property
@@ -74,7 +75,7 @@ class Fault(Record):
 
 @dataclass(frozen=True)
 class Scene:
-    """The input of a method: the world, the policy to change and a random generator."""
+    """The input of a method: the world, the policy to change, and a random generator."""
 
     world: World
     policy: Policy
@@ -98,8 +99,8 @@ class Scene:
         return None
 
     def other(self) -> App:
-        """Return a random application that is not the policy's own application, from ``near`` if
-        given."""
+        """Return a random application other than the first one that the policy selects. It is one
+        of ``near`` if ``near`` is not empty."""
         among, own = self.near or self.world.apps, self.app
         return self.rng.choice([app for app in among if app is not own] or [*among])
 
@@ -216,9 +217,10 @@ def _change_protocol(protocol: str) -> Method:
 
 
 def _only_egress_to(scene: Scene) -> SpecDict | None:
-    """Limit egress to name lookups and one application, often one that is called.
+    """Limit egress to DNS lookups and one application, often one that the selected application
+    calls.
 
-    Without name lookups, no service would be reachable, so the allowed application would make no
+    Without DNS lookups, no service would be reachable, so the allowed application would make no
     difference.
     """
     spec, app, by_name = scene.spec, scene.app, scene.world.by_name
@@ -283,7 +285,7 @@ def a_selecting_peer(scene: Scene, spec: SpecDict) -> SpecDict | None:
 
 def _peer(change: Callable[[SpecDict, Scene], bool | None]) -> Method:
     """Return a method that changes one ingress peer that selects pods. ``change`` returns False if
-    it does not apply to the peer."""
+    it cannot change this peer."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec = scene.spec
@@ -389,8 +391,8 @@ def _blocks(cidr: str, *cuts: str) -> Method:
 
 
 def _port(change: Callable[[SpecDict, Scene, int], bool | None]) -> Method:
-    """Return a method that changes one port of an ingress rule. ``change`` returns False if it does
-    not apply to the port."""
+    """Return a method that changes one port of an ingress rule. ``change`` returns False if it
+    cannot change this port."""
 
     def method(scene: Scene) -> SpecDict | None:
         spec, app = scene.spec, scene.app
@@ -460,7 +462,7 @@ def _open_to(*peers: Mapping[str, Any]) -> Method:
 
 
 def _without_dns(scene: Scene) -> SpecDict | None:
-    """Allow egress to all pods of the namespace, but no name lookups."""
+    """Allow egress to all pods of the namespace, but no DNS lookups."""
     spec = scene.spec
     spec["egress"] = [{"to": [{"podSelector": {}}]}]
     return spec
@@ -479,7 +481,7 @@ def _dns(port: int, protocol: str) -> Method:
 
 
 def _egress_port(scene: Scene) -> SpecDict | None:
-    """Limit egress to name lookups and one port on which few callees listen."""
+    """Limit egress to DNS lookups and one port on which few applications listen."""
     spec = scene.spec
     port = scene.rng.choice((80, 443, 8443))
     spec["egress"] = [
@@ -491,7 +493,7 @@ def _egress_port(scene: Scene) -> SpecDict | None:
 
 #: port names that no container declares
 PORT_NAMES = ("web", "grpc-web", "service", "tcp-main")
-#: labels of existing namespaces other than the policy's own, and of a namespace that does not exist
+#: labels of an existing namespace other than the policy's own, and labels that no namespace has
 ELSEWHERE = MappingProxyType({"kubernetes.io/metadata.name": "default"})
 NOBODY = MappingProxyType({"team": "shop"})
 
@@ -596,8 +598,8 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
-#: Combinations, in addition to the paper's, that an audit draws. They are possible in default and
-#: in generated worlds.
+#: Combinations, in addition to those of the paper, that an audit draws. Default and generated
+#: worlds can have them.
 COMBINED = (
     *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
     *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
@@ -616,8 +618,8 @@ CATALOGUE = Catalogue(
     PAPER_KINDS,
     EXTENDED_KINDS,
     frozenset(frozenset((kind, "add_egress")) for kind in PAPER_KINDS[:4]),
-    # Groups of kinds with similar effects. The kinds of the last group break the connections of one
-    # rule.
+    # Groups of kinds with similar effects: kinds that allow more traffic, kinds that break most
+    # connections of an application, and kinds that break the connections of one rule.
     (
         _OPENING_GROUP,
         _WIDE_GROUP,
@@ -627,7 +629,7 @@ CATALOGUE = Catalogue(
 
 
 def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
-    """Return the policies of ``world`` with ``faults`` in force."""
+    """Return the policies of ``world`` with the faulty specs of ``faults``."""
     specs = {fault.policy: fault.spec for fault in faults}
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
@@ -636,12 +638,12 @@ def faulty(world: World, faults: Sequence[Fault]) -> tuple[Policy, ...]:
 
 
 def reached(world: World, faults: Sequence[Fault]) -> tuple[bool, ...]:
-    """Return for each pair of ``world`` whether the pair works while ``faults`` are in force."""
+    """Return, for each pair of ``world``, whether it works while ``faults`` exist."""
     return flags(seen(world, faults), len(world.pairs))
 
 
 def seen(world: World, faults: Sequence[Fault]) -> int:
-    """Return the tested connections that work while ``faults`` are in force, as bits of
+    """Return the tested connections that work while ``faults`` exist, as bits of
     ``world.matrix``."""
     specs = {fault.policy: fault for fault in faults}
     effects = (
@@ -660,7 +662,7 @@ def draw(
     """Draw one fault of each kind, each on a different policy. Return None if no such faults are
     found.
 
-    Each fault is visible when it is the only fault left, and every repair order is safe.
+    Each fault by itself changes a tested connection, and every repair order is safe.
     """
     for _ in range(_STARTS):
         faults: list[Fault] = []
@@ -682,7 +684,7 @@ def _draw_next(
     methods: Mapping[str, Mapping[str, Method]],
 ) -> Fault | None:
     """Draw a fault of ``kind`` on a policy that has no fault yet. Return None if no fault is found
-    that is sound together with ``faults``."""
+    that can be combined with ``faults`` (``sound``)."""
     taken = {fault.policy for fault in faults}
     policies = [policy for policy in world.policies if policy.name not in taken]
     for _ in range(_TRIES if policies else 0):
@@ -700,7 +702,7 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
     methods: Mapping[str, Mapping[str, Method]] = KINDS,
     near: tuple[App, ...] = (),
 ) -> Fault | None:
-    """Draw a fault of ``kind`` on ``policy`` that affects a tested connection. Return None if this
+    """Draw a fault of ``kind`` on ``policy`` that changes a tested connection. Return None if this
     draw finds no such fault."""
     method = rng.choice(sorted(methods[kind]))
     spec = methods[kind][method](Scene(world, policy, rng, near))
@@ -708,7 +710,7 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
 
 
 def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec) -> Fault | None:
-    """Return the fault that gives ``policy`` the spec ``spec``, or None if this spec affects no
+    """Return the fault that gives ``policy`` the spec ``spec``, or None if this spec changes no
     tested connection."""
     if spec == policy.spec:
         return None
@@ -731,7 +733,8 @@ def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec)
 
 
 def patch(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the JSON patch that changes a policy's spec from ``there`` to ``wanted``."""
+    """Return the JSON patch that changes a policy's spec from ``there`` to ``wanted``, as a list of
+    operations."""
     return tuple(
         {"op": "add", "path": f"/spec/{part}", "value": wanted[part]}
         if part in wanted
@@ -747,12 +750,13 @@ def waits(faults: Sequence[Fault]) -> list[set[int]]:
 
 
 def sound(world: World, faults: Sequence[Fault], *, strict: bool = False) -> bool:
-    """Return whether each fault by itself is visible and every permitted repair order is safe.
+    """Return whether each fault by itself changes a tested connection, and every permitted repair
+    order is safe.
 
     A repair order is permitted if each fault comes after the faults in its ``after``. As in
     grading, a step is safe if no intended connection stops working, and if it opens only traffic
-    that the intended or the complete faulty state allows. With ``strict``, a step that closes an
-    opening may not stop the connections that worked only through this opening either.
+    that the intended or the complete faulty state allows. A step may stop connections that worked
+    only through wrongly allowed traffic that the step blocks, but not with ``strict``.
     """
     everything, waited = frozenset(range(len(faults))), waits(faults)
     # Sets of faults that may remain during repair. If a fault is repaired, all faults that must be
@@ -780,16 +784,18 @@ def sound(world: World, faults: Sequence[Fault], *, strict: bool = False) -> boo
 
 
 def harms(wanted: int, before: int, after: int) -> int:
-    """Return the connections that match ``wanted`` in ``before`` but not in ``after``. All
-    arguments are bit sets."""
+    """Return, as bits, the connections that match ``wanted`` in ``before`` but not in ``after``.
+    All arguments are bit sets."""
     return (after ^ wanted) & ~(before ^ wanted)
 
 
 def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) -> bool:
-    """Return whether a repair does no harm except to connections that worked only through an
-    opening.
+    """Return whether a repair opens no connection and blocks some wrongly allowed traffic.
 
-    ``before`` and ``after`` are the faults that are present before and after the repair.
+    Intended connections that such a repair stops do not count as harm, because they worked only
+    through this traffic.
+
+    ``before`` and ``after`` are the faults that exist before and after the repair.
     """
     wanted = world.works & world.wanted
     if harms(wanted, seen(world, before), seen(world, after)) & ~wanted:
@@ -799,7 +805,7 @@ def is_excused(world: World, before: Sequence[Fault], after: Sequence[Fault]) ->
 
 
 def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Return the faults without the prerequisites (``after``) that are not needed to prevent
+    """Return the faults with only those prerequisites in ``after`` that are needed to prevent
     harm."""
     by_policy = {fault.policy: fault for fault in faults}
     return tuple(
@@ -818,7 +824,8 @@ def relax(world: World, faults: Sequence[Fault]) -> tuple[Fault, ...]:
 
 def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool:
     """Return whether repairs in this order do harm: they open a pair, or stop a connection.
-    Connections that worked only through an opening that a repair closes do not count."""
+    Connections that worked only through wrongly allowed traffic that a repair blocks do not count.
+    """
     left, wanted = [*range(len(faults))], world.works & world.wanted
     before = seen(world, faults)
     for number in order:
@@ -832,12 +839,13 @@ def harmful(world: World, faults: Sequence[Fault], order: Sequence[int]) -> bool
 
 
 def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Policy]]) -> bool:
-    """Return whether an intermediate state allows traffic that is allowed neither by the intended
-    policies nor by all faults together.
+    """Return whether an intermediate state allows traffic that neither the intended policies nor
+    all faults together allow.
 
-    Where only one fault affects the traffic, each intermediate state equals one of these two
-    states. So the check covers only pairs of pods that two or more faults affect together, and all
-    access to and from a pod that two or more faults affect.
+    ``between`` are the policies of these states. Where only one fault affects the traffic, each
+    intermediate state equals the intended or the faulty state. So the check covers only pairs of
+    pods that two or more faults affect together, and all access to and from a pod that two or more
+    faults affect.
     """
     about: dict[str, set[int]] = {app.name: set() for app in world.apps}
     for number, fault in enumerate(faults):
@@ -855,8 +863,8 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
         return False
     whole = faulty(world, faults)
     if twice:
-        # A further comparison with the previous state would not change the result, because no state
-        # before the first one that opens traffic opens any.
+        # ``opened_by_each`` also compares each state with the preceding one. This does not change
+        # the result, because the states before the first one that opens traffic open none.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True
@@ -884,7 +892,7 @@ def fault_of(action: Action) -> Fault:
 
 
 def describe(action: Action) -> str:
-    """Return a description of a fault for records and reports."""
+    """Return a description of a fault in one line, for records and reports."""
     fault = fault_of(action)
     words = {**WORDS.get(fault.kind, {}), **WORDS_OF_LARGE.get(fault.kind, {})}.get(
         fault.method, fault.method

@@ -4,10 +4,11 @@ episode.
 An API server keeps old versions for some minutes and returns them on request. These versions
 include the intended policies from before the fault, and the writes of the previous agent. The proxy
 therefore answers requests for versions from before the episode with the error for expired versions.
-This includes requests for an old version of a single object, which a server would answer. kubectl
-sends no such requests.
+This includes requests for an old version of a single object, although a server would answer them.
+kubectl sends no such requests.
 
-The proxy sends each change as a dry run first, so that no policy exceeds the limits of ``bound``.
+The proxy sends each change as a dry run first, so that no policy exceeds the limits of module
+``bound``.
 
 The agent gets a secret that only this proxy accepts, never the token for the API server. Each
 episode has its own proxy and secret, so an agent cannot use the proxy of another episode. The proxy
@@ -61,25 +62,25 @@ _LOG = logging.getLogger(__name__)
 #: Not logged, because malformed requests could fill the log.
 _SILENT = logging.getLogger(f"{__name__}.requests")
 _SILENT.setLevel(logging.CRITICAL + 1)
-#: headers that apply to one connection (RFC 9110, 7.6.1) or are created anew
+#: headers that apply to only one connection (RFC 9110, 7.6.1) or that the proxy creates anew
 _HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
         *("trailer", "transfer-encoding", "upgrade", "expect", "host", "content-length"),
     }
 )
-#: headers with the user's identity, which the proxy sets itself
+#: prefixes of headers with the user's identity, which the proxy sets itself
 _WHO = ("authorization", "impersonate-", "x-remote-")
-#: Keys of the server's continue tokens. Tokens with other keys are refused, because the server
-#: might interpret them.
+#: Keys of the API server's continue tokens. Tokens with other keys are refused, because the server
+#: might interpret these keys.
 _TOKEN_KEYS = frozenset({"v", "rv", "start"})
-#: maximum number of digits of a version, which is a 64-bit number
+#: maximum number of digits of a resource version, which is a 64-bit number
 _DIGITS = 20
-#: values of a version that let the server choose the version
+#: values of ``resourceVersion`` with which the server chooses the version
 _NEWEST = frozenset({"", "0"})
 #: Methods that can make an object larger. Agents cannot create objects.
 _CHANGES = frozenset({"PUT", "PATCH"})
-#: Maximum size of a response with an object of allowed size, in bytes. A server encodes some
+#: Maximum size in bytes of a response with an object of allowed size. A server encodes some
 #: characters as six bytes.
 _SHOWN_BYTES = 6 * POLICY_CHARS
 #: headers for a response that the proxy reads itself
@@ -96,7 +97,7 @@ class Gate:
     first and ``close`` at the end.
 
     ``failures`` counts requests that failed because the API server was unreachable or became
-    unavailable during the request, or because there was no token. An agent cannot cause these
+    unavailable during the request, or because no token was available. An agent cannot cause these
     failures.
     """
 
@@ -115,7 +116,7 @@ class Gate:
         #: caller of the running command; only connections of this caller are accepted
         self._caller: Caller | None = None
         self._session: aiohttp.ClientSession | None = None
-        #: oldest version that may be requested
+        #: oldest resource version that the agent may request
         self.since = 0
         self.failures = 0
         #: Changes are made one at a time, so that the object does not change between a dry run and
@@ -130,7 +131,7 @@ class Gate:
         return self._authority.root
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve connections to this loopback socket. The proxy then owns the socket."""
+        """Serve connections to this loopback socket. The proxy then owns and closes the socket."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=_context(self._to), limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
@@ -218,7 +219,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # Their handshakes have ended in the meantime.
+        for one in server.connections:  # Their handshakes have ended while the others were closed.
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -264,7 +265,7 @@ class Gate:
         return _hang_up(request)
 
     async def _change(self, request: web.BaseRequest, pairs: _Pairs) -> web.StreamResponse:
-        """Try a change as a dry run, then make it, or return the refusal. Raises
+        """Try a change as a dry run, then forward it, or return the refusal. Raises
         aiohttp.ClientError."""
         async with self._changing:
             body = await _read(request.content, BODY_BYTES)
@@ -285,7 +286,8 @@ class Gate:
     async def _pass_on(
         self, request: web.BaseRequest, pairs: _Pairs, body: bytes | None = None
     ) -> web.StreamResponse:
-        """Forward a request as parsed here. Raises aiohttp.ClientError."""
+        """Forward a request with the query ``pairs``, and return the server's response. Raises
+        aiohttp.ClientError."""
         async with await self._ask(request, pairs, body) as answer:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_kept(answer.headers)
@@ -356,21 +358,23 @@ async def _read(stream: aiohttp.StreamReader, most: int) -> bytes | None:
 
 
 def _hang_up(request: web.BaseRequest) -> web.StreamResponse:
-    """Close the connection without a response, because the server has done the same."""
+    """Close the connection without a response, because the API server has done the same."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=502)
 
 
 def _kept(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers without those that apply to one connection only."""
+    """Return the headers that are not in ``_HOP``."""
     named = {word.strip().lower() for word in headers.get("Connection", "").split(",")}
     return [pair for pair in headers.items() if pair[0].lower() not in _HOP | named]
 
 
 def _context(server: Server) -> ssl.SSLContext:
-    """Return a TLS context that verifies the server. It has no client certificate, because the
-    token identifies the user."""
+    """Return a TLS context that verifies the API server's certificate.
+
+    It has no client certificate, because the token identifies the user.
+    """
     context = ssl.create_default_context(cadata=server.authority or None)
     if not server.verified:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -378,8 +382,8 @@ def _context(server: Server) -> ssl.SSLContext:
 
 
 def _is_past(pairs: Iterable[tuple[str, str]], since: int) -> bool:
-    """Return whether a request names a version before ``since``, or a value that a server might
-    read as such a version."""
+    """Return whether a request names a resource version before ``since``, or a value that a server
+    might read as such a version."""
     for name, value in pairs:
         if name == "resourceVersion" and value not in _NEWEST:
             version = _number(value)
@@ -397,8 +401,8 @@ def _number(text: str) -> int | None:
 
 
 def _version_of(token: str) -> int | None:
-    """Return the version in a continue token, or None if the token is malformed. A negative version
-    means the newest version.
+    """Return the resource version in a continue token, or None if the token is malformed. A
+    negative version means the newest version.
 
     Source: storage/continue.go of k8s.io/apiserver.
     """

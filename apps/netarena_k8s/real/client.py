@@ -33,28 +33,29 @@ from netarena_k8s.world.policy import Manifest
 Json: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")
 
-#: field manager of written objects: kubectl's name, as on the embedded cluster
+#: field manager of objects that this client writes: kubectl's name, as on the embedded cluster
 MANAGER: Final = "kubectl"
-#: Time for which requests are repeated while the API does not respond. A server takes a minute to
-#: shut down, and refuses requests during this time (measured with an idle 1.34.2 server).
+#: Time in s for which requests are repeated while the API does not respond. A server takes a minute
+#: to shut down, and refuses requests during this time (measured with an idle 1.34.2 server).
 _PATIENCE_S = 90.0
-#: Time for which requests are repeated during the final clean-up. It is short, because the next
-#: service cleans up too.
+#: Time in s for which requests are repeated during the final clean-up. It is short, because the
+#: next service cleans up too.
 _PARTING_S = 10.0
-#: Time for which the first requests to an API that has not responded yet are repeated. It is short,
-#: because a user waits for the error.
+#: Time in s for which the first requests to an API that has not responded yet are repeated. It is
+#: short, because a user waits for the error.
 CHECK_S = 2.0
 _PAUSE_S = 0.25
 _REQUEST_S = 30.0
-#: maximum time to open a connection, including its TLS handshake; an address may drop all packets
+#: maximum time to open a connection, including its TLS handshake, because an address may drop all
+#: packets
 _CONNECT_S = 5.0
 #: maximum time for a response from /readyz
 _READY_S = 5.0
-#: status codes for which a request is repeated
+#: HTTP status codes for which a request is repeated
 _LATER = frozenset({429, 500, 502, 503, 504})
-#: status codes of responses about an object that no longer exists or has changed
+#: HTTP status codes of responses about an object that no longer exists or has changed
 GONE = frozenset({404, 409})
-#: status codes that a starting server also returns, before it has loaded the rights
+#: HTTP status codes that a starting server also returns, before it has loaded the rights of users
 _DENIED = frozenset({401, 403})
 _HTTPS_PORT = 443
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -100,7 +101,7 @@ def path_of(kind: str, namespace: str = "", name: str = "", part: str = "") -> s
 
 @dataclass(frozen=True)
 class Server:
-    """The address of a cluster's API, and the data for verifying its certificate."""
+    """The address of a cluster's API, and the data with which its certificate is verified."""
 
     url: str
     #: certificate authority as PEM; empty: the authorities that the machine trusts
@@ -119,7 +120,8 @@ class Server:
 
     @property
     def path(self) -> str:
-        """The path in front of all API paths, if several clusters share an address."""
+        """The URL path in front of all API paths. It distinguishes clusters that share a host and
+        port."""
         return urlsplit(self.url).path.rstrip("/")
 
 
@@ -133,7 +135,7 @@ class Api:
         self._session = session
         self._renewing: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        #: time of the last check of the server's readiness, and its result
+        #: time at which the server's readiness was last checked, and the result
         self._asked = (-1.0, False)
         #: Held at the start of a round of probes, because simultaneous rounds slow each other down,
         #: and a slow round must be repeated.
@@ -181,8 +183,8 @@ class Api:
 
     @property
     def now(self) -> float:
-        """The time on the cluster's clock in seconds since 1970, computed from the last response.
-        All users of the cluster share this clock."""
+        """The time on the cluster's clock in seconds since 1970, derived from the last response.
+        All services that use the cluster share this clock."""
         return self._ahead + time.monotonic()
 
     @property
@@ -201,8 +203,8 @@ class Api:
             self._answered = time.monotonic()
 
     def part(self) -> None:
-        """From now on, repeat failed requests only for a short time, because no caller waits for
-        the results."""
+        """From now on, repeat failed requests only for a short time, because the service is
+        shutting down."""
         self.hurry(_PARTING_S)
 
     def hurry(self, patience_s: float) -> None:
@@ -240,14 +242,15 @@ class Api:
         return found
 
     async def apply(self, manifest: Manifest) -> Json:
-        """Create or change an object with a server-side apply."""
+        """Create or change an object with a server-side apply, and return the object."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         query = {"fieldManager": MANAGER, "force": "true"}
         return await self._patiently("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     async def replace(self, manifest: Manifest) -> Json:
-        """Create an object or replace it completely. An equal object does not change."""
+        """Create an object or replace it completely, and return it. An equal object does not
+        change."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         try:
@@ -258,19 +261,19 @@ class Api:
             return await self.apply(manifest)
 
     async def merge(self, path: str, patch: Manifest) -> Json:
-        """Change some fields of an object (merge patch)."""
+        """Change some fields of an object with a merge patch, and return the object."""
         return await self._patiently("PATCH", path, {}, patch, "application/merge-patch+json")
 
     async def post(self, path: str, body: Manifest) -> Json:
-        """Create an object, repeating the request only while the API does not respond. Raises
-        Refused."""
+        """Create an object, and return the response. The request is repeated only while the API
+        does not respond. Raises Refused."""
         return await self._patiently("POST", path, {}, body)
 
     async def delete(self, path: str, uid: str = "") -> None:
-        """Delete the current object, or only an object with this ``uid``. Do nothing if it no
-        longer exists.
+        """Delete the object at ``path``. If ``uid`` is given, delete only an object with this uid.
+        Do nothing if there is no such object.
 
-        The precondition on ``uid`` protects an object that is created later under the same name.
+        The ``uid`` protects an object that is created later under the same name.
         """
         try:
             uid = uid or (await self.get(path))["metadata"]["uid"]
@@ -328,8 +331,8 @@ class Api:
         body: Manifest | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        """Send a request, and repeat it while the API is unavailable. Repeating is safe for all
-        requests of this class."""
+        """Send a request and return the response. The request is repeated while the API is
+        unavailable, which is safe for all requests of this class."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         with self.busy():
             while True:
@@ -379,19 +382,19 @@ class Api:
 
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
-    """Return the reason why a request got no response: the operating system's message, if any."""
+    """Return why a request got no response: the operating system's message, if there is one."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     number = error.errno if isinstance(error, OSError) else None
     if number is not None and number > 0:
         return os.strerror(number)
-    # Errors of name lookups have negative numbers.
+    # Errors of name lookups have negative numbers, for which ``os.strerror`` has no message.
     words = error.strerror if isinstance(error, OSError) else None
     return words or str(error) or repr(error)
 
 
 class Stream:
-    """A command in a container that reads and writes lines."""
+    """A running command in a container, which reads and writes lines."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, pod: str) -> None:
         self._socket = socket
@@ -432,7 +435,7 @@ class Stream:
 
 
 async def each(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Run calls concurrently and return their results. After all have ended, raise the first
+    """Run coroutines concurrently and return their results. After all have ended, raise the first
     failure, if any."""
     found: list[_T] = []
     for one in await asyncio.gather(*calls, return_exceptions=True):
@@ -454,8 +457,8 @@ def _server(configuration: Any) -> Server:
 
 
 def _written(body: Manifest, content_type: str) -> str:
-    """Return ``body`` as JSON, or for apply as ASCII YAML without surrogate pairs, which YAML does
-    not allow."""
+    """Return ``body`` as JSON. If the content type is YAML, characters beyond ASCII are escaped
+    without surrogate pairs, which YAML does not allow."""
     if not content_type.endswith("yaml"):
         return json.dumps(body)
     return _NOT_ASCII.sub(
@@ -464,12 +467,12 @@ def _written(body: Manifest, content_type: str) -> str:
 
 
 def encoded(text: str) -> str:
-    """Return ``text`` encoded as in the ``…-data`` keys of a kubeconfig."""
+    """Return ``text`` in base64, as in the ``…-data`` keys of a kubeconfig."""
     return base64.b64encode(text.encode()).decode()
 
 
 async def _renew(loader: Any, configuration: Any) -> None:
-    """Renew the login, because some logins expire after minutes."""
+    """Renew the login of the kubeconfig's user, because some logins expire after minutes."""
     # The library raises TypeError for a user without a login.
     with contextlib.suppress(TypeError):
         await kubeconfig.refresh_token(  # type: ignore[no-untyped-call]  # not typed

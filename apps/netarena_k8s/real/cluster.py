@@ -1,12 +1,12 @@
-"""Real cluster, and the pool of namespaces that its episodes share.
+"""Real cluster, and the namespaces that its episodes share.
 
     cluster = RealCluster(context="kind-kind")
     await cluster.start()
     deployed = await cluster.deploy(world)
 
 After an episode, its namespace is reset at once and kept for the next episode of the same world,
-which then needs only a token. All namespaces record their creator (``owner``). Another running
-service, or ``netarena clean k8s``, removes the namespaces of a killed service.
+which then needs only a token. All namespaces record their creator (module ``owner``). Another
+running service, or ``netarena clean k8s``, removes the namespaces of a killed service.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: namespaces that this process uses and that must not be removed
+#: namespaces that this process uses and that no clean-up may remove
 _STANDING: set[str] = set()
-#: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node that allows 110
+#: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node with a limit of 110
 #: pods
 MOST_SHOPS = 8
-#: default image of the stand-ins; NETARENA_STANDIN_IMAGE overrides it
+#: default image of the stand-ins for applications; the environment variable NETARENA_STANDIN_IMAGE
+#: overrides it
 IMAGE = "netarena/standin:1"
-#: policy that blocks traffic between the two applications of the canary
+#: policy that blocks traffic between the two applications of the test world (``_canary``)
 _APART = Policy(name="canary", spec={"podSelector": {}, "policyTypes": ["Ingress"]})
 
 
 def _canary() -> World:
-    """Return a world of two applications that may connect to each other.
+    """Return a world of two applications that may connect to each other, for a test of enforcement.
 
-    A blocked pair is evidence of enforcement only if it worked before.
+    A blocked pair is evidence of enforcement only if the pair worked before.
     """
     port = ContainerPort(number=8080)
     return World(
@@ -87,7 +88,7 @@ class RealCluster(Cluster):
         self._starting = asyncio.Lock()
         #: time and error of the last failed start
         self._failure: tuple[float, EnvironmentFailed] | None = None
-        #: all namespaces, including namespaces that are being built or reset
+        #: namespace -> its world, including namespaces that are being built or reset
         self._shops: dict[str, Shop] = {}
         self._pool = self._new_pool()
         #: namespaces whose removal failed and is repeated later
@@ -95,7 +96,7 @@ class RealCluster(Cluster):
         self._listener = Listener()
         #: episodes in the order of their start
         self._episodes: list[RealShop] = []
-        #: held while an episode begins, or while one episode has the cluster to itself
+        #: held while an episode begins, and while all episodes except at most one are suspended
         self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
@@ -198,8 +199,8 @@ class RealCluster(Cluster):
 
     @contextlib.asynccontextmanager
     async def _alone(self, episode: RealShop | None = None) -> AsyncIterator[None]:
-        """Suspend all other episodes: their agents run no commands, and their policies are
-        removed."""
+        """Suspend all episodes except ``episode``: their agents run no commands, and their policies
+        are removed."""
         async with self._changing, contextlib.AsyncExitStack() as aside:
             for other in list(self._episodes):
                 if other is not episode:
@@ -229,9 +230,10 @@ class RealCluster(Cluster):
         return True
 
     async def _make_healthy(self, shop: Shop) -> None:
-        """Reset a namespace. If this fails, repeat it while all other episodes are suspended.
+        """Reset a namespace. If the cluster does not enforce the intended policies, repeat the
+        reset while all episodes are suspended.
 
-        A reset fails, for example, on a busy machine, or if an agent's policies have stopped the
+        This happens, for example, on a busy machine, or if an agent's policies have stopped the
         network plug-in. Raises EnvironmentFailed.
         """
         try:
@@ -275,11 +277,11 @@ class RealCluster(Cluster):
                 self._left.append(shop)
                 return
             _STANDING.discard(shop.namespace)
-        # Do this only after the removal, so that an interrupted removal can be continued.
+        # This comes after the removal, so that an interrupted removal can be repeated.
         self._shops.pop(shop.namespace, None)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run ``work`` every ``RENEW_S``, even after failures."""
+        """Run ``work`` every ``RENEW_S`` seconds, even after failures."""
         while True:
             await asyncio.sleep(RENEW_S)
             try:
@@ -290,7 +292,7 @@ class RealCluster(Cluster):
                 log.exception("maintaining the namespaces failed")
 
     async def _stay(self) -> None:
-        """Renew the heartbeat on all namespaces."""
+        """Renew the heartbeats of all namespaces."""
         await each(self._say(shop) for shop in list(self._shops.values()))
 
     async def _say(self, shop: Shop) -> None:
@@ -310,7 +312,7 @@ class RealCluster(Cluster):
         await _clean(self.api, self._listener)
 
     async def _stop(self) -> None:
-        """Delete all namespaces. The cluster finishes the deletions later."""
+        """Delete all namespaces and disconnect. The cluster finishes the deletions later."""
         self._stopping = True
         await self._pool.stop()
         await self._background.stop()

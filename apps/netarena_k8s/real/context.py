@@ -1,5 +1,7 @@
-"""Contexts of a kubeconfig, read without contacting a cluster. Importing this module takes little
-time."""
+"""Contexts of a kubeconfig, read without contacting a cluster.
+
+Unlike the client of clusters, this module can be imported quickly.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def check_context(name: str, paths: str) -> None:
 
 
 def _read(paths: str) -> list[Mapping[str, Any]]:
-    """Return the parsed files that exist, in order."""
+    """Return the contents of the kubeconfig files that exist, in the order of ``paths``."""
     found = []
     for path in filter(None, paths.split(os.pathsep)):
         try:

@@ -1,4 +1,4 @@
-"""Checks of a real cluster and of the service's rights on it for ``config``."""
+"""Checks of a real cluster, and of the service's rights on this cluster."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from netarena_k8s.real.client import Api
 
 _WITHIN_S = 20.0
-#: start of the message about missing rights, and the remedy that it names
+#: start of the message about missing rights, which selects the remedy
 _LACKS = "the kubeconfig lacks these permissions"
 _RIGHTS = "docs/cluster.md lists the rights"
 _T = TypeVar("_T")
-#: name of the other namespace that faults of kind namespace_peer select
+#: name of a namespace that must differ from the world's, because faults of kind namespace_peer
+#: select it
 _ELSEWHERE = ELSEWHERE[NAME_LABEL]
 
 
@@ -79,7 +80,7 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that reports that ``KUBECONFIG`` names no readable file, or "" if it names
+    """Return a clause that says that ``KUBECONFIG`` names no readable file, or "" if it names
     one."""
     if not environ.get("KUBECONFIG"):
         return ""
@@ -112,9 +113,10 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 
 
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
-    """Return in one line why a cluster cannot be used for a world with these kinds of workloads.
+    """Return in one line why a cluster cannot be used for a world with these kinds of workloads, or
+    "".
 
-    Returns "" if the cluster responds and grants all needed rights.
+    The result is "" if the cluster responds and grants all needed rights.
     """
     (problem,) = _in_a_thread(_lacking(context, namespace, workloads=workloads))
     return problem
@@ -129,8 +131,8 @@ def _in_a_thread(work: Coroutine[Any, Any, _T]) -> _T:
 async def _lacking(
     context: str, *namespaces: str | None, workloads: AbstractSet[str] = frozenset()
 ) -> list[str]:
-    """Return for each namespace why the context's cluster cannot be used, or "" if it can. A
-    namespace of None stands for namespaces that the service creates."""
+    """Return, for each namespace, why the context's cluster cannot be used, or "" if it can. None
+    stands for namespaces that the service creates."""
     # Importing the client takes a second.
     from netarena_k8s.real.client import CHECK_S, Api
 

@@ -1,4 +1,4 @@
-"""Lease of a namespace that the config names: a ConfigMap that records the holder and its objects.
+"""Lease of a namespace that the config names: a ConfigMap that records the holder and its policies.
 
 All objects that NetArena creates, except policies, have NetArena's label. Policies look the same on
 every cluster, because agents read them; the lease lists their names. The lease is created before
@@ -60,7 +60,8 @@ _EVERYWHERE = frozenset({("Service", "kubernetes")})
 
 @dataclass(frozen=True)
 class Claim:
-    """One version of a namespace's lease: the holder and the names of its policies."""
+    """The lease of a namespace as read from its ConfigMap: the holder (in ``notes``) and the names
+    of its policies."""
 
     namespace: str
     policies: frozenset[str]
@@ -70,7 +71,7 @@ class Claim:
 
     @classmethod
     def read(cls, found: Json) -> Self:
-        """Return the lease in a ConfigMap. If the ConfigMap was modified, the lease lists no
+        """Return the lease in a ConfigMap. If its list of policies is malformed, the lease has no
         policies."""
         about = found["metadata"]
         names: object = None
@@ -114,7 +115,7 @@ async def renew(api: Api, namespace: str) -> bool:
 
 
 async def clear(api: Api, there: Claim) -> None:
-    """Remove the objects of a service that has ended.
+    """Remove the objects of the lease ``there``, whose service has ended.
 
     Raises EnvironmentFailed, and ConfigError if another service has taken the lease in the
     meantime.
@@ -184,8 +185,8 @@ async def _made_by_us(api: Api, namespace: str) -> list[Json]:
 def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
     """Return whether a pod has ended or will be removed together with its workload.
 
-    Workloads to be removed are listed by uid in ``going``, and deployments by name in ``replaced``.
-    The names of replica sets begin with the name of their deployment.
+    ``going`` has the uids of workloads to be removed, and ``replaced`` the names of deployments to
+    be removed. The name of a replica set begins with the name of its deployment.
     """
     about = pod["metadata"]
     if "deletionTimestamp" in about or (pod.get("status") or {}).get("phase") in _OVER:
@@ -198,13 +199,12 @@ def _goes(pod: Json, going: Container[str], replaced: Container[str]) -> bool:
 
 
 async def vacate(api: Api, namespace: str) -> None:
-    """Remove NetArena's objects, and finally the lease, from a namespace that is leased to this
-    process.
+    """Remove NetArena's objects, and then the lease, from a namespace that this process has leased.
 
     Does nothing if this process does not hold the lease. Raises EnvironmentFailed.
     """
     there = None
-    with contextlib.suppress(ConfigError):  # A ConfigMap that is not a lease has this name.
+    with contextlib.suppress(ConfigError):  # A ConfigMap with the name of the lease is not a lease.
         there = await _find(api, namespace)
     if there is None or not is_mine(there.notes):
         return
@@ -221,8 +221,8 @@ async def vacate(api: Api, namespace: str) -> None:
 
 
 async def remove_policies(api: Api, namespace: str, names: Iterable[str] | None = None) -> None:
-    """Delete the policies ``names``, or all policies. Finalizers that an agent may have added are
-    removed first.
+    """Delete the policies ``names``, or all policies of the namespace. Finalizers that an agent may
+    have added are removed first.
 
     Raises EnvironmentFailed.
     """
@@ -248,10 +248,10 @@ async def free_policies(api: Api, namespace: str, there: Iterable[Manifest]) -> 
 
 
 async def _free(api: Api, namespace: str) -> Claim | None:
-    """Wait until the lease is free, and return the previous lease, if any.
+    """Wait until no running service holds the lease, and return the previous lease, if any.
 
-    A service on another machine renews its lease every ``RENEW_S`` and counts as ended after
-    ``SILENT_S``. Raises ConfigError if another service is active.
+    A service on another machine renews its lease every ``RENEW_S`` seconds. It counts as ended
+    after ``SILENT_S`` seconds without renewal. Raises ConfigError if another service is active.
     """
     listener, first = Listener(), None
     while (there := await _find(api, namespace)) is not None and not is_mine(there.notes):
@@ -301,21 +301,23 @@ def absent(namespace: str) -> str:
 
 
 async def _seize(api: Api, there: Claim) -> None:
-    """Take over or renew a lease. Raises ConfigError if the lease has changed after it was read."""
+    """Make this process the holder of a lease, or renew its lease. Raises ConfigError if the lease
+    has changed since it was read."""
     about = {"resourceVersion": there.version, "annotations": self_notes(api.now)}
     path = path_of("ConfigMap", there.namespace, NAME)
     await _first(api, there.namespace, api.merge(path, {"metadata": about}))
 
 
 async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
-    """Await ``write``. Raises ConfigError if another service wrote first."""
+    """Await ``write``, a write of the lease. Raises ConfigError if another service wrote the lease
+    first."""
     try:
         await write
     except Refused as refused:
         if refused.status not in GONE:
             raise
         there = await _find(api, namespace)
-        # A repeated write is refused if the first one succeeded but its response was lost.
+        # A repeated write is refused if the first attempt succeeded but its response was lost.
         if there is None or not is_mine(there.notes):
             raise _taken(namespace) from None
 
@@ -351,8 +353,11 @@ async def _find(api: Api, namespace: str) -> Claim | None:
 
 
 def _boutique() -> frozenset[tuple[str, str]]:
-    """Return the objects of the Online Boutique that the reference creates, without ``deny-all``,
-    which the reference did not have."""
+    """Return (kind, name) of the objects of Online Boutique that the reference implementation
+    creates.
+
+    The policy ``deny-all`` is left out, because the reference implementation does not have it.
+    """
     world = boutique()
     names = [app.name for app in world.apps]
     return frozenset(

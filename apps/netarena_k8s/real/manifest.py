@@ -16,9 +16,9 @@ from netarena_k8s.embedded.apiserver.rbac import OPERATOR, RULES
 from netarena_k8s.world.model import OWNED, OWNER, App, Service, World, render_policy
 from netarena_k8s.world.policy import Manifest
 
-#: name of the stand-in container that sends probes from the pod of a user's workload
+#: name of the additional container that sends probes from the pod of a user's own workload
 MEASURER = "netarena"
-#: Containers can listen on lower ports only if the pod's network namespace permits it.
+#: Below this port number, containers can listen only if the pod's network namespace permits it.
 _PRIVILEGED = 1024
 _NOBODY = 65532
 #: Load balancers are declared with a class that no controller serves, so that no cloud creates a
@@ -54,9 +54,10 @@ def namespace_manifest(name: str, labels: Mapping[str, str], notes: Mapping[str,
 def app_manifests(
     world: World, namespace: str, image: str, workloads: Mapping[str, Manifest] | None = None
 ) -> Iterator[Manifest]:
-    """Yield all services, and all workloads, either with stand-ins or as in ``workloads``.
+    """Yield all services and all workloads. Workloads run stand-ins, or are as in ``workloads``
+    (application -> manifest).
 
-    Raises EnvironmentFailed if an application is not among ``workloads``.
+    Raises EnvironmentFailed if an application is not in ``workloads``.
     """
     for account in sorted({app.account for app in world.apps} - {"default"}):
         yield _head("v1", "ServiceAccount", account, namespace)
@@ -77,7 +78,7 @@ def policy_manifests(world: World, namespace: str) -> list[Manifest]:
 
 
 def right_manifests(namespace: str) -> list[Manifest]:
-    """Return the agent's service account and its rights."""
+    """Return the manifests of the agent's service account and its rights."""
     role = {"apiGroup": _RBAC, "kind": "Role", "name": OPERATOR}
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
@@ -123,8 +124,8 @@ def _workload(app: App, namespace: str, image: str) -> Manifest:
 
 
 def _written(app: App, namespace: str, image: str, manifest: Manifest) -> Manifest:
-    """Return a user's workload with one pod and an additional stand-in container for
-    measurements."""
+    """Return the manifest of a user's workload, changed to have one pod and an additional stand-in
+    container that measures connections."""
     made: dict[str, Any] = copy.deepcopy(dict(manifest))
     about = made["metadata"]
     about["namespace"] = namespace

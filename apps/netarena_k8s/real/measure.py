@@ -2,8 +2,8 @@
 
 One command (``standin probe``, see ``standin/main.go``) runs in each pod for as long as the pod
 exists. In a round, each command receives one line and answers with one line. Each target is tested
-with the address of its service. The name of the service is looked up separately, so that a failed
-lookup is distinguished from a blocked connection.
+through the address of its service. The name of the service is looked up separately, so that a
+failed lookup is distinguished from a blocked connection.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from netarena_k8s.world.policy import Manifest
 #: cluster IP of a headless service
 HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
-#: maximum time for the answer to a round; probes take a few seconds, and more on a busy machine
+#: maximum time to wait for a pod's answer; probes take a few seconds, and more on a busy machine
 _ANSWER_S = 20.0
-#: Time in s after which other rounds may start. After this time, a round of all pairs only waits
-#: for probes without a reply. Of the tested values (0.1 to 0.25 s), this value made eight
-#: simultaneous rounds fastest on two processors.
+#: Time in s after the start of a round of all pairs until other rounds may start. After this time,
+#: the round only waits for probes without a reply. Of the tested values (0.1 to 0.25 s), this value
+#: made eight simultaneous rounds fastest on two processors.
 _BUSY_S = 0.15
 
 
@@ -41,8 +41,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Address:
-    """The address at which an application is called: that of its service, or that of its pod if the
-    service is headless."""
+    """The address at which clients call an application: that of its service, or that of its pod if
+    the service is headless."""
 
     ip: str
     port: int
@@ -50,10 +50,10 @@ class Address:
 
 @dataclass(frozen=True)
 class Wait:
-    """Times in ms after which a pair without a reply counts as blocked: for pairs that should
-    reply, and for pairs that should not.
+    """Times in ms after which a pair without a reply counts as blocked.
 
-    A reply ends the wait, so the first value costs no time while all pairs behave as expected.
+    ``expected_ms`` applies to pairs that should reply, ``unexpected_ms`` to all others. A reply
+    ends the wait, so ``expected_ms`` costs no time while all pairs behave as expected.
     """
 
     expected_ms: int
@@ -62,7 +62,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one pair in a round: the name lookup and the connection."""
+    """The results of the name lookup and of the connection for one pair in a round."""
 
     dns: str
     connection: str
@@ -80,8 +80,8 @@ class Round:
     """The measurement of some pairs, in the order of these pairs."""
 
     found: tuple[Finding, ...]
-    #: Longest time until a reply. A missing reply shows a blocked pair only if the wait was much
-    #: longer.
+    #: Longest time in ms until a reply. A missing reply shows a blocked pair only if the wait was
+    #: much longer.
     slowest_ms: int
 
     @property
@@ -90,13 +90,13 @@ class Round:
 
 
 class Meter:
-    """Measures one world in one namespace. ``move`` sets the pods and services that it tests."""
+    """Measures one world in one namespace. ``move`` sets the pods and service addresses to test."""
 
     def __init__(
         self, api: Api, namespace: str, world: World, container: str | None = None
     ) -> None:
-        """Create a meter. ``container`` names the container with the stand-in in each pod (None:
-        the application's own container)."""
+        """Create a meter. ``container`` names the container with the probe program in each pod
+        (None: the application's own container)."""
         self._api = api
         self._namespace = namespace
         self._world = world
@@ -118,7 +118,8 @@ class Meter:
         await each(self._connect(app) for app in self._world.apps if app.name not in self._streams)
 
     async def measure(self, net: Net, wait: Wait, pairs: Sequence[Pair]) -> Round:
-        """Measure these pairs once. ``net`` predicts the results, which determine the waits.
+        """Measure these pairs once. ``net`` predicts the results. The wait for a reply depends on
+        the prediction.
 
         Raises EnvironmentFailed, after which ``move`` must be called again.
         """
@@ -150,7 +151,7 @@ class Meter:
         )
 
     async def close(self) -> None:
-        """End all commands."""
+        """End the probe commands in all pods."""
         streams, self._streams = list(self._streams.values()), {}
         await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
 
@@ -203,8 +204,8 @@ class Meter:
 
 
 def _read(line: bytes, number: int, targets: int) -> Round:
-    """Return the round in one pod's answer. Raises ValueError, KeyError or TypeError if the answer
-    does not match the request."""
+    """Return the results in one pod's answer. Raises ValueError, KeyError or TypeError if the
+    answer does not match the request."""
     answer = json.loads(line)
     found = tuple(Finding(one["dns"], one["connection"]) for one in answer["found"])
     if answer["id"] != number or len(found) != targets:
@@ -213,8 +214,8 @@ def _read(line: bytes, number: int, targets: int) -> Round:
 
 
 def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
-    """Return the ready pod of each application. If an application has several, return the first by
-    name.
+    """Return the ready pod of each application, by application. If an application has several,
+    return the first by name.
 
     Applications without a ready pod are left out.
     """
@@ -237,8 +238,8 @@ def places_of(world: World, pods: Iterable[Manifest]) -> dict[str, Place]:
 def addresses_of(
     world: World, cluster_ips: Mapping[str, str], places: Mapping[str, Place]
 ) -> dict[str, Address]:
-    """Return the address of each application with a service. ``cluster_ips`` maps services to
-    IPs."""
+    """Return the address of each application with a service, by application. ``cluster_ips`` maps
+    services to IP addresses."""
     found = {}
     for app in world.apps:
         if not app.service:

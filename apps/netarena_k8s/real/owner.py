@@ -21,9 +21,9 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: Interval of a service's heartbeats, and the time without heartbeats after which a service counts
-#: as ended. An API server may be unavailable for a minute, and cannot record heartbeats during this
-#: time.
+#: Interval of a service's heartbeats, and the time in s without heartbeats after which a service
+#: counts as ended. An API server may be unavailable for a minute, and cannot record heartbeats
+#: during this time.
 RENEW_S = 10.0
 SILENT_S = 120.0
 #: Time for which a service on another network is observed without a heartbeat before it counts as
@@ -36,24 +36,27 @@ _NO_NOTES: Mapping[str, str] = MappingProxyType({})
 
 
 def self_notes(now: float) -> dict[str, str]:
-    """Return annotations with this process as owner and ``now``, in seconds of the cluster's
-    clock."""
+    """Return annotations that name this process as the owner of an object, with a heartbeat at
+    ``now``, in seconds on the cluster's clock."""
     return {OWNER_NOTE: json.dumps(_identity()), HEARD_NOTE: str(int(now))}
 
 
 def is_mine(notes: Mapping[str, str] | None) -> bool:
-    """Return whether this process created the object."""
+    """Return whether the annotations name this process as the owner."""
     return (notes or _NO_NOTES).get(OWNER_NOTE) == json.dumps(_identity())
 
 
 def is_ours(notes: Mapping[str, str] | None) -> bool:
-    """Return whether a NetArena service created the object. The label does not prove it, because
-    any program may set the label."""
+    """Return whether the annotations show that a NetArena service created the object.
+
+    NetArena's label does not show this, because any program may set it.
+    """
     return _read(notes) is not None
 
 
 def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
-    """Return whether the creator is running, or None if this cannot be seen from this network."""
+    """Return whether the service that created the object is running. Return None if this network
+    does not show it."""
     found = _read(notes)
     return _is_held(found.socket) if found is not None and found.near else None
 
@@ -67,8 +70,11 @@ class Listener:
         self._last: dict[str, tuple[object, float]] = {}
 
     def why_kept(self, name: str, notes: Mapping[str, str] | None, now: float) -> str:
-        """Return the result of the function ``why_kept``. A service on another network without a
-        recent heartbeat is first observed for ``LISTEN_S``."""
+        """Return the result of the function ``why_kept`` for the object ``name``.
+
+        A service on another network without a recent heartbeat is first observed for ``LISTEN_S``
+        seconds.
+        """
         why = why_kept(notes, now)
         if why or is_seen_alive(notes) is not None:
             self._last.pop(name, None)
@@ -96,7 +102,7 @@ class _Owner:
     #: name of the socket that the service holds, and whether the service runs on this network
     socket: str
     near: bool
-    #: time of the last heartbeat in seconds of the cluster's clock
+    #: time of the last heartbeat in seconds on the cluster's clock
     heard: int
 
 
@@ -123,8 +129,8 @@ def _identity() -> dict[str, str]:
 
 
 def _sign_of_life() -> str:
-    """Return the name of a new socket that exists until this process ends. No data is read from
-    it."""
+    """Return the name of a new socket that exists until this process ends. Its existence shows that
+    the process runs; no data is read from it."""
     name = f"netarena-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
         held.bind(f"\0{name}")
@@ -134,7 +140,7 @@ def _sign_of_life() -> str:
 
 
 def _is_held(name: str) -> bool | None:
-    """Return whether a process on this network holds a socket of this name, or None if this is
+    """Return whether a process on this network holds a socket of this name. Return None if this is
     unknown."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:

@@ -1,11 +1,12 @@
-"""Pool of namespaces. It stays small for short episodes and grows up to its limit for slow agents.
+"""Pool of namespaces for episodes. It stays small for short episodes and grows up to its limit for
+slow agents.
 
 Building and removing a namespace takes longer than a short episode in it. Each namespace also makes
-every policy change slower, because network plug-ins process all policies of the cluster. An episode
-without a free namespace therefore gets a new one only if the cluster is idle, or if the episode has
-waited for about the cost of a build since the last namespace was added. As the waiting time is not
-known in advance, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph and
-Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+every policy change slower, because network plug-ins process all policies of the cluster. If no
+namespace is free, an episode gets a new one in two cases only: the cluster is idle, or the episode
+has waited for about the cost of a build since the last namespace was added. As the waiting time is
+not known in advance, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph
+and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from netarena_k8s.world.model import World
 #: Cost of a namespace in multiples of its build time. Removal costs nearly as much (measured on an
 #: idle cluster: 10 s of processor time to build, 8 s to remove).
 _PRICE = 2
-#: Upper limit of this cost. Longer builds pull images, and the next build finds the images on the
-#: node.
+#: Upper limit of this cost in s. Longer builds pull images, and the next build finds the images on
+#: the node.
 _MOST_PRICE_S = 60.0
 #: time without requests after which the cluster counts as idle
 _IDLE_S = 1.0
@@ -31,9 +32,9 @@ _IDLE_S = 1.0
 
 @dataclass(eq=False)
 class _Kind:
-    """The state of one world's namespaces."""
+    """The namespaces of one world, and their state."""
 
-    #: all namespaces: in use, being reset, free, and being built
+    #: number of all namespaces: in use, being reset, free, and being built
     held: int = 0
     building: int = 0
     renewing: int = 0
@@ -50,7 +51,7 @@ class _Waiter:
 
     kind: _Kind
     since: float
-    #: whether the episode would get a new namespace if the limit allowed one more
+    #: whether only the limit prevents a new namespace for the episode
     short: bool = False
 
 
@@ -66,7 +67,7 @@ class Pool:
         discard: Callable[[Shop], Awaitable[None]],
         idle_s: Callable[[], float],
     ) -> None:
-        """Create an empty pool.
+        """Create an empty pool. ``build`` creates a namespace, and ``discard`` removes one.
 
         ``renew`` resets a namespace and returns whether this succeeded. If not, ``renew`` has
         discarded the namespace. ``idle_s`` returns for how many seconds this service has not used
@@ -79,11 +80,11 @@ class Pool:
         self._idle_s = idle_s
         self._changed = asyncio.Condition()
         self._kinds: dict[str, _Kind] = {}
-        #: waiting episodes in the order of arrival
+        #: waiting episodes in the order in which they began to wait
         self._waiters: list[_Waiter] = []
-        #: namespaces that are being removed to make room
+        #: number of namespaces that are being removed to make room
         self._leaving = 0
-        #: duration of the last build
+        #: duration of the last build in s
         self._build_s = _MOST_PRICE_S
         self._stopped = False
         self._background = Background()
@@ -133,7 +134,7 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # Not awaited: a cancellation during the wait would lose the namespace.
+            # This is not awaited, because a cancellation during the wait would lose the namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
@@ -158,7 +159,7 @@ class Pool:
             )
 
     async def stop(self) -> None:
-        """Stop permanently. The caller that built the namespaces must remove them."""
+        """Stop the pool permanently. The caller that built the namespaces must remove them."""
         self._stopped = True
         await self._background.stop()
         await self._tell()
@@ -170,7 +171,7 @@ class Pool:
         return alike.index(waiter) - len(waiter.kind.free)
 
     def _is_due(self, waiter: _Waiter) -> bool:
-        """Return whether another namespace should be built now.
+        """Return whether another namespace should be built now for ``waiter``.
 
         The first namespace of a world is built at once. After a failure, all waiting episodes build
         at the same time, so that they do not fail one after another. Otherwise builds run one at a
@@ -185,12 +186,12 @@ class Pool:
         return not kind.held or kind.failed or idle or waited_s > price_s
 
     def _room(self) -> int:
-        """Return how many more namespaces the limit permits."""
+        """Return how many more namespaces may exist under the limit."""
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether the episodes that wait because of the limit outnumber the namespaces that
-        may be added after the current removals."""
+        """Return whether the limit still keeps an episode from a new namespace once the current
+        removals are complete."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:
@@ -235,7 +236,7 @@ class Pool:
 
 
 def _key(world: World) -> str:
-    """Return a key that is equal for equal worlds."""
+    """Return a text that is equal for equal worlds."""
     return world.model_dump_json()
 
 

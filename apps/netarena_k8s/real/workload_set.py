@@ -2,7 +2,7 @@
 
 No step waits for a fixed time. A measurement is settled if two rounds agree with the evaluator's
 prediction and the policies do not change during the rounds. If a disagreement lasts for
-``DISAGREE_S``, the pairs are reported with the measured and the predicted result.
+``DISAGREE_S`` seconds, the pairs are reported with the measured and the predicted result.
 """
 
 from __future__ import annotations
@@ -40,21 +40,23 @@ from netarena_k8s.world.model import (
 )
 from netarena_k8s.world.policy import Manifest
 
-#: maximum time for which the measurement and the prediction may differ
+#: maximum time in s to wait until the measurement agrees with the prediction
 DISAGREE_S = 10.0
-#: Maximum time for each trial, in which only the agent's policies can cause a difference. If the
-#: difference remains in all trials, it counts as an agent failure. An outage of the network plug-in
-#: has this effect only if it affects every trial. The last trial gives a slow plug-in enough time.
+#: Maximum time in s for each trial, in which only the agent's policies can cause a difference. If
+#: the difference remains in all trials, it counts as an agent failure. An outage of the network
+#: plug-in has this effect only if it affects every trial. The last trial gives a slow plug-in
+#: enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
-#: Time limit for the network plug-in to apply the agent's policies, as a multiple of its time for
-#: the intended policies.
+#: Time for the network plug-in to apply the agent's policies, as a multiple of its time for the
+#: intended policies.
 _HEARD_TIMES = 2
 #: Initial and maximum wait after which a pair without a reply counts as blocked, if a reply is
 #: expected. A reply ends the wait.
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
 #: initial and maximum wait for a pair from which no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: minimum wait for a missing reply, as a multiple of the longest time until a reply
+#: minimum wait for a reply before a pair counts as blocked, as a multiple of the longest time until
+#: a reply in the same round
 _MARGIN = 3
 #: initial wait in rounds that test only pairs whose expected result has changed, and the growth
 #: factor of this wait after each missing reply
@@ -75,17 +77,17 @@ _REPLACE_S = 90.0
 _PAUSE_S = 0.1
 #: maximum number of differences that a message lists
 _TOLD = 3
-#: metadata that may cause the deletion of an object later, independent of this service
+#: metadata fields that may cause the deletion of an object later, independent of this service
 _BOUND = frozenset({"finalizers", "ownerReferences", "deletionTimestamp"})
 #: Lifetime of an agent's token. It is renewed after half of this time, and becomes invalid when its
 #: account is deleted.
 _TOKEN_S = 3600
 #: interval of checks for an outage of the API server while a command runs
 _BEAT_S = 1.0
-#: status codes of a refusal that is due to the policy's content
+#: HTTP status codes of a refusal that is due to the policy's content
 _CONTENT = frozenset({400, 413, 422})
 #: Address of the proxy for the agent's kubectl. The sandbox can reach only one address on this
-#: machine, and the API server runs elsewhere.
+#: machine, and the API server runs on another machine.
 _HOST = "127.0.0.1"
 #: reasons for which a container never starts without intervention
 _STUCK = frozenset(
@@ -104,8 +106,8 @@ class NotHealthy(EnvironmentFailed):
 
 
 class Shop:
-    """A namespace with a world. Call ``build`` once, ``renew`` for each episode, and ``look`` to
-    measure it."""
+    """A namespace with a deployed world. Call ``build`` once, ``renew`` for each episode, and
+    ``look`` to measure its connections."""
 
     def __init__(  # noqa: PLR0913 -- the parts of a workload set
         self,
@@ -143,9 +145,9 @@ class Shop:
         self.lost = ""
 
     async def build(self) -> None:
-        """Apply the applications and wait until all pods are ready.
+        """Deploy the applications and wait until all pods are ready.
 
-        The namespace exists and has no policies yet. Raises EnvironmentFailed.
+        The namespace must exist and have no policies yet. Raises EnvironmentFailed.
         """
         apps = app_manifests(self.world, self.namespace, self._image, self._workloads)
         made = await each(self._api.apply(one) for one in apps)
@@ -161,7 +163,7 @@ class Shop:
     async def renew(self) -> None:
         """Reset the namespace after an episode, and measure the connections.
 
-        Afterwards the agent's account is new, and the intended policies are in force. Raises
+        The agent's account is created anew, and the intended policies are restored. Raises
         EnvironmentFailed.
         """
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
@@ -180,8 +182,8 @@ class Shop:
             )
 
     async def healthy(self) -> Sight:
-        """Return the last observation if specs, pods and other objects are unchanged. Otherwise
-        return a new observation."""
+        """Return the last observation if policies' specs, pods and other objects are unchanged.
+        Otherwise return a new observation."""
         listed = await self.policies()
         self._check_strangers(listed)
         if (
@@ -196,7 +198,7 @@ class Shop:
     async def token(self) -> tuple[str, float]:
         """Return a token for the agent, and its lifetime in seconds.
 
-        The server may grant a shorter lifetime than requested. Raises EnvironmentFailed.
+        The API server may grant a shorter lifetime than requested. Raises EnvironmentFailed.
         """
         body = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -209,7 +211,7 @@ class Shop:
         return str(granted["token"]), until - self._api.now
 
     async def policies(self) -> list[Json]:
-        """Return the policies of the namespace by name."""
+        """Return the policies of the namespace, sorted by name."""
         found = await self._api.find("NetworkPolicy", self.namespace)
         return sorted(found, key=lambda one: str(one["metadata"]["name"]))
 
@@ -237,7 +239,7 @@ class Shop:
             raise EnvironmentFailed(str(refused)) from None
 
     async def _restore(self) -> None:
-        """Restore the intended policies, and remove the service's other policies.
+        """Restore the intended policies. Remove all other policies, unless the namespace is shared.
 
         Unchanged policies are not written, to save the network plug-in work. Policies with
         finalizers or owners are created anew, because controllers might delete them later.
@@ -258,9 +260,9 @@ class Shop:
     async def look(self, disagree_s: float | None = None) -> Sight:
         """Return the settled state of the namespace.
 
-        A disagreement is returned only if it lasts for ``disagree_s`` (default: DISAGREE_S). Raises
-        EnvironmentFailed if the state cannot be measured, or the namespace no longer belongs to
-        this service.
+        A state in which measurement and evaluator disagree is returned only if the disagreement
+        lasts for ``disagree_s`` seconds (default: DISAGREE_S). Raises EnvironmentFailed if the
+        state cannot be measured, or the namespace no longer belongs to this service.
         """
         self._seen = None
         loop = asyncio.get_running_loop()
@@ -305,11 +307,10 @@ class Shop:
                 )
 
     async def _scout(self, net: Net, predicted: Sequence[bool], until: float) -> None:
-        """Measure only the pairs whose expected result has changed, until they agree or the time
-        ``until`` is reached.
+        """Measure only the pairs whose expected result has changed, until they are as expected or
+        the time ``until`` is reached.
 
-        A round of all pairs is useless before these pairs agree. The results do not count for the
-        observation.
+        A round of all pairs cannot agree earlier. The results do not count for the observation.
         """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
@@ -328,7 +329,8 @@ class Shop:
                 return
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
-            # Pairs that are wrongly open reply at once, so a pause is needed between rounds.
+            # Pairs that should be blocked but still work reply at once, so a pause is needed
+            # between rounds.
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
     async def close(self) -> None:
@@ -369,7 +371,7 @@ class Shop:
         )
 
     def _net(self, listed: Sequence[Manifest]) -> Net:
-        """Return the evaluator for these policies in this namespace."""
+        """Return the predicted connections under these policies in this namespace."""
         return Net(
             self.world,
             listed,
@@ -380,7 +382,8 @@ class Shop:
         )
 
     async def _others(self) -> dict[str, str]:
-        """Return the objects that the agent must not change, with all fields that clients wrote."""
+        """Return the objects that the agent must not change, by name, with the fields that clients
+        write, as JSON."""
         found = {}
         workloads = {app.workload for app in self.world.apps} - {"Pod"}
         for kind in ("Service", *sorted(workloads)):
@@ -403,7 +406,7 @@ class Shop:
 
     async def _find_dns(self) -> tuple[str, ...]:
         """Return the name servers' addresses, or an empty tuple if they are not readable. The
-        evaluator needs them for rules with address blocks."""
+        evaluator needs these addresses for rules with address blocks."""
         query = ",".join(f"{key}={value}" for key, value in DNS_LABELS.items())
         try:
             pods = await self._api.find("Pod", "kube-system", labelSelector=query)
@@ -438,7 +441,8 @@ class Shop:
                 )
 
     async def _remove(self, names: AbstractSet[str] | None) -> None:
-        """Delete these policies, or all policies, and wait until they no longer exist."""
+        """Delete the policies ``names``, or all policies of the namespace, and wait until they no
+        longer exist."""
         async with _deadline(
             _REPLACE_S,
             lambda: f"namespace {self.namespace}: the policies still exist after their deletion",
@@ -478,7 +482,7 @@ class Shop:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _find_pods(self, within_s: float) -> None:
-        """Wait until every application has one ready pod, and prepare the measurement from these
+        """Wait until every application has a ready pod, and prepare the measurement from these
         pods."""
         problem = "pods are not ready"
         async with _deadline(within_s, lambda: f"namespace {self.namespace}: {problem}"):
@@ -519,24 +523,24 @@ class _Course:
         self.begin()
 
     def begin(self) -> None:
-        """Forget the results so far, because the policies have changed."""
+        """Discard the results so far, because the policies have changed."""
         self._agreed = 0
         self._last: tuple[bool, ...] | None = None
         self._same = 0
 
     def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
-        """Return whether the measurement is settled.
+        """Add a round, and return whether the measurement is settled.
 
         It is settled if enough rounds agree with the prediction. After the deadline, it is also
-        settled if enough rounds have the same result with the longest wait, although they disagree
+        settled if enough rounds with the longest wait have the same result, although they disagree
         with the prediction.
         """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # If the wait was too short for this machine, a missing reply does not show a blocked
-            # pair.
+            # If the wait was too short for this machine, a pair without a reply need not be
+            # blocked.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -556,10 +560,11 @@ Alone: TypeAlias = Callable[["RealShop"], contextlib.AbstractAsyncContextManager
 
 
 class RealShop(Deployed):
-    """One episode in a workload set: the agent's token, and its proxy to the API server.
+    """One episode in a namespace of the pool: the agent's token, and its proxy to the API server.
 
-    A disagreement is measured again while all other episodes are suspended, because the policies of
-    one agent can stop a network plug-in that processes the policies of all agents.
+    A disagreement between measurement and evaluator is measured again while all other episodes are
+    suspended. The policies of one agent can stop a network plug-in that processes the policies of
+    all agents.
     """
 
     def __init__(self, shop: Shop, api: Api, end: End, alone: Alone) -> None:
@@ -571,22 +576,23 @@ class RealShop(Deployed):
         self._acting = asyncio.Lock()
         #: held while all policies are removed or restored, and while the episode ends
         self._moving = asyncio.Lock()
-        #: the removed policies while the episode is suspended, and the error if restoring them
-        #: failed
+        #: policies that were removed while the episode is suspended (otherwise None), and the error
+        #: if they could not be restored
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False
-        #: result of the last repeated measurement of a disagreement
+        #: result of the last repeated measurement of a disagreement between measurement and
+        #: evaluator
         self._doubted: Sight | None = None
         # Each episode has its own proxy, so that all of the agent's connections are closed with the
         # episode.
         self._gate = Gate(api.server, api.ready, self._lend)
         self._lending = asyncio.Lock()
-        #: token of the account, and when to renew it
+        #: token of the agent's account, and when to renew it
         self._token, self._renew_at = "", 0.0
         self._access: Access | None = None
-        # The policies are not read from the cluster, because a late request of the previous agent
-        # may have changed them there.
+        # Policies as the service wrote them. Those on the cluster may differ, because a late
+        # request of the previous agent may have changed them.
         self._written = {one.name: one for one in shop.world.policies}
 
     async def open(self) -> None:
@@ -604,7 +610,7 @@ class RealShop(Deployed):
         self._access = Access(kubeconfig, _HOST, port, self.shop.namespace)
 
     async def _lend(self) -> str:
-        """Return the account's token, renewed after half of its lifetime. Raises
+        """Return the token of the agent's account. It is renewed after half of its lifetime. Raises
         EnvironmentFailed."""
         loop = asyncio.get_running_loop()
         async with self._lending:
@@ -651,7 +657,8 @@ class RealShop(Deployed):
                 await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Detect a short outage of the API server while a request of the agent waits.
+        """Count a failure if the API server is unavailable for a short time while a command of the
+        agent runs.
 
         An agent that stops waiting may send no further request, so no later error would reveal the
         outage.
@@ -705,8 +712,8 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """Return an observation. If it has a new disagreement, measure again while all other
-        episodes are suspended."""
+        """Return an observation. If it has a disagreement that was not measured again yet, repeat
+        it while all other episodes are suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -723,7 +730,8 @@ class RealShop(Deployed):
         return sight
 
     def _is_doubted(self, sight: Sight) -> bool:
-        """Return whether the last repeated measurement had the same policies and results."""
+        """Return whether this disagreement was already measured again, with the same policies and
+        results."""
         doubted = self._doubted
         return doubted is not None and (sight.policies, sight.reached) == (
             doubted.policies,
@@ -732,7 +740,7 @@ class RealShop(Deployed):
 
     async def _try_again(self) -> Sight:
         """Measure the agent's policies in several trials, and return the result. A disagreement
-        that remains can only be due to the agent's policies."""
+        that remains can have no cause other than the agent's policies."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -741,8 +749,8 @@ class RealShop(Deployed):
                 return sight
         sight = await self._trial(there, last_s)
         if sight.disagreement:
-            # A cluster that enforces policies before and after the last trial counts as enforcing
-            # them during the trial.
+            # If the cluster enforces policies before and after the last trial, it counts as
+            # enforcing them during the trial.
             await self._believe()
             await self.shop.put(there)
         return sight
@@ -752,10 +760,10 @@ class RealShop(Deployed):
         self._gate.since = await self.shop.version()
 
     async def _trial(self, policies: Sequence[Manifest], within_s: float) -> Sight:
-        """Apply other policies, then these, and return the measurement.
+        """Apply other policies, then ``policies``, and return the measurement.
 
-        An agreement counts only after the network plug-in had enough time, because an earlier
-        result may be that of the previous state.
+        An agreement with the evaluator counts only after the network plug-in had enough time,
+        because an earlier result may be that of the previous policies.
         """
         loop = asyncio.get_running_loop()
         enough_s = _HEARD_TIMES * await self._believe()
@@ -771,8 +779,8 @@ class RealShop(Deployed):
         ingress.
 
         Both are needed, because the rules left by a network plug-in that has stopped might match
-        one of the two. Returns the longer of the two times that the cluster took, in seconds.
-        Raises EnvironmentFailed if the policies do not take effect.
+        one of the two. Return the longer of the two times in seconds until the policies took
+        effect. Raises EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
@@ -809,8 +817,8 @@ class RealShop(Deployed):
 
 @contextlib.asynccontextmanager
 async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterator[None]:
-    """Raise EnvironmentFailed with the current problem if the body takes longer than
-    ``within_s``."""
+    """Raise EnvironmentFailed with the text of ``problem()`` if the body takes longer than
+    ``within_s`` seconds."""
     try:
         async with asyncio.timeout(within_s):
             yield
@@ -819,7 +827,7 @@ async def _deadline(within_s: float, problem: Callable[[], str]) -> AsyncIterato
 
 
 def _bare(manifest: Manifest) -> Json:
-    """Return a policy without the fields that the API adds."""
+    """Return the manifest of a policy without the fields that the API adds."""
     about = manifest["metadata"]
     kept = {
         key: about[key] for key in ("name", "namespace", "labels", "annotations") if key in about
@@ -837,7 +845,8 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return values that change with every change of a spec, even if the change was reverted."""
+    """Return the uid and generation of each policy. They change with every change of a spec, even
+    if the change was reverted."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 

@@ -1,8 +1,9 @@
-"""Changes intended policies so that each form of a fault also occurs in correct policies.
+"""Alters intended policies so that each form of a fault also occurs in correct policies.
 
-The methods of ``fault`` alter a share of the policies of a random world, and the altered policies
-define the intended traffic. So a policy with a selector that matches no pod, a port that no pod
-serves or a wide peer is not necessarily wrong. Only the documentation shows whether it is.
+The methods of package ``fault`` alter a share of the policies of a random world, and the altered
+policies define the intended traffic. So a selector that matches no pod, a port that no pod serves,
+or a peer that matches many pods is not necessarily a fault. Only the documentation shows whether it
+is.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from netarena_k8s.world.model import World, with_policies
 #: share of policies that are altered, and the probability that an alteration that changes many
 #: pairs is accepted
 _SHARE, _WIDE_SHARE = 0.65, 0.3
-#: maximum number of pairs that an ordinary alteration changes
+#: maximum number of connections that an ordinary alteration changes
 _FEW = 6
 #: number of kinds to try on one policy
 _TRIES = 12
-#: number of times that a kind is tried on each policy during its turn
+#: number of attempts to alter each policy with one kind, during the turn of this kind
 _PASSES = 3
 
 
@@ -30,9 +31,9 @@ def alter(
 ) -> tuple[World, Mapping[str, Fault]]:
     """Alter some policies of ``world`` and make the result the intended state.
 
-    Return the world and the alteration of each altered policy, whose ``repair`` restores the
-    original policy. With ``kinds``, only alterations of these kinds occur, in equal numbers where
-    possible.
+    Return the new world, and a map from each altered policy to its alteration. ``repair`` of an
+    alteration restores the original policy. With ``kinds``, only alterations of these kinds occur,
+    in equal numbers where possible.
     """
     found = _of_any_kind(world, rng) if kinds is None else _of_kinds(world, rng, kinds)
     return with_policies(
@@ -61,8 +62,10 @@ def _of_any_kind(world: World, rng: random.Random) -> dict[str, Fault]:
 
 
 def _of_kinds(world: World, rng: random.Random, kinds: Sequence[str]) -> dict[str, Fault]:
-    """Alter policies until the share is reached. The kinds take turns, and each kind alters a
-    policy that it applies to."""
+    """Return alterations of policies by name, until the share of altered policies is reached.
+
+    The kinds take turns. In its turn, a kind alters one policy to which it applies.
+    """
     methods = methods_of(world)
     places = [policy for policy in world.policies if policy.spec["podSelector"]]
     left = rng.sample(places, len(places))

@@ -1,10 +1,10 @@
 """The world that a user's folder of manifests describes.
 
-A folder has the layout of Google's microservices-demo (``release/kubernetes-manifests.yaml`` and a
-folder of network policies), or any other layout. In any other layout, every YAML and JSON file is
-read. The reader uses workloads of one pod (deployments, replica sets, stateful sets, daemon sets,
-pods), services, network policies and namespaces. Other kinds (config maps, ingresses, ...) do not
-affect connections and are skipped. The policies define the intended state, as in all worlds.
+If a folder has the layout of Google's microservices-demo, ``release/kubernetes-manifests.yaml`` and
+a folder of network policies are read. In any other folder, every YAML and JSON file is read. The
+reader uses workloads of one pod (deployments, replica sets, stateful sets, daemon sets, pods),
+services, network policies and namespaces. Other kinds (config maps, ingresses, ...) do not affect
+connections and are skipped. The policies define the intended state, as in all worlds.
 
 Some documents are valid but cannot be part of a world: a service without a selector, pods on the
 host's network, a job, a policy of another API group. Such documents are skipped and named in the
@@ -62,8 +62,8 @@ MAX_VALUES = 200_000
 MAX_APPS = 50
 #: maximum number of skipped documents that the log names
 _MAX_NAMED = 10
-#: file of manifests in microservices-demo, and its folders of policies (the first that exists is
-#: used)
+#: file of manifests in microservices-demo, and its possible folders of policies (only the first
+#: existing one is read)
 _RELEASE = "release/kubernetes-manifests.yaml"
 _POLICIES = ("network-policies", "kustomize/components/network-policies")
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -74,8 +74,8 @@ _Labels: TypeAlias = dict[str, str]
 
 
 class _Part(BaseModel):
-    """The fields of an object that this module uses. Other fields are ignored, and a null counts as
-    a missing field."""
+    """Base class of object parts, with the fields that this module uses. Other fields are ignored,
+    and a null counts as a missing field."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -191,7 +191,7 @@ _SERVICE_TYPES: Mapping[str, ServiceType] = {
 
 @dataclass(frozen=True)
 class _Document:
-    """One manifest and its position."""
+    """One manifest, with its file and its position in the file."""
 
     file: str
     number: int
@@ -199,7 +199,7 @@ class _Document:
 
     @property
     def kind(self) -> str:
-        """The kind, or "" if the document is not a manifest."""
+        """The kind, or "" if the manifest has no kind."""
         kind = self.manifest.get("kind")
         return kind if isinstance(kind, str) else ""
 
@@ -220,7 +220,8 @@ class _Document:
         _refuse(self.tell(problem, field))
 
     def read(self, part: type[_P]) -> _P:
-        """Return the document as ``part``. Raises ConfigError for the first invalid field."""
+        """Return the manifest as an object of the class ``part``. Raises ConfigError for the first
+        invalid field."""
         try:
             return part.model_validate(self.manifest)
         except ValidationError as error:
@@ -279,7 +280,8 @@ def _refuse_unread(name: str, error: OSError) -> NoReturn:
 
 
 def read_checkout(folder: str) -> World:
-    """Return the application that a folder's manifests describe, cached until a file changes.
+    """Return the world that a folder's manifests describe. The world is cached until a file
+    changes.
 
     Raises ConfigError.
     """
@@ -300,8 +302,8 @@ def read_workloads(folder: str) -> dict[str, Mapping[str, Any]]:
 
 
 def digest_checkout(folder: str) -> str:
-    """Return the SHA-256 digest of a folder's world in hex. Equivalent checkouts have the same
-    digest.
+    """Return the SHA-256 digest of a folder's world in hex. Folders that describe the same world
+    have the same digest.
 
     Raises ConfigError.
     """
@@ -318,8 +320,10 @@ def _find(folder: str) -> Path:
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """Return the file's time, size and inode. At least one of them changes when the content
-    changes."""
+    """Return the file's modification time in ns, its size in bytes and its inode number.
+
+    At least one of them changes when the content changes.
+    """
     try:
         status = path.stat()
     except OSError as error:
@@ -407,7 +411,8 @@ def _check_size(apps: Mapping[str, App], policies: Sequence[Policy]) -> None:
 
 
 def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_Document]:
-    """Return the manifests of all files. Raises ConfigError."""
+    """Return the last document of each object in all files, and add skipped documents to
+    ``passed``. Raises ConfigError."""
     found: list[_Document] = []
     left = MAX_VALUES
     for path in paths:
@@ -427,7 +432,7 @@ def _read_files(paths: Sequence[Path], folder: Path, passed: _Passed) -> list[_D
 
 
 def _last_applied(documents: Sequence[_Document], passed: _Passed) -> list[_Document]:
-    """Return each object once, as defined by its last document.
+    """Return only the last document of each object.
 
     ``kubectl apply -f`` reads files in the order of their names, and a later document replaces an
     earlier one. Raises ConfigError if a later document changes an immutable field.
@@ -490,7 +495,7 @@ def _unread(document: _Document) -> tuple[str, str] | None:
     if kind in _READ and not lacking:
         version = document.manifest["apiVersion"]
         group = version.rpartition("/")[0]
-        # An item of a list may omit the version.
+        # An item of a list may omit the API version.
         if version and group not in _READ[kind]:
             if "." in group:
                 return f"the group {group:.80} is not the group of Kubernetes' {kind}", "apiVersion"
@@ -505,7 +510,8 @@ def _unread(document: _Document) -> tuple[str, str] | None:
 
 
 def _named(document: _Document, named: Counter[str]) -> _Document:
-    """Return the document with a fixed name generated from ``generateName``, if it has no name."""
+    """Return the document. If it has ``generateName`` and no name, it gets a name that is the same
+    in each run."""
     prefix = document.metadata.get("generateName")
     if not isinstance(prefix, str) or document.metadata.get("name"):
         return document
@@ -516,8 +522,8 @@ def _named(document: _Document, named: Counter[str]) -> _Document:
 
 
 def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
-    """Return the manifests of a file, its number of values, and the first value that JSON cannot
-    express, if any.
+    """Return the manifests of a file, the number of their values, and a text about the first value
+    that JSON cannot express, or "".
 
     Raises ConfigError if the file is not YAML or has more than ``most`` values.
     """
@@ -541,8 +547,10 @@ def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], in
 
 
 def _manifests(document: _Document) -> Iterator[_Document]:
-    """Yield the manifest, or the items of a list. Items of a typed list may omit their kind and
-    version."""
+    """Yield the document itself, or the items of the list that it contains.
+
+    Items of a typed list, such as ``DeploymentList``, may omit their kind and API version.
+    """
     own = document.kind.removesuffix(_LIST)
     known = own in {"", *_READ, *_RUNNING}
     if own == document.kind or not known or _lacking(document.manifest):
@@ -559,7 +567,7 @@ def _manifests(document: _Document) -> Iterator[_Document]:
 
 
 def _lacking(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the required keys that a manifest lacks."""
+    """Return which of the keys ``kind`` and ``apiVersion`` a manifest lacks."""
     return [key for key in ("kind", "apiVersion") if not isinstance(manifest.get(key), str)]
 
 
@@ -626,7 +634,7 @@ def _workload(document: _Document, passed: _Passed) -> App | None:
     labels, selector = read.spec.template.metadata.labels, read.spec.selector
     if selector is None and not document.manifest["apiVersion"].endswith("v1beta1"):
         document.refuse("Field required", "spec.selector")
-    # In the first API version, an omitted selector means the labels of the template.
+    # In ``v1beta1``, an omitted selector means the labels of the template.
     if selector is not None and not selects(selector.model_dump(by_alias=True), labels):
         document.refuse("does not match the labels of the template", "spec.selector")
     return _app(document, read.metadata.name, labels, read.spec.template.spec, passed)
@@ -664,7 +672,8 @@ def _app(
 def _serve(
     apps: Mapping[str, App], documents: Sequence[_Document], passed: _Passed
 ) -> tuple[dict[str, App], tuple[Service, ...]]:
-    """Return the workloads with their tested services, and the other services."""
+    """Return the workloads by name, each with the service that tests use, and all other
+    services."""
     by_app: dict[str, list[Service]] = {}
     names: set[str] = set()
     for one in documents:
@@ -688,12 +697,14 @@ def _serve(
 
 
 def _fitness(service: Service, app: str) -> tuple[bool, bool]:
-    """Return a sort key for services. An application's service with the smallest key is tested."""
+    """Return a sort key for services of an application. Tests use the service with the smallest
+    key."""
     return service.name != app, service.type in {"NodePort", "LoadBalancer"}
 
 
 def _service(document: _Document, apps: Mapping[str, App], passed: _Passed) -> Service | None:
-    """Return a service, or None if it selects no pod."""
+    """Return a service, or None if it is skipped because it selects no pod or names no port of the
+    pod."""
     read = document.read(_Service)
     spec = read.spec
     headless = spec.cluster_ip == "None"
@@ -768,7 +779,8 @@ def _policies(documents: Sequence[_Document], namespace: str) -> tuple[Policy, .
 
 
 def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = False) -> None:
-    """Refuse a policy that selects its own namespace by name."""
+    """Raise ConfigError if a policy selects its own namespace by name, because the world renames
+    this namespace."""
     if isinstance(value, list):
         for one in value:
             _check_spaces(document, own, one, within=within)
@@ -784,7 +796,8 @@ def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = F
 
 
 def _values(expression: Mapping[str, Any]) -> Sequence[str]:
-    """Return the values of a match expression for a namespace's name."""
+    """Return the values of a match expression about the name of namespaces, or no values for
+    another key."""
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 

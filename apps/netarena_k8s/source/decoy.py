@@ -1,10 +1,10 @@
-"""Decoys of random worlds: correct entries that look like faults.
+"""Decoys of random worlds: entries of policies that look like faults although they are correct.
 
 Each decoy has the form of some fault: a mistyped label, a port on which no pod listens, a rule that
 is not in force. A decoy changes no connection, but "correcting" it would open one. A script that
 corrects policies without reading the documentation therefore causes harm in every random world.
-Scripts that change only unreachable applications cause harm too, because two applications have no
-callers.
+Scripts that change only policies of unreachable applications cause harm too, because two
+applications are meant to have no callers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ BOTH = ("Ingress", "Egress")
 SUFFIXES = ("policy", "rules", "access", "traffic", "calls", "guard", "net", "scope", "limits")
 #: address blocks reserved for documentation
 _OUTSIDE = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
-#: number of suspicious forms of egress in each world, in addition to an empty list
+#: number of decoys with egress rules in each world, in addition to policies with an empty list of
+#: egress rules
 _EGRESS_FORMS = 2
-#: possible numbers of ineffective rules of the retired application; small numbers also occur after
-#: faults
+#: possible numbers of ineffective rules in the policy of the first retired application
+#: (``decorate``); small numbers also occur after faults
 _RETIRED_RULES = (1, 2, 5)
 
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of an ingress decoy.
+    """The applications of a decoy with an ingress rule.
 
     ``stranger`` must not call ``app``, and only the ingress policies of ``app`` prevent it.
     ``third`` is another application, which does not use the port of ``app``.
@@ -50,8 +51,8 @@ class Spot:
         return _tested(self.app)
 
     def rule(self, peer: SpecDict | None = None, port: SpecDict | None = None) -> SpecDict:
-        """Return a rule that allows the stranger on the tested port, unless ``peer`` or ``port``
-        differ."""
+        """Return an ingress rule that allows ``stranger`` on the tested port, unless ``peer`` or
+        ``port`` replaces it."""
         return {
             "from": [peer or {"podSelector": {"matchLabels": dict(self.stranger.labels)}}],
             "ports": [port or {"port": self.port.number, "protocol": self.port.protocol}],
@@ -66,10 +67,10 @@ def _port_beside(spot: Spot) -> SpecDict:
 
 
 def _port_unknown(spot: Spot) -> SpecDict:
-    """Return a rule for an undeclared port name and outside addresses.
+    """Return an ingress rule for an undeclared port name and addresses outside the cluster.
 
-    The addresses are outside the cluster, because some network plug-ins open every port for an
-    undeclared name.
+    It lists only outside addresses, because some network plug-ins open every port for an undeclared
+    name.
     """
     return spot.rule(
         {"ipBlock": {"cidr": spot.rng.choice(_OUTSIDE)}},
@@ -118,7 +119,7 @@ def _peers_joined(spot: Spot) -> SpecDict:
     return spot.rule({"podSelector": {"matchExpressions": expressions}})
 
 
-#: forms of ingress rules, each added to the policy of an application
+#: functions that return an ineffective ingress rule, which is added to the policy of an application
 _RULES: Sequence[Callable[[Spot], SpecDict]] = (
     _port_beside,
     _port_unknown,
@@ -132,7 +133,7 @@ _RULES: Sequence[Callable[[Spot], SpecDict]] = (
 
 
 def _selects_nothing(spot: Spot) -> SpecDict:
-    """Return a policy head that selects no pod."""
+    """Return a spec without rules that selects no pod."""
     labels, key = dict(spot.app.labels), _name_key(spot.app)
     form = spot.rng.choice(("value", "key", "more"))
     if form == "value":
@@ -145,23 +146,24 @@ def _selects_nothing(spot: Spot) -> SpecDict:
 
 
 def _not_in_force(spot: Spot) -> SpecDict:
-    """Return a policy head of type Egress only, so that the policy's ingress rule is not in
-    force."""
+    """Return a spec without rules, of type Egress only. An ingress rule that is added to it is not
+    in force."""
     return {"podSelector": {"matchLabels": dict(spot.app.labels)}, "policyTypes": ["Egress"]}
 
 
 def _of_another(spot: Spot) -> SpecDict:
-    """Return a policy head that does not select the application in the policy's name."""
+    """Return a spec without rules that selects another application than ``app``, after which the
+    policy is named."""
     return {"podSelector": {"matchLabels": dict(spot.third.labels)}, "policyTypes": [*BOTH]}
 
 
-#: functions that return heads (specs without rules) of policies that are named after a retired
-#: application but do not affect it
+#: functions that return specs without rules for policies that are named after a retired application
+#: but do not affect it
 _HEADS: Sequence[Callable[[Spot], SpecDict]] = (_selects_nothing, _not_in_force, _of_another)
 
 
 def _egress_forms(rng: random.Random, app: App) -> list[list[SpecDict]]:
-    """Return egress rules in the forms of faults, for an application that calls no other
+    """Return lists of egress rules that look like faults, for an application that calls no other
     application."""
     anywhere: SpecDict = {"to": [{"podSelector": {}}]}
     few = [{"port": rng.choice((80, 443)), "protocol": "TCP"}]
@@ -182,9 +184,9 @@ def decorate(
     ``world.policies`` has ``deny-all``, then each application's policy in the order of
     ``world.apps``. Two applications are ``retired``: they run without callers, so an unreachable
     application is not necessarily a fault. The policy of the first retired application gets rules
-    that allow no client. The policies of the second one are not in force. Each form of rule also
-    occurs among the intended rules of other applications. The ``quiet`` applications have no
-    callees, and their own policies allow no egress.
+    that allow no client. The policies of the second retired application are not in force. Each form
+    of ingress rule also occurs among the intended rules of other applications. The ``quiet``
+    applications call no other application, and their own policies allow no egress.
     """
     deny = world.policies[0]
     own = {app.name: policy for app, policy in zip(world.apps, world.policies[1:], strict=True)}
@@ -200,8 +202,8 @@ def decorate(
 
     def spot(*apps: App) -> Spot:
         app, stranger = rng.choice([one for one in spots if not apps or one[0] in apps])
-        # The third application's port differs, so that a rule for the port of ``app`` does not open
-        # it.
+        # The port of ``third`` differs, so a rule for the port of ``app`` does not allow
+        # connections to ``third``.
         number = _tested(app).number
         others = [one for one in world.apps if one is not stranger and one not in retired]
         third = [one for one in others if all(port.number != number for port in one.ports)]
@@ -234,7 +236,7 @@ def decorate(
 
 
 def _tested(app: App) -> ContainerPort:
-    """Return the pod port behind an application's service."""
+    """Return the pod port behind the first port of an application's service."""
     found = target_port(app, app.service[0])
     assert found is not None
     return found

@@ -31,7 +31,7 @@ from netarena_k8s.world.plan import Grant, Group, Guest, Partner, Plan
 _SECOND = ("core", "hub", "flow", "desk", "line", "kit", "base", "point", "loop", "mill")
 _TEAMS = ("checkout", "accounts", "fulfilment", "pricing", "support", "content", "partners")
 FRONTEND, WORKER, STORE, JOB, LEGACY = ("frontend", "worker", "store", "job", "legacy")
-#: applications per team
+#: number of applications per team
 _TEAM_OF = 9
 #: label keys of team and role
 _KEYS = (("team", "role"), ("squad", "kind"), ("owner", "component"), ("unit", "duty"))
@@ -47,7 +47,7 @@ _WITHIN = ((FRONTEND, WORKER), (WORKER, STORE), (JOB, STORE))
 #: (calling role, called role) between teams
 _ACROSS = ((WORKER, WORKER), (JOB, STORE), (FRONTEND, WORKER), (WORKER, STORE))
 _METRICS, _ADMIN = 9464, 15020
-#: maximum number of attempts to draw decoys that leave the intended state unchanged
+#: maximum number of attempts to draw decoys that leave all pairs as intended
 _TRIES = 40
 #: forms in which the egress rules of a group can be written
 _LEAVING: Sequence[Leaving] = ("open", "shared", "own")
@@ -56,7 +56,7 @@ _LEAVING: Sequence[Leaving] = ("open", "shared", "own")
 def estate(rng: random.Random, least: int, most: int) -> World:
     """Return a large world of ``least`` to ``most`` applications.
 
-    The intended pairs are exactly the pairs that the world's plan grants.
+    Its intended pairs are exactly the pairs that grants of the plan allow.
     """
     keys, label = rng.choice(_KEYS), rng.choice(_LABELS)
     apps = _apps(rng.randint(least, most), keys, label, rng)
@@ -95,10 +95,10 @@ def estate(rng: random.Random, least: int, most: int) -> World:
 def _leaving(
     apps: Sequence[App], keys: tuple[str, str], further: Sequence[Grant], rng: random.Random
 ) -> dict[tuple[str, str], Leaving]:
-    """Return the form of egress of each calling group.
+    """Return the form of the egress rules of each (team, role) that calls others.
 
-    At least two groups have unrestricted egress. Each connection that is not a pair is listed in
-    the egress rules of at least one source.
+    Two random groups get unrestricted egress. A group loses it if a grant for other connections
+    than pairs would otherwise be in no egress rules.
     """
     marks = [(app.labels[keys[0]], app.labels[keys[1]]) for app in apps]
     groups = sorted({mark for mark in marks if mark[1] in _CALLING})
@@ -119,10 +119,10 @@ def _leaving(
 def _apps(
     number: int, keys: tuple[str, str], label: Callable[[str], dict[str, str]], rng: random.Random
 ) -> list[App]:
-    """Return applications with team, role and ports.
+    """Return ``number`` applications with team, role and ports.
 
-    Two of them are retired. Each team has at least one application of each role if ``number`` is
-    large enough.
+    Two of them have the role ``legacy``: they are retired and have no callers. Each team has at
+    least one application of each other role if ``number`` is large enough.
     """
     teams = rng.sample(_TEAMS, max(2, number // _TEAM_OF))[: len(_TEAMS)]
     roles = [(team, role) for team in teams for role in (FRONTEND, WORKER, STORE, JOB)]
@@ -144,9 +144,9 @@ def _apps(
 
 
 def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> list[Grant]:
-    """Return the grants for the tested ports.
+    """Return the grants for the ports that tests of pairs use.
 
-    The last grants allow every calling role to reach one public application.
+    The last grants allow every calling role to reach one application that everyone may call.
     """
     team, role = keys
     marks = sorted({(app.labels[team], app.labels[role]) for app in apps})
@@ -180,8 +180,8 @@ def _grants(apps: Sequence[App], keys: tuple[str, str], rng: random.Random) -> l
 def _further(
     apps: Sequence[App], keys: tuple[str, str], rng: random.Random
 ) -> tuple[list[Grant], tuple[Guest, ...], tuple[Partner, ...]]:
-    """Return the grants for connections other than pairs, and the guests and partners in these
-    grants."""
+    """Return grants for connections other than pairs, and the guests (clients in other namespaces)
+    and partners (outside addresses) in these grants."""
     team, role = keys
     teams = sorted({app.labels[team] for app in apps if app.labels[role] == STORE})
     watched, copied, tended, paying = (rng.choice(teams) for _ in range(4))
@@ -249,7 +249,7 @@ def _with_word(app: App, word: str) -> App:
 
 
 def _with_ports(app: App, grants: Iterable[Grant]) -> App:
-    """Return ``app`` with the additional ports that grants mention."""
+    """Return ``app`` with the additional ports that grants to it mention."""
     names = {_METRICS: "metrics", _ADMIN: "admin"}
     ports = [
         one.port
@@ -271,7 +271,7 @@ def _with_ports(app: App, grants: Iterable[Grant]) -> App:
 
 
 def _calls(grants: Iterable[Grant], apps: Sequence[App]) -> list[tuple[str, str]]:
-    """Return the granted pairs in the order of pairs."""
+    """Return the granted pairs as (source, target), in the order of ``World.pairs``."""
     granted = {
         (source.name, target.name)
         for grant in grants

@@ -21,22 +21,22 @@ from netarena_k8s.source.varied import key_of, pod_port
 from netarena_k8s.world.model import App, Policy, World, count_entries
 
 Rule: TypeAlias = dict[str, Any]
-#: number of applications for which there is one decoy rule, and for which there is one decoy policy
+#: number of applications per decoy rule, and number of applications per decoy policy
 _RULE_OF, _POLICY_OF = 2, 6
-#: minimum number of characters of a dump of all policies, above the 64 KiB of output that an agent
-#: gets
+#: Minimum number of characters of a dump of all policies. It exceeds the 64 KiB of output that an
+#: agent gets from a command.
 _DUMP_CHARS = 72_000
-#: number of characters of kubectl's YAML per character of compact JSON, and number of additional
-#: characters per policy
+#: number of characters of kubectl's YAML per character of JSON, and number of additional characters
+#: per policy
 _PER_CHAR, _PER_POLICY = 1.3, 260
-#: maximum number of entries of a policy to which a rule is added
+#: maximum number of entries of a policy to which a decoy rule is added
 _ROOM = 80
 
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of a decoy that seems to allow ``caller`` to call ``app``. ``third`` is another
-    application."""
+    """The applications of a decoy that seems to allow ``caller`` to call ``app``. ``third`` is
+    another application."""
 
     world: World
     app: App
@@ -45,8 +45,8 @@ class Spot:
     rng: random.Random
 
     def rule(self, peer: Rule | None = None, port: Rule | None = None) -> Rule:
-        """Return a rule that allows the caller on the tested port, unless ``peer`` or ``port``
-        differ."""
+        """Return an ingress rule that allows ``caller`` on the tested port, unless ``peer`` or
+        ``port`` replaces it."""
         tested = pod_port(self.app)
         return {
             "from": [peer or {"podSelector": {"matchLabels": self.named(self.caller)}}],
@@ -54,12 +54,12 @@ class Spot:
         }
 
     def named(self, app: App) -> dict[str, str]:
-        """Return labels with which a peer selects an application."""
+        """Return labels that only the pods of ``app`` have, for a peer."""
         return {key_of(app): app.name} if self.rng.random() < 0.5 else dict(app.labels)
 
     def mixed(self, app: App) -> dict[str, str]:
-        """Return the labels of an application with one value from another application, so that no
-        pod has all of these labels."""
+        """Return the name label of ``app`` with the team or role of another application, so that no
+        pod has both labels."""
         assert self.world.plan is not None
         key = self.rng.choice((self.world.plan.team_key, self.world.plan.role_key))
         others = sorted({one.labels[key] for one in self.world.apps} - {app.labels[key]})
@@ -67,7 +67,7 @@ class Spot:
 
 
 def other_port(world: World, app: App, rng: random.Random) -> int:
-    """Return a port on which other applications listen, but ``app`` does not."""
+    """Return a port number that other applications use, but on which ``app`` does not listen."""
     own = {port.number for port in app.ports}
     known = {port.number for one in world.apps for port in one.ports[:1]}
     known |= {port.port for port in app.service[:1]}
@@ -113,8 +113,8 @@ def _peers_joined(spot: Spot) -> Rule:
 
 
 def _block_of_partner(spot: Spot) -> Rule:
-    """Return a rule for a partner's addresses, with a port name that only other applications
-    have."""
+    """Return an ingress rule for a partner's addresses, with a port name that only other
+    applications use."""
     assert spot.world.plan is not None
     block = {"cidr": spot.rng.choice(spot.world.plan.partners).cidr}
     own = {port.name for port in spot.app.ports}
@@ -123,7 +123,7 @@ def _block_of_partner(spot: Spot) -> Rule:
     return spot.rule({"ipBlock": block}, port)
 
 
-#: forms of ingress rules
+#: functions that return a decoy ingress rule; repeated functions are chosen more often
 _RULES: Sequence[Callable[[Spot], Rule]] = (
     _port_of_another,
     _protocol_other,
@@ -141,20 +141,20 @@ def _selects_nobody(spot: Spot) -> Rule:
 
 
 def _not_in_force(spot: Spot) -> Rule:
-    """Return a policy head of type Egress only, so that the policy's ingress rule is not in
-    force."""
+    """Return a spec without rules, of type Egress only. An ingress rule that is added to it is not
+    in force."""
     return {"podSelector": {"matchLabels": spot.named(spot.app)}, "policyTypes": ["Egress"]}
 
 
-#: forms of policies, without their rules
+#: functions that return the spec of a decoy policy without rules
 _HEADS: Sequence[Callable[[Spot], Rule]] = (_selects_nobody, _not_in_force)
 
 
 def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> list[Policy]:
-    """Return the policies of ``world`` with added decoys, in the order of their names.
+    """Return the policies of ``world`` with added decoys, sorted by name.
 
-    The ``quiet`` applications call no other application. Their egress rules without name lookups
-    have no effect.
+    The ``quiet`` applications call no other application, so ineffective egress rules can be added
+    for them.
     """
     places = [
         (world.by_name[pair.target], world.by_name[pair.source], granted)
@@ -163,7 +163,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
     granted, strange = ([one for one in places if one[2] == wanted] for wanted in (True, False))
 
     def spot() -> Spot:
-        # Half of the callers are allowed by another policy.
+        # For about half of the decoys, another policy already allows the caller.
         app, caller, _ = rng.choice(rng.choice((granted, strange)))
         number = pod_port(app).number
         others = [one for one in world.apps if one.name not in {app.name, caller.name}]
@@ -182,7 +182,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
         most -= 1
         place = spot()
         rule = rng.choice(_RULES)(place)
-        # Place the rule among real rules about the same application.
+        # Prefer policies with real rules about the same application.
         near = [
             number
             for number, one in enumerate(policies)
@@ -210,7 +210,7 @@ def add_lookalikes(world: World, quiet: Sequence[App], rng: random.Random) -> li
         to = {"podSelector": {"matchLabels": dict(other.labels)}}
         selector = {"matchLabels": {key_of(app): app.name}}
         add({"podSelector": selector, "policyTypes": ["Egress"], "egress": [{"to": [to]}]})
-        # The policy has only the type Ingress, so this egress rule is not in force.
+        # The decoy policy has only the type Ingress, so its egress rules are not in force.
         app, other = rng.choice(quiet), rng.choice([one for one in world.apps if one.service])
         tested = pod_port(other)
         ports = [{"port": tested.number, "protocol": tested.protocol}]

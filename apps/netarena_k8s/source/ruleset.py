@@ -1,4 +1,4 @@
-"""The intended policies of a large world; they implement the grants of its plan.
+"""Writer of a large world's intended policies, which implement the grants of its plan.
 
 A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
 written either in one policy per application or in one policy for the whole group. So the rules of
@@ -26,16 +26,17 @@ Rule: TypeAlias = dict[str, Any]
 Leaving: TypeAlias = Literal["open", "shared", "own"]
 #: maximum number of entries of one policy; the cluster accepts a few more
 MOST_ENTRIES = 70
-#: share of grants to groups whose ingress rules are in one policy for the whole group
+#: share of grants to groups whose ingress rules are written in one policy for the whole group
 _SHARED = 0.4
 #: Share of each form of rule that names a whole group, in a world with ``_LARGEST`` applications.
 #: The share is proportional to the number of applications, so smaller worlds list more applications
-#: one by one. All policies together therefore never fit into the output of one command.
+#: individually. All policies together therefore never fit into the output of one command.
 _TOGETHER, _LARGEST = 0.25, 60
-#: maximum number of applications of a world in which a rule may select a group by excluding all
-#: other applications, and the share of such rules
+#: Maximum number of applications of a world in which a rule may select a group by excluding all
+#: other applications, and the share of such rules.
 _FEW, _INVERTED = 40, 0.06
-#: share of the groups listed by application whose members are peers of a single rule
+#: share of the groups, among those written as individual applications, whose members are peers of
+#: one rule
 _LISTED = 0.2
 
 
@@ -45,13 +46,13 @@ class Ruleset:
 
     selector: dict[str, Any]
     ingress: list[Rule] = field(default_factory=list)
-    #: egress rules; None: no policy restricts egress
+    #: egress rules; None: the policies for this selector do not restrict egress
     egress: list[Rule] | None = None
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the policies of ``apps``. ``tenant`` is a label of the namespace itself."""
+    """Writes the policies of ``apps``. ``tenant`` is a label value of the world's namespace."""
 
     apps: Sequence[App]
     plan: Plan
@@ -61,8 +62,8 @@ class Writer:
     rng: random.Random
 
     def write(self) -> list[Policy]:
-        """Return all policies except the policy that denies everything, in random order of their
-        names."""
+        """Return all policies except the policy that denies everything. Names are meaningless and
+        random."""
         own = {app.name: Ruleset(self._selector(app)) for app in self.apps}
         shared: dict[tuple[tuple[str, str], ...], Ruleset] = {}
 
@@ -116,7 +117,8 @@ class Writer:
     # Egress
 
     def _leave(self, group: Group) -> list[Rule]:
-        """Return egress rules for name lookups and for all connections that a group may open."""
+        """Return egress rules for name lookups and for all connections that grants allow a group to
+        open."""
         rules: list[Rule] = []
         for grant in self.plan.grants:
             source = grant.source
@@ -137,7 +139,7 @@ class Writer:
         return rules
 
     def _lookups(self) -> Rule:
-        """Return a rule for name lookups. Some of these rules list only UDP."""
+        """Return an egress rule for name lookups, over UDP and TCP or over UDP only."""
         return {**copy.deepcopy(dict(LOOKUPS)), "ports": LOOKUPS["ports"][: self.rng.randint(1, 2)]}
 
     # Peers and ports
@@ -149,7 +151,11 @@ class Writer:
         ports: list[Rule],
         beside: App | None = None,
     ) -> list[Rule]:
-        """Return one rule for a group, or one rule for each of its members except ``beside``."""
+        """Return rules that allow connections from or to ``end``: a guest, a partner, or the
+        members of a group except ``beside``.
+
+        The form is random: one rule for all, or one rule for each member.
+        """
         if isinstance(end, str):
             return [{key: [self._stranger(end)], "ports": ports}]
         members = [app for app in self.apps if end.has(app.labels) and app is not beside]
@@ -212,8 +218,8 @@ class Writer:
         return {"ipBlock": {"cidr": cidr}}
 
     def _ports(self, targets: Sequence[App], grant: Grant) -> list[Rule]:
-        """Return the ports of a grant. The port of a group is given by name, because port numbers
-        differ among its members."""
+        """Return the entries for the ports of a grant. The ports of a group are given by name,
+        because port numbers differ among its members."""
         if grant.port is not None:
             return self._number(grant)
         ports = [pod_port(app) for app in targets]
@@ -235,15 +241,16 @@ class Writer:
     # Policies
 
     def _split(self, one: Ruleset) -> Iterator[Spec]:
-        """Yield the specs for a selector's rules. Each spec is small enough for an agent to
-        patch."""
+        """Yield the specs of policies for the rules of one selector. Each spec is small enough for
+        an agent to patch."""
         rng = self.rng
         rng.shuffle(one.ingress)
         apart = rng.random() < 0.5
         spec: Spec
         if one.egress is not None and (apart or not one.ingress):
             for rules in _shares(one.egress, rng):
-                # The policy that denies everything already isolates pods for ingress.
+                # The policy that denies everything already isolates the pods for ingress, so type
+                # Ingress changes nothing.
                 types: Any = [*BOTH] if rng.random() < 0.4 else ["Egress"]
                 nothing: Spec = {"ingress": []} if "Ingress" in types else {}
                 spec = {"podSelector": one.selector, "policyTypes": types, **nothing}
@@ -269,8 +276,8 @@ class Writer:
 
 
 def _shares(rules: Sequence[Rule], rng: random.Random) -> Iterator[Any]:
-    """Split rules into parts that each fit into one policy. Sometimes split them although one
-    policy would suffice."""
+    """Yield parts of ``rules``, each of which fits into one policy. Sometimes there are several
+    parts although one policy would suffice."""
     most = MOST_ENTRIES
     if len(rules) > 3 and rng.random() < 0.4:
         most = max(count_entries(list(rules)) // 2, 12)

@@ -27,7 +27,7 @@ from netarena_k8s.world.model import (
 )
 
 MIN_APPS, MAX_APPS = 9, 14
-#: namespace label by which some peers select
+#: namespace label that some peers select
 SPACE_LABEL = "shop.example/tenant"
 
 FIRST = (
@@ -46,13 +46,13 @@ _LABELS: tuple[Callable[[str, str], dict[str, str]], ...] = (
 )
 _POD_PORTS = (3000, 3550, 5050, 5432, 6379, 7000, 7070, 8000, 8080, 8443, 9000, 9090, 9555, 50051)
 PORT_NAMES = ("http", "grpc", "api", "main", "data")
-#: one in this many services uses UDP
+#: one in this many services uses UDP instead of TCP
 _UDP_OF = 9
 
 
 @dataclass(frozen=True)
 class Style:
-    """The form in which one policy is written."""
+    """The form in which one application's policy is written."""
 
     egress: Literal["all", "calls", "none"]
     ingress: Literal["callers", "not_others", "anyone", "mixed_rules", "mixed_peers"]
@@ -62,7 +62,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Draft:
-    """The input of a style for the policy of ``app``."""
+    """The input for writing the policy of ``app``."""
 
     app: App
     apps: Sequence[App]
@@ -89,9 +89,9 @@ class Draft:
 def varied(rng: random.Random) -> World:
     """Return a random world whose intended pairs are exactly its calls.
 
-    At least one calling application lists its callees in its egress, and two have unrestricted
-    egress. Some applications that make no calls have policies that forbid calls. The first
-    application and two retired applications have no callers.
+    At least one calling application lists its callees in its egress rules, and two have
+    unrestricted egress. Some applications that make no calls have policies that forbid calls. The
+    first application and two retired applications have no callers.
     """
     labels = rng.choice(_LABELS)
     names = [f"{a}-{b}" for a in FIRST for b in _SECOND]
@@ -126,14 +126,14 @@ def _styles(
     sources = [source for source, _ in calls]
     callers = [app.name for app in apps if app.name in sources]
     rng.shuffle(callers)
-    # At most half of the callers restrict egress, so the policies of the other callers do not list
-    # their calls.
+    # At most half of the callers restrict egress. Policies of the other callers do not list their
+    # calls.
     isolating = callers[: rng.randint(1, max(1, len(callers) // 2))]
     leaves = [app.name for app in apps if app.name not in sources]
     rng.shuffle(leaves)
     quiet = leaves[: rng.randint(1, max(1, len(leaves) // 2))]
-    # For some applications with several callers, the rule for the last caller has the form of a
-    # fault that adds a caller.
+    # For some applications with several callers, the rule for the last caller looks like a rule
+    # that a fault has added.
     targets = [target for _, target in calls]
     several = [app.name for app in apps if targets.count(app.name) > 1]
     mixed: dict[str, Literal["mixed_rules", "mixed_peers"]] = dict(
@@ -184,8 +184,11 @@ def draw_app(name: str, labels: dict[str, str], rng: random.Random) -> App:
 
 
 def _calls(names: Sequence[str], rng: random.Random) -> list[tuple[str, str]]:
-    """Return one to three calls to each application except the first, from preceding applications,
-    sorted by caller."""
+    """Return one to three calls as (source, target) to each application except the first. The
+    sources precede their target in ``names``.
+
+    The result is sorted by source.
+    """
     found = [
         (source, place, target)
         for place, target in enumerate(names[1:], start=1)
@@ -287,8 +290,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # Add rules that the wide rule makes redundant, because such rules also occur together with
-        # a rule that a fault has added.
+        # Rules that the wide rule makes redundant are added, because such rules also occur together
+        # with a wide rule that a fault has added.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]

@@ -1,1 +1,2 @@
-"""Worlds as data: workloads, policies, and the traffic that the policies allow."""
+"""Worlds (the contents of a namespace) as data: workloads, policies, and the traffic that the
+policies allow."""

@@ -19,7 +19,8 @@ _MAPPED_BITS = 96
 
 
 class Block:
-    """A block of addresses in CIDR notation. Raises ValueError if Kubernetes rejects ``text``."""
+    """A block of addresses in CIDR notation, as Kubernetes reads it. Raises ValueError if
+    Kubernetes rejects ``text``."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -29,7 +30,7 @@ class Block:
         plain = _ZEROS.sub("", text)
         address, _, length = plain.partition("/")
         given, network = ip_address(address), ip_network(plain, strict=False)
-        #: prefix length as written, and length in bits of an address of this family
+        #: prefix length as written, and number of bits in an address (32 or 128)
         self.length, self._bits = int(length), network.max_prefixlen
         self._address = _inner(given)
         self._standard = self._address is given and _is_standard(*form.groups())
@@ -62,12 +63,14 @@ class Block:
 
 @lru_cache(maxsize=4096)
 def network_of(text: str) -> IPv4Network | IPv6Network:
-    """Return the addresses in a block. Raises ValueError as ``Block`` does."""
+    """Return the network that a CIDR block covers. Raises ValueError if Kubernetes rejects
+    ``text``."""
     return Block(text).network
 
 
 def _is_standard(address: str, length: str) -> bool:
-    """Return whether an address is written in standard form, without leading zeros."""
+    """Return whether address and prefix length are written in standard form, without leading
+    zeros."""
     try:
         ip_address(address)
     except ValueError:
@@ -76,6 +79,7 @@ def _is_standard(address: str, length: str) -> bool:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 address maps, or the address itself if it maps none."""
+    """Return the IPv4 address in an IPv4-mapped IPv6 address. Return any other address
+    unchanged."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

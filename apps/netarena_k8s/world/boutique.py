@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from netarena_k8s.world.model import App, ContainerPort, Policy, Service, ServicePort, Spec, World
 
-#: name -> (port of the service, port of the pod, name of the service's port), or None
+#: name -> (port of the service, port of the pod, name of the service's port), or None for an
+#: application without a service
 _PORTS: dict[str, tuple[int, int, str] | None] = {
     "frontend": (80, 8080, "http"),
     "adservice": (9555, 9555, "grpc"),

@@ -16,7 +16,7 @@ LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def number_of(text: str) -> int:
-    """Return a 48-bit number derived from a hash of ``text``."""
+    """Return a number from 0 to 2**48 - 1 derived from a hash of ``text``."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 

@@ -28,13 +28,14 @@ from netarena_k8s.world.policy import (
 )
 from netarena_k8s.world.port_set import contains
 
-#: maximum numbers of cached effects and of cached peers for each world
+#: maximum numbers of cached effects of policies, and of cached matches of peers, for each world
 _KEPT_EFFECTS, _KEPT_PEERS = 4096, 4096
 _NOBODY: frozenset[str] = frozenset()
 
 
 class Effect(NamedTuple):
-    """The connections that one policy restricts and allows, with one bit for each connection."""
+    """The connections that one policy restricts and allows, as bit sets with one bit for each
+    connection."""
 
     #: the policy selects the source and has the policy type Egress
     restricts_source: int
@@ -49,7 +50,8 @@ class Effect(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """The connections that a set of policies allows, with one bit for each connection."""
+    """The connections that a set of policies allows in each direction, as bit sets with one bit for
+    each connection."""
 
     #: connections that the source's egress policies allow, including the name lookup that they need
     out: int
@@ -58,7 +60,7 @@ class Sides(NamedTuple):
 
     @property
     def both(self) -> int:
-        """The connections that work."""
+        """The connections that both directions allow, so that they work."""
         return self.out & self.into
 
 
@@ -73,7 +75,7 @@ class _Match(NamedTuple):
 
 
 class Matrix:
-    """Evaluates policies for the connections ``uses`` between the ends in ``ground``.
+    """Evaluates policies for the connections ``uses`` between the endpoints in ``ground``.
 
     None in ``uses`` stands for a connection that never works. A policy allows name lookups if it
     allows lookups at all name servers of ``ground``.
@@ -82,7 +84,7 @@ class Matrix:
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that can work, and the ones among them that need no name lookup
+        #: connections that are not None, and those of them that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}
@@ -100,7 +102,7 @@ class Matrix:
             if use.source not in ground.pods or use.target not in ground.pods:
                 self._unnamed |= bit
         self._ends = {name: ground.end(name) for name in {*self._by_source, *self._by_target}}
-        #: names of the ends that are not pods of the world
+        #: names of the endpoints that are not pods of the world's namespace
         self._beside = sorted(self._ends.keys() - ground.pods.keys())
         self._by_label: dict[tuple[str, str], set[str]] = {}
         for name, pod in ground.pods.items():
@@ -113,7 +115,8 @@ class Matrix:
         self._selected: Memo[str, tuple[int, int]] = Memo(_KEPT_PEERS)
 
     def sides(self, effects: Iterable[Effect]) -> Sides:
-        """Return the connections that policies with these effects allow together."""
+        """Return the connections that policies with these effects together allow in each
+        direction."""
         restricts_source = lets_out = looks_up = restricts_target = lets_in = 0
         for one in effects:
             restricts_source |= one.restricts_source
@@ -128,13 +131,16 @@ class Matrix:
         )
 
     def effect(self, spec: Manifest, text: str) -> Effect:
-        """Return the effect of a policy. ``text`` is ``text_of(spec)``."""
+        """Return the connections that a policy restricts and allows. ``text`` is
+        ``text_of(spec)``."""
         return self._effects.get(text) or self._effects.keep(text, self._examine(spec))
 
     def parts(self, spec: Manifest, direction: str) -> list[list[int]]:
-        """Return the connections that each peer of each rule allows in one direction, as bits.
+        """Return, for each rule of one direction, the connections that each of its peers allows, as
+        bits.
 
-        A rule without peers counts as one part.
+        A rule without peers has one entry for all peers. The result is empty if ``policyTypes``
+        omits the direction.
         """
         if direction not in policy_types(spec):
             return []
@@ -174,7 +180,7 @@ class Matrix:
         )
 
     def _select(self, selector: Manifest) -> tuple[int, int]:
-        """Return the connections whose source a selector matches, and the connections whose target
+        """Return the connections, as bits, whose source a selector matches, and those whose target
         it matches."""
         text = json.dumps(selector)
         found = self._selected.get(text)
@@ -188,7 +194,7 @@ class Matrix:
 
     def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
         """Return the connections that a rule's peers match, those that its ports match, and whether
-        the ports include name lookups."""
+        the ports include UDP port 53 (name lookups)."""
         peers: Sequence[Manifest] = rule.get(key) or ()
         match = _Match(self.every, self.every, name_server=True)
         if peers:
@@ -214,7 +220,7 @@ class Matrix:
         return found
 
     def _matching(self, peer: Manifest) -> Iterator[str]:
-        """Yield the names of the ends that a peer matches."""
+        """Yield the names of the endpoints that a peer matches."""
         ground = self._ground
         spaces = ground.book.namespaces
         for name in self._beside:
@@ -240,8 +246,8 @@ class Matrix:
         return found
 
     def _port(self, entries: Sequence[Manifest]) -> tuple[int, bool]:
-        """Return the connections to the ports of ``entries``, and whether these ports include name
-        lookups."""
+        """Return the connections to the ports of ``entries``, and whether the ports include UDP
+        port 53 (name lookups)."""
         if not entries:
             return self.every, True
         text = json.dumps(entries)
@@ -268,7 +274,7 @@ def numbers(bits: int) -> Iterator[int]:
 
 
 def flags(bits: int, number: int) -> tuple[bool, ...]:
-    """Return the lowest ``number`` bits, the lowest first."""
+    """Return the lowest ``number`` bits as booleans, the lowest first."""
     text = f"{bits & ((1 << number) - 1):0{number or 1}b}"
     return tuple(bit == "1" for bit in reversed(text))[:number]
 

@@ -4,7 +4,8 @@ A world consists of the applications in one namespace, their services, the requi
 intended network policies. The tested pairs are derived from the world: every application with the
 service of every other application. A pair should work if the intended policies allow it.
 
-A *cluster* (embedded or real) deploys a world. ``Net`` evaluates policies for a deployed world.
+A *cluster* (embedded or real) deploys a world. ``Net`` computes the connections that policies allow
+in a deployed world.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ NAME_LABEL = "kubernetes.io/metadata.name"
 #: label of every object that this project creates on a cluster, including namespaces. Policies, and
 #: objects that controllers create, do not have it.
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
-#: labels of other namespaces for which the grader checks exposure; one of them represents the
-#: namespace of another episode
+#: Labels of other namespaces. The grader checks whether policies expose pods to these namespaces;
+#: one of them stands for the namespace of another episode.
 STRANGERS: Mapping[str, Labels] = MappingProxyType(
     {
         "default": {NAME_LABEL: "default"},
@@ -53,8 +54,8 @@ STRANGERS: Mapping[str, Labels] = MappingProxyType(
 )
 #: labels of the name servers' pods in ``kube-system``
 DNS_LABELS: Labels = MappingProxyType({"k8s-app": "kube-dns"})
-#: maximum numbers of placements cached for each world, and of states of policies cached for each
-#: placement
+#: maximum numbers of cached deployments (addresses and labels) of each world, and of cached sets of
+#: policies for each deployment
 _KEPT_PLACES, _KEPT_NETS = 8, 8
 Spec: TypeAlias = dict[str, JsonValue]
 Workload: TypeAlias = Literal["Deployment", "StatefulSet", "DaemonSet", "Pod"]
@@ -89,9 +90,9 @@ class Service(Record):
 
 
 class App(Record):
-    """One workload with one pod, and its service if it has ``service`` ports.
+    """One workload with one pod. It has a service if ``service`` lists ports.
 
-    Pairs are tested with the first service port.
+    Tests of connections use the first service port.
     """
 
     name: str
@@ -104,7 +105,8 @@ class App(Record):
     service_type: ServiceType = "ClusterIP"
     workload: Workload = "Deployment"
     container: str = "server"
-    #: image that the container spec names; empty: the stand-in
+    #: image that the container spec names; empty: the image of the stand-in, a small program that
+    #: listens on the ports
     image: str = ""
     #: the service account of its pods
     account: str = "default"
@@ -134,8 +136,8 @@ class Policy(Record):
 
     @cached_property
     def edges(self) -> frozenset[str]:
-        """The first and last address of each block in the spec, and the addresses just outside
-        it."""
+        """The first and last address of each CIDR block in the spec, and the addresses just before
+        and after the block."""
         found = set()
         for block in _blocks(self.spec):
             network = network_of(block)
@@ -163,8 +165,8 @@ _READ_CHARS = 4096
 
 
 class Write(Record):
-    """One write to a policy. ``what`` describes the write. ``spec`` is the new spec, or None if the
-    policy was deleted."""
+    """One write to a policy. ``what`` describes the write. ``spec`` is the policy's new spec, or
+    None if the policy was deleted."""
 
     what: str
     name: str
@@ -215,8 +217,8 @@ class World(Record):
 
     @cached_property
     def all_services(self) -> tuple[Service, ...]:
-        """The tested services in the order of the applications, and then the additional
-        services."""
+        """The services that tests of pairs use, in the order of the applications, and then the
+        additional services."""
         tested = (
             Service(name=app.served_as, app=app.name, ports=app.service, type=app.service_type)
             for app in self.apps
@@ -226,8 +228,8 @@ class World(Record):
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every application with the service of every other application, in the order of the
-        applications."""
+        """All tested pairs: each application with the service of each other application, in the
+        order of the applications."""
         return tuple(
             Pair(source=source.name, target=target.name)
             for source in self.apps
@@ -255,13 +257,13 @@ class World(Record):
 
     @cached_property
     def wanted(self) -> int:
-        """The tested connections of ``matrix`` as bits: all pairs, and the other connections that
-        should work."""
+        """The tested connections of ``matrix``, as bits: all pairs, and the further connections
+        that should work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        """The effect of each intended policy."""
+        """The connections that each intended policy restricts and allows."""
         return tuple(self.effect(policy) for policy in self.policies)
 
     def effect(self, policy: Policy) -> Effect:
@@ -270,8 +272,8 @@ class World(Record):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The evaluator of all pairs, followed by all connections of the plan, on the embedded
-        cluster."""
+        """The evaluator of all pairs, followed by all further connections that the plan names, on
+        the embedded cluster."""
         uses = [*self.needs, *(use for uses in self.named for use in uses)]
         return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 
@@ -295,7 +297,8 @@ class World(Record):
 
     @cached_property
     def granted(self) -> tuple[tuple[Use, ...], ...]:
-        """For each grant of the plan, the connections that the intended policies allow."""
+        """For each grant of the plan, its connections in ``named`` that the intended policies
+        allow."""
         number, found = len(self.pairs), []
         for uses in self.named:
             places = enumerate(uses, start=number)
@@ -305,8 +308,8 @@ class World(Record):
 
     @cached_property
     def named(self) -> tuple[tuple[Use, ...], ...]:
-        """For each grant of the plan, all its connections, even if the intended policies do not
-        allow them."""
+        """For each grant of the plan, its connections other than pairs, even if the intended
+        policies do not allow them."""
         if self.plan is None:
             return ()
         ends = {guest.name: guest.address for guest in self.plan.guests}
@@ -341,14 +344,16 @@ class World(Record):
 
     @property
     def healthy(self) -> Net:
-        """The world under its intended policies. It is cached with the placement instead of the
-        world, because there are many worlds."""
+        """The deployed world under its intended policies.
+
+        It is cached with the deployment instead of the world, because there are many worlds.
+        """
         return net_of(self, self.policies)
 
     @cached_property
     def needs(self) -> tuple[Use | None, ...]:
-        """The pod-level connection of each pair, or None if the service has no usable target
-        port."""
+        """For each pair, the connection from pod to pod that it needs, or None if the service has
+        no usable target port."""
         found: list[Use | None] = []
         for pair in self.pairs:
             app = self.by_name[pair.target]
@@ -364,7 +369,8 @@ class World(Record):
 
     @cached_property
     def opens_egress(self) -> bool:
-        """Return whether the intended policies let every application send anything."""
+        """Return whether the intended policies leave the egress of every application
+        unrestricted."""
         free = all(policy.spec.get("egress") in (None, [{}]) for policy in self.policies)
         return free and not self.restricts_egress
 
@@ -390,12 +396,13 @@ def target_port(app: App, port: ServicePort) -> ContainerPort | None:
 
 
 class Net:
-    """The pods of a world with addresses, under given policies.
+    """The endpoints of a deployed world, and the connections that given policies allow between
+    them.
 
-    Each other namespace has one pod without labels, and for each application a pod with the same
-    labels. These pods are named ``NAMESPACE/APP``. Outside addresses are named by their address.
-    ``name_servers`` are addresses. ``marks`` are the labels in the cluster, or None for the labels
-    of the embedded cluster.
+    Pods of other namespaces are named ``NAMESPACE/NAME``. Each such namespace has a pod without
+    labels (``any``). It also has either the guest or, for each application, a pod with the same
+    labels. Outside addresses are named by their address. ``name_servers`` are IP addresses.
+    ``marks`` are the labels in the cluster, or None for the labels of the embedded cluster.
     """
 
     def __init__(  # noqa: PLR0913 -- the parts of a placement
@@ -427,7 +434,7 @@ class Net:
 
     @property
     def strangers(self) -> Mapping[str, Endpoint]:
-        """Pods of other namespaces by ``NAMESPACE/APP``."""
+        """Map from ``NAMESPACE/NAME`` to a pod of another namespace."""
         return self.ground.strangers
 
     @property
@@ -437,7 +444,8 @@ class Net:
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """Return whether each pair of the world works when the source uses the service's name."""
+        """Return whether each pair of the world works when the source uses the name of the target's
+        service."""
         leaving = entering = 0
         for name, pod in self.pods.items():
             leaving |= self._works(name, EGRESS, self.rules.side(EGRESS, pod))
@@ -446,10 +454,10 @@ class Net:
         return tuple(bit == "1" for bit, _ in zip(bits, self.world.pairs, strict=False))
 
     def _works(self, name: str, direction: str, side: Side | None) -> int:
-        """Return the pairs with ``name`` as source (egress) or target (ingress) that ``side``
-        allows, as bits.
+        """Return the pairs, as bits, with ``name`` as source (egress) or target (ingress) that
+        ``side`` allows.
 
-        For egress, the name lookup must be allowed too.
+        For egress, the result is 0 unless the source may also look up names.
         """
         key = (name, direction, side)
         if (known := self.ground.works.get(key)) is not None:
@@ -465,7 +473,8 @@ class Net:
                     side is None or side.passes(self.pods[other], use.port, use.protocol)
                 ):
                     found |= 1 << number
-        # Sides of uncached policies are new objects in each state, so their results are not cached.
+        # If policies are not cached, each state has new ``Side`` objects, so caching by them is
+        # useless.
         kept = side is None or self.rules.kept
         return self.ground.works.keep(key, found) if kept else found
 
@@ -474,7 +483,8 @@ class Net:
         return all(self.rules.allow(self.pods[source], server, 53, "UDP") for server in self.dns)
 
     def connects(self, pair: Pair) -> bool:
-        """Return whether a pair works with the service's address, on the first service port."""
+        """Return whether a pair works when the source uses the address of the service, on its first
+        port."""
         app = self.world.by_name[pair.target]
         port = target_port(app, app.service[0])
         return port is not None and self.rules.allow(
@@ -482,7 +492,8 @@ class Net:
         )
 
     def reaches(self, pair: Pair) -> bool:
-        """Return whether a pair works with the service's name, as applications use it."""
+        """Return whether a pair works when the source uses the name of the service, as applications
+        do."""
         return self.resolves(pair.source) and self.connects(pair)
 
     def allows(self, use: Use) -> bool:
@@ -490,13 +501,15 @@ class Net:
         return self.leaves(use) and self.enters(use)
 
     def leaves(self, use: Use) -> bool:
-        """Return whether the source's egress allows a connection, including the name lookup between
-        pods."""
+        """Return whether the source's egress policies allow a connection.
+
+        Between pods of the world, they must also allow the name lookup.
+        """
         by_name = use.source in self.pods and use.target in self.pods
         return (not by_name or self.resolves(use.source)) and self._passes(EGRESS, use)
 
     def enters(self, use: Use) -> bool:
-        """Return whether the target's ingress allows a connection."""
+        """Return whether the target's ingress policies allow a connection."""
         return self._passes(INGRESS, use)
 
     def _passes(self, direction: str, use: Use) -> bool:
@@ -505,8 +518,10 @@ class Net:
 
 
 def net_of(world: World, policies: tuple[Policy, ...], namespace: str = "shop") -> Net:
-    """Return the ``Net`` of ``policies``. It is cached by identity, because all steps are compared
-    with the same states."""
+    """Return the connections that ``policies`` allow in ``world``.
+
+    The result is cached for this tuple object, because all steps are compared with the same states.
+    """
     nets = _place(world, namespace, {}, (), None).nets
     return nets.get(policies, lambda: Net(world, policies, namespace=namespace))
 
@@ -516,7 +531,8 @@ _LASTING = ("by_name", "pairs", "marks", "places", "named", "needs", "matrix")
 
 
 def with_policies(world: World, policies: Sequence[Policy]) -> World:
-    """Return ``world`` with other policies, which define the intended pairs."""
+    """Return ``world`` with other policies as its intended policies, and with the calls that they
+    allow."""
     plain = World(
         apps=world.apps,
         policies=tuple(policies),
@@ -532,7 +548,8 @@ def with_policies(world: World, policies: Sequence[Policy]) -> World:
 
 
 class _Place(NamedTuple):
-    """A placement of a world, and its recently used nets, cached by the policies' identity."""
+    """The endpoints of a deployed world, and the recently used ``Net`` objects, by the policies'
+    identity."""
 
     ground: Ground
     nets: Kept[Net]
@@ -550,8 +567,7 @@ def _place(
     name_servers: Sequence[str],
     marks: Marks | None,
 ) -> _Place:
-    """Return the placement of a world for these arguments. It is created at first use and
-    cached."""
+    """Return the deployed world for these arguments. It is created at first use and cached."""
     key = (
         namespace,
         tuple(sorted(addresses.items())),
@@ -591,7 +607,8 @@ def _place(
 def _strangers(
     pods: Mapping[str, Endpoint], guests: Sequence[Guest], own: str
 ) -> dict[str, Endpoint]:
-    """Return the pods of namespaces other than the world's ``own``, which may be ``default``."""
+    """Return the pods of other namespaces by ``NAMESPACE/NAME``. ``own``, the world's namespace,
+    may be ``default``."""
     found = {
         f"{space}/{name}": Endpoint(f"10.244.{place}.{number}", space, labels)
         for place, space in enumerate(STRANGERS, start=1)
@@ -601,8 +618,8 @@ def _strangers(
         )
     }
     for place, guest in enumerate(guests, start=2):
-        # Each guest's namespace also has a pod without labels, so that policies that allow more
-        # than the guest are detected.
+        # The pod without labels reveals policies that allow more pods of this namespace than the
+        # guest.
         for number, (name, labels) in enumerate({guest.name: guest.labels, "any": {}}.items()):
             found[f"{guest.space}/{name}"] = Endpoint(
                 f"10.244.200.{4 * place + number}", guest.space, labels
@@ -611,10 +628,10 @@ def _strangers(
 
 
 def outside_of(*sets: Iterable[Policy]) -> tuple[str, ...]:
-    """Return addresses that represent all outside addresses for these policies.
+    """Return addresses that stand for all addresses outside the cluster under these policies.
 
-    They are the first and last address of each block, the addresses just outside the block, and one
-    address that no block contains.
+    They are the first and last address of each CIDR block, the addresses just before and after the
+    block, and one address that no intended policy contains.
     """
     found = {_OUTSIDE.ip}.union(*(policy.edges for policies in sets for policy in policies))
     return tuple(sorted(found))

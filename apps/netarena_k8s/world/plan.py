@@ -1,4 +1,5 @@
-"""The intended access in a large world, in terms of teams and roles instead of pairs.
+"""The intended access in a large world, in terms of teams and roles instead of pairs of
+applications.
 
 A grant permits a group of applications, or a guest from another namespace, to reach a group or an
 outside address. Groups are identified by pod labels. A grant without a port refers to the pod port
@@ -16,7 +17,7 @@ from netarena_k8s.world.policy import Protocol
 
 
 class Group(Record):
-    """Applications whose pods have all of ``labels``."""
+    """A group of applications: those whose pods have all of ``labels``."""
 
     labels: dict[str, str]
 
@@ -53,8 +54,8 @@ class Partner(Record):
 
 
 class Grant(Record):
-    """A permission for ``source`` to reach ``target``. Each of them is a group or the name of a
-    guest or partner."""
+    """A permission for ``source`` to connect to ``target``. Each of the two is a group, or the name
+    of a guest or partner."""
 
     source: Group | str
     target: Group | str
@@ -64,8 +65,8 @@ class Grant(Record):
 
 
 class Use(NamedTuple):
-    """One connection: source and target as ``Net`` names them, and the target's port and
-    protocol."""
+    """One connection from ``source`` to ``port`` of ``target``. Both ends are named as in
+    ``Net``."""
 
     source: str
     target: str

@@ -53,7 +53,7 @@ INGRESS, EGRESS = "Ingress", "Egress"
 _KEYS = MappingProxyType({INGRESS: ("ingress", "from"), EGRESS: ("egress", "to")})
 _NO_LABELS: Labels = MappingProxyType({})
 #: limits of a ``Book``: maximum length in characters of a cached policy, and maximum numbers of
-#: cached policies and cached sides
+#: cached policies and cached ``Side`` objects
 _KEPT_CHARS, _KEPT_POLICIES, _KEPT_SIDES = 4096, 1024, 2048
 
 
@@ -68,7 +68,7 @@ class Port:
 
 @dataclass(frozen=True, eq=False)
 class Endpoint:
-    """A sender or receiver: a pod, or an outside address, whose ``namespace`` is empty.
+    """A sender or receiver: a pod, or an address outside the cluster with an empty ``namespace``.
 
     Endpoints are compared by identity. Each pod has exactly one endpoint object.
     """
@@ -78,7 +78,7 @@ class Endpoint:
     labels: Labels = field(default_factory=lambda: _NO_LABELS)
     ports: tuple[Port, ...] = ()
     host_network: bool = False
-    #: labels of its namespace; None: the labels in ``namespaces`` of the rules
+    #: labels of its namespace; None: the labels that the evaluated rules have for this namespace
     space: Labels | None = None
 
     @property
@@ -98,13 +98,13 @@ class _Rule:
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: Target -> ports of the rule. If the rule has no named port, the ports are the same for
-        #: every target, and the only key is None.
+        #: Target endpoint -> ports of the rule. If the rule has no named port, the ports are the
+        #: same for every target, and the only key is None.
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 
     def ports(self, target: Endpoint) -> Stretches:
-        """Return the ports of the rule on ``target``."""
+        """Return the ports of ``target`` that the rule lists."""
         whose = target if self._named else None
         found = self._ports.get(whose)
         if found is None:
@@ -124,7 +124,7 @@ class _Rule:
 
 
 class _Policy:
-    """A parsed policy; ``kept`` is true if a book caches it."""
+    """A parsed policy. ``kept`` is true if a ``Book`` caches it."""
 
     def __init__(
         self, namespace: str, spec: Manifest, pods: Iterable[Endpoint], *, kept: bool
@@ -151,7 +151,7 @@ class _Policy:
 
 
 class Side:
-    """The effect of the policies that select an endpoint, in one direction.
+    """The traffic in one direction that the policies selecting an endpoint (``subject``) allow.
 
     All states in which the same policies select the endpoint share one ``Side``. Results are cached
     for each peer.
@@ -172,7 +172,7 @@ class Side:
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """Return the allowed ports of connections to or from ``peer``. Ports are those of the
+        """Return the allowed ports of connections to or from ``peer``. They are ports of the
         connection's target."""
         found = self._lets.get(peer)
         if found is None:
@@ -188,10 +188,10 @@ class Side:
         return found
 
     def narrower(self, other: Side | None, ends: Mapping[str, Endpoint]) -> Iterator[str]:
-        """Yield the names of ``ends`` to or from which ``other`` allows ports that this side does
-        not allow.
+        """Yield the names of those ``ends`` to or from which ``other`` allows more ports than this
+        side.
 
-        None as ``other`` means a side that allows all ports.
+        None as ``other`` means that all ports are allowed.
         """
         # Most ends share a few sets of ports, so results are cached by identity. The sets are
         # stored too, so that their ids stay unique.
@@ -226,11 +226,11 @@ class Side:
 
 
 class Book:
-    """A cache of parsed policies and their results for one set of namespaces and pods.
+    """A cache of parsed policies and their results, for one set of namespaces and pods.
 
     ``namespaces`` maps each namespace to its labels. Successive states differ in few policies, so
     most results are reused. Policies are identified by their text, endpoints by identity. Threads
-    may share a book. The ``pods`` that a policy selects are computed once.
+    may share a book. For each policy, the selected ones of ``pods`` are computed once.
     """
 
     def __init__(self, namespaces: Mapping[str, Labels], pods: Iterable[Endpoint] = ()) -> None:
@@ -252,7 +252,8 @@ class Book:
         return found
 
     def side(self, subject: Endpoint, direction: str, policies: tuple[_Policy, ...]) -> Side:
-        """Return the side of ``subject``. ``policies`` are all policies that select ``subject``."""
+        """Return the traffic that ``policies``, all policies that select ``subject``, allow in one
+        direction."""
         key = (subject, direction, policies)
         found = self._sides.get(key)
         if found is None:
@@ -291,7 +292,7 @@ class Rules:
             for direction in policy.rules:
                 for pod in policy.selected:
                     self._selecting[direction].setdefault(pod, []).append(policy)
-        #: direction -> endpoint -> its side
+        #: direction -> endpoint -> its ``Side``, or None without a policy
         self._sides: dict[str, dict[Endpoint, Side | None]] = {EGRESS: {}, INGRESS: {}}
 
     def allow(
@@ -311,8 +312,8 @@ class Rules:
         port: int,
         protocol: Protocol = "TCP",
     ) -> bool:
-        """Like ``allow``, but check only one direction: the egress of ``source`` or the ingress of
-        ``target``."""
+        """Return whether policies of one direction allow the connection: the egress of ``source``
+        or the ingress of ``target``."""
         if source is target:
             return True
         subject, peer = (source, target) if direction == EGRESS else (target, source)
@@ -327,8 +328,8 @@ class Rules:
         return intersection(leaving, self.lets(INGRESS, source, target))
 
     def lets(self, direction: str, source: Endpoint, target: Endpoint) -> Stretches:
-        """Like ``open_ports``, but check only one direction: the egress of ``source`` or the
-        ingress of ``target``."""
+        """Return the ports of ``target`` that policies of one direction allow: the egress of
+        ``source`` or the ingress of ``target``."""
         subject, peer = (source, target) if direction == EGRESS else (target, source)
         side = self.side(direction, subject)
         return ALL if side is None else side.lets(peer)
@@ -338,8 +339,8 @@ class Rules:
         return self.side(direction, endpoint) is not None
 
     def side(self, direction: str, endpoint: Endpoint) -> Side | None:
-        """Return the side of ``endpoint``, or None if no policy selects it and all traffic is
-        allowed."""
+        """Return the traffic that policies allow ``endpoint`` in one direction, or None if no
+        policy selects it, so that all traffic is allowed."""
         found = self._sides[direction]
         if endpoint not in found:
             if endpoint in self._book.pods:
@@ -426,7 +427,7 @@ def _address(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def stretches_of(entries: Sequence[Manifest] | None, target: Endpoint) -> Stretches:
-    """Return the ports on ``target`` that the ``ports`` of a rule name."""
+    """Return the ports of ``target`` that the ``ports`` of a rule allow."""
     return union(*(_entry(entry, target) for entry in entries)) if entries else ALL
 
 

@@ -81,7 +81,7 @@ def show(ports: Stretches) -> str:
 
 
 def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
-    """Return the intersection of two lists of disjoint ascending ranges."""
+    """Return the intersection of two lists of disjoint ascending port ranges."""
     found: list[Piece] = []
     here = there = 0
     while here < len(one) and there < len(other):
@@ -97,7 +97,7 @@ def _shared(one: Sequence[Piece], other: Sequence[Piece]) -> list[Piece]:
 
 
 def _gaps(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the ranges between ``pieces``."""
+    """Return the port ranges that ``pieces``, disjoint and ascending, do not cover."""
     found: list[Piece] = []
     start = FIRST
     for low, high in pieces:

@@ -1,8 +1,8 @@
 """Assignments of items to bins: switches to waves, depots or racks, subject to requests.
 
-A ``Model`` is an instance in terms of items and bins, whatever the kind of task. Requests are
-objects with ``id``, ``rule`` and ``items`` (numbers), and depending on the rule ``bins`` (numbers),
-``gap`` or ``limit``:
+A ``Model`` describes an instance in terms of items and bins, for every such kind of task. Requests
+are objects with ``id``, ``rule`` and ``items`` (numbers). Depending on the rule, they also have
+``bins`` (numbers), ``gap`` or ``limit``:
 
 - ``only``: the items are in these bins.
 - ``apart``: the numbers of the bins of any two items differ by at least ``gap``.
@@ -10,7 +10,7 @@ objects with ``id``, ``rule`` and ``items`` (numbers), and depending on the rule
 - ``order``: each item's bin number is at least ``gap`` above that of the previous item's bin.
 - ``at_most``, ``at_least``: at most or at least ``limit`` of the items are in these bins.
 
-For ``apart`` and ``order``, ``bins`` may be absent; otherwise the items are also in these bins.
+For ``apart`` and ``order``, ``bins`` is optional. If it is given, all items must be in these bins.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from typing import Any
 
 from netarena_malt.planning.plan import PlanError, Verdict, Violation
 
-#: Rules whose items are all in the listed bins.
+#: Rules with which all items must be in the listed bins, if bins are listed.
 _INSIDE = frozenset({"only", "apart", "order"})
 
 
 @dataclass(frozen=True)
 class Model:
-    """Items with needs, bins with room, and requests; ``None`` in ``cost`` forbids a pair."""
+    """Items with their needs, bins with their room, and requests. If ``cost`` returns None, the
+    item must not be in the bin."""
 
     items: tuple[str, ...]
     bins: tuple[Any, ...]
@@ -53,7 +54,8 @@ class Model:
     group_word: str = "block"
 
     def allowed(self) -> list[set[int]]:
-        """Return the bins in which each item may be, by costs and requests about single items."""
+        """Return, for each item, the bins in which it may be according to its cost, its needs and
+        the requests about it."""
         every = range(len(self.bins))
         found = [
             {
@@ -87,9 +89,11 @@ class Model:
 def read_rows(
     value: Any, items: Sequence[str], bins: Sequence[Any], words: tuple[str, str]
 ) -> list[int]:
-    """Return the bin of each item, from rows of an item's name and a bin's name.
+    """Return the number of each item's bin, from rows with the name of an item and the name of a
+    bin.
 
-    Raises PlanError for another form, an unknown name, or an item without exactly one row.
+    Raises PlanError if the value is not a list of such rows, for an unknown name, or if an item
+    does not have exactly one row.
     """
     item_word, bin_word = words
     if not isinstance(value, list):
@@ -116,14 +120,16 @@ def read_rows(
 
 
 def _key(value: Any) -> Any:
-    """Return a value that a dict can look up: an int for a whole number, text, or None."""
+    """Return a value with which a dict can be searched: text, an int for a whole number, or None
+    for any other value."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, str) or type(value) is int else None
 
 
 def judge(model: Model, place: Sequence[int]) -> Verdict:
-    """Return the cost of an assignment, and its first violation of rooms, groups or requests."""
+    """Return the cost of an assignment, and its first violation of rooms, groups or requests.
+    ``place`` has the bin of each item."""
     cost = 0
     violation: Violation | None = None
     for item, bin_ in enumerate(place):
@@ -176,7 +182,8 @@ def _violations(model: Model, place: Sequence[int]) -> Iterator[Violation]:
 def broken(  # noqa: PLR0912 -- one branch per rule
     model: Model, request: Mapping[str, Any], place: Sequence[int]
 ) -> str:
-    """Return in one sentence how a complete assignment breaks a request; empty if it does not."""
+    """Return a sentence about how a complete assignment violates a request, or "" if it does not.
+    ``place`` has the bin of each item."""
     rule, members, mark = request["rule"], request["items"], request["id"]
     bins, word = model.bins, model.bin_word
     if rule in _INSIDE and "bins" in request:
@@ -221,7 +228,7 @@ _FIRST = ("together", "only", "at_least", "order", "apart", "at_most")
 
 @dataclass
 class Filling:
-    """A partial assignment that violates nothing yet."""
+    """A partial assignment that violates no constraint so far."""
 
     model: Model
     place: list[int | None] = field(init=False)
@@ -240,8 +247,8 @@ class Filling:
                     self._about[item].append(request)
 
     def units(self) -> list[tuple[int, ...]]:
-        """Return units of items that must share a bin: the items of each ``together``, and single
-        items."""
+        """Return the units: groups of items that must share a bin because of ``together`` requests,
+        and single items."""
         root = list(range(len(self.model.items)))
 
         def find(item: int) -> int:
@@ -259,11 +266,11 @@ class Filling:
         return [tuple(unit) for unit in units.values()]
 
     def choices(self, unit: Iterable[int]) -> set[int]:
-        """Return the bins in which every item of ``unit`` may be, ignoring loads."""
+        """Return the bins that are allowed for every item of ``unit``, ignoring the other items."""
         return set.intersection(*(self.allowed[item] for item in unit))
 
     def fits(self, unit: Sequence[int], bin_: int) -> bool:
-        """Return whether the unit can be added to the bin."""
+        """Return whether the unit can be added to the bin without a violation."""
         model, load, room = self.model, self.loads[bin_], self.model.room[bin_]
         for number in range(len(room)):
             if load[number] + sum(model.needs[item][number] for item in unit) > room[number]:
@@ -330,11 +337,12 @@ def fill(
     prefer: Callable[[Filling, Sequence[int], int], Any],
     fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> list[int] | None:
-    """Place each unit in the best bin that has room for it; return None if a unit fits in no bin.
+    """Return the bin of each item, with each unit in the best bin that has room, or None if a unit
+    fits in no bin.
 
-    Items of ``fixed`` are in these bins from the start, and must be units of one item.
-    Units of requests come first, in the order of ``_FIRST``, then the others by ``rank``; the best
-    bin has the smallest value of ``prefer``.
+    Items of ``fixed`` are in these bins from the start, and must be units of one item. Units with
+    requests are placed first, in the order of ``_FIRST``, then the other units by ``rank``. The
+    best bin has the smallest value of ``prefer``.
     """
     filling = Filling(model)
     units = filling.units()
@@ -374,7 +382,7 @@ def fill(
 
 
 def _size(model: Model, unit: Sequence[int]) -> int:
-    """Return the largest need of a unit, in thousandths of the largest room."""
+    """Return the largest need of a unit, in thousandths of the largest room of any bin."""
     most: list[int] = [max(1, *rooms) for rooms in zip(*model.room, strict=True)]
     shares: list[int] = [
         1000 * sum(model.needs[item][number] for item in unit) // room
@@ -383,11 +391,11 @@ def _size(model: Model, unit: Sequence[int]) -> int:
     return max(shares)
 
 
-# Requests that the planted plan satisfies, and requests that no plan satisfies.
+# Requests of an instance, and the request that makes a task impossible.
 
 
 def numbered(requests: Iterable[dict[str, Any]], rng: random.Random) -> list[dict[str, Any]]:
-    """Return the requests in a random order with ids from R01 on."""
+    """Return the requests in random order, with ids R01, R02 and so on."""
     drawn = list(requests)
     rng.shuffle(drawn)
     return [{"id": f"R{number:02d}", **request} for number, request in enumerate(drawn, start=1)]
@@ -396,9 +404,10 @@ def numbered(requests: Iterable[dict[str, Any]], rng: random.Random) -> list[dic
 def replaced(
     requests: Sequence[dict[str, Any]], rule: str, place: int, blocking: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the requests with ``blocking`` in place of one of the same rule, and the id of both.
+    """Return the requests with ``blocking`` in place of a request of the same rule, and the id of
+    this request.
 
-    Among the requests of ``rule``, the one at index ``place`` (modulo their number) is replaced.
+    The request at index ``place`` (modulo their number) among the requests of ``rule`` is replaced.
     """
     same = [number for number, request in enumerate(requests) if request["rule"] == rule]
     number = same[place % len(same)]

@@ -1,7 +1,8 @@
-"""The kinds of planning tasks by label, and the drawing of a task.
+"""The kinds of planning tasks by label, and the function that draws a task.
 
-An instance is drawn again until the plan of a greedy program is sufficiently worse than the planted
-one. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with one that no plan can satisfy.
+Instances are drawn until the plan of a greedy program is sufficiently worse than the planted plan,
+which is the reference. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with one that
+no plan can satisfy.
 """
 
 from __future__ import annotations
@@ -42,24 +43,26 @@ class Task:
 
     data: dict[str, Any]
     text: str
-    #: ``plan``, ``objective``, ``bound`` and ``greedy`` (the objective of a greedy plan).
+    #: Keys ``plan``, ``objective``, ``bound`` and ``greedy`` (the objective of a greedy plan).
     solution: dict[str, Any]
-    #: The request that makes the task impossible; None if there is a plan.
+    #: Id of the request that makes the task impossible; None if there is a plan.
     blocking: str | None
 
 
 def kind_of(label: str) -> Kind:
-    """Return the kind of a label. Raises KeyError."""
+    """Return the kind of task with this label. Raises KeyError."""
     return KINDS[label]
 
 
 def carried(places: Sequence[Place]) -> list[str]:
-    """Return the labels for which a network with these switches has tasks."""
+    """Return the labels of the kinds of tasks that are possible in a network with these
+    switches."""
     return [label for label, kind in KINDS.items() if kind.fits(places)]
 
 
 def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: bool) -> Task:
-    """Draw a task. Raises ValueError if the network has no tasks of this label."""
+    """Draw a task with this label. Raises ValueError if the network has no such task, or if no task
+    is found."""
     kind = kind_of(label)
     if not kind.fits(places):
         raise ValueError(
@@ -99,6 +102,6 @@ def draw(label: str, places: Sequence[Place], rng: random.Random, *, varied: boo
 
 
 def without(data: Mapping[str, Any], request: str) -> dict[str, Any]:
-    """Return the data without one request."""
+    """Return the data without the request that has this id."""
     rest = [one for one in data["requests"] if one["id"] != request]
     return {**data, "requests": rest}

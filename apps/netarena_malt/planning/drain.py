@@ -1,9 +1,9 @@
 """Drain schedules, which assign each switch to the wave in which it is drained and upgraded.
 
-The planted waves use up nearly all technician minutes. For the fewest waves, the bound is the total
-of the minutes divided by the minutes of a wave, rounded up. For weighted urgency, the bound is the
-cost of the best schedule that may split switches, in order of weight per minute. Both bounds ignore
-when switches become ready.
+The planted waves use up nearly all technician minutes. If the number of waves is minimised, the
+bound is the total of the minutes divided by the minutes of a wave, rounded up. If weighted urgency
+is minimised, the bound is the cost of the best schedule that may split switches, which takes them
+in order of weight per minute. Both bounds ignore when switches become ready.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from netarena_malt.planning.assignment import (
 from netarena_malt.planning.plan import Data, Instance, Kind, Place, Plan, Verdict
 from netarena_malt.planning.wording import Brief, compose, pick
 
-#: Technician minutes and test benches of a wave.
+#: Technician minutes and test benches that each wave has.
 _MINUTES = 960
 _BENCHES = 100
 _ROOM = (_MINUTES, _BENCHES)
@@ -37,18 +37,18 @@ _WORDS = ("switch", "wave")
 #: Number of requests of each rule.
 _REQUESTS = {"only": 5, "apart": 5, "order": 5, "at_least": 5}
 _RULES = tuple(_REQUESTS)
-#: Maximum needs of the switches that a request restricts to a window of waves, in percent of the
-#: window's minutes and benches.
+#: Maximum needs of the switches of an ``only`` or ``at_least`` request, in percent of the minutes
+#: and benches of its waves.
 _FULL_PCT = 95
-#: Number of samples of switches for a request.
+#: Number of random samples of switches from which those of a request are chosen.
 _DRAWS = 6
-#: Maximum number of samples to find the switches of a blocking request.
+#: Maximum number of samples to find switches for a blocking request, which no schedule can satisfy.
 _SAMPLES = 6_000
-#: Number of samples without a plan from which a blocking ``apart`` or ``order`` is chosen by
-#: lateness.
+#: Number of unsatisfiable samples from which the switches of a blocking ``apart`` or ``order``
+#: request are chosen by their lateness.
 _NEAREST = 60
 
-#: Minutes and benches of a switch.
+#: Needs of a switch: technician minutes and test benches.
 _Needs: TypeAlias = tuple[int, int]
 
 
@@ -99,7 +99,8 @@ def _rows(data: Data, place: Sequence[int] | None) -> Plan | None:
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Place large or urgent switches first, in the earliest wave that has room."""
+    """Return a plan that places large or urgent switches first, each in the earliest wave that has
+    room."""
     switches, urgent = data["switches"], data["objective"] == "urgency"
 
     def rank(unit: Sequence[int]) -> Any:
@@ -113,15 +114,17 @@ def _greedy(data: Data) -> Plan | None:
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Place the switches in the order of the list, in the earliest wave that has room."""
+    """Return a plan that places switches in the order of the list, each in the earliest wave that
+    has room."""
     return _rows(data, _fill(data, tuple))
 
 
 def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
-    """Place switches by ``rank``, each in the earliest wave, after those that must be in few waves.
+    """Return the wave index of each switch; None if a switch fits in no wave.
 
-    The switches of ``only`` and ``at_least`` nearly fill their waves, so that all plans for each of
-    these requests are tried.
+    The switches of ``only`` and ``at_least`` requests come first, then the others by ``rank``, each
+    in the earliest wave. The switches of these requests nearly fill their waves, so all assignments
+    of them to these waves are tried.
     """
     number = {entry["name"]: place for place, entry in enumerate(data["switches"])}
     fixed: dict[int, int] = {}
@@ -150,13 +153,14 @@ def _split(total: int, parts: int, least_pct: int, rng: random.Random) -> list[i
 def _draw(
     places: Sequence[Place], rng: random.Random, *, urgent: bool, sizes: Sequence[int]
 ) -> Instance:
-    """Draw a planted schedule with waves of ``sizes`` switches, and requests that it keeps."""
+    """Draw a planted schedule whose waves have ``sizes`` switches, and requests that it
+    satisfies."""
     count = len(sizes)
     waves = _deal(places, sizes, rng)
     switches: list[dict[str, Any]] = []
     planted: dict[str, int] = {}
     for number, members in enumerate(waves, start=1):
-        # on average about 0.6 % of the minutes stays free, too little to save a wave
+        # On average about 0.6 % of the minutes stay free, too little to save a wave.
         minutes = _split(_MINUTES - rng.randrange(_MINUTES // 75), len(members), 18, rng)
         benches = _split(_BENCHES - rng.randrange(5), len(members), 12, rng)
         for place, need, bench in zip(members, minutes, benches, strict=True):
@@ -168,7 +172,7 @@ def _draw(
                 "ready": rng.randrange(1, number + 1),
             }
             if urgent:
-                # the weight per minute falls from wave to wave, with noise
+                # The weight per minute decreases from wave to wave, with noise.
                 falling = 1000 - 800 * number // count
                 entry["weight"] = max(1, need * falling * rng.randrange(95, 106) // 50_000)
             switches.append(entry)
@@ -191,15 +195,16 @@ def _draw(
 
 
 def _fits(places: Sequence[Place], waves: int) -> bool:
-    """Return whether random switches can be dealt to waves without two switches of one block in a
-    wave."""
+    """Return whether the network is suitable for ``waves`` waves that each have at most one switch
+    of any block."""
     sizes = Counter(place.block for place in places)
-    # half of the waves stay without the largest block, so that few exchanges are needed
+    # At least half of the waves have no switch of the largest block, so few exchanges are needed.
     return len(places) >= 240 and len(sizes) >= 8 and 2 * max(sizes.values()) <= waves
 
 
 def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> list[list[Place]]:
-    """Return waves of these sizes whose switches are in different blocks."""
+    """Return random switches in waves of these sizes. The switches of a wave are in different
+    blocks."""
     chosen = rng.sample(list(places), sum(sizes))
     order = list(sizes)
     rng.shuffle(order)
@@ -208,7 +213,7 @@ def _deal(places: Sequence[Place], sizes: Sequence[int], rng: random.Random) -> 
     for size in order:
         waves.append(chosen[start : start + size])
         start += size
-    # exchange switches until no wave has two switches of one block
+    # Exchange switches until no wave has two switches of one block.
     again = True
     while again:
         again = False
@@ -230,8 +235,8 @@ def _requests(
 ) -> list[dict[str, Any]]:
     """Return requests that the planted ``waves`` (lists of switches) satisfy, each with some slack.
 
-    ``windows`` has the first and last wave of each ``only``, then of each ``at_least``. No switch
-    is in two requests.
+    ``windows`` has the first and last wave of each ``only`` request, then those of each
+    ``at_least`` request. No switch is in two requests.
     """
     free = [list(wave) for wave in waves]
     needs, ready = _needs(data), _ready(data)
@@ -263,7 +268,8 @@ def _requests(
 
 
 def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Return windows of waves, numbered from 1, that do not overlap, in a random order."""
+    """Return ``number`` disjoint ranges of the ``count`` waves as (first, last), numbered from 1,
+    in random order."""
     lengths = [rng.randrange(2, 4) for _ in range(number)]
     while sum(lengths) > count:
         lengths[lengths.index(max(lengths))] -= 1
@@ -276,11 +282,11 @@ def _windows(count: int, number: int, rng: random.Random) -> list[tuple[int, int
 def _filling(
     names: Sequence[str], needs: Mapping[str, _Needs], waves: int, rng: random.Random
 ) -> list[str]:
-    """Return random switches that need most, but not all, of the minutes and benches of ``waves``
-    waves.
+    """Return random switches of ``names`` that need most, but not all, of the minutes and benches
+    of ``waves`` waves.
 
-    The sample with the largest needs is used, so that other sets of as many switches often do not
-    fit.
+    Of several samples, the one with the largest needs is used. Other sets of as many switches then
+    often do not fit.
     """
     weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
@@ -298,9 +304,10 @@ def _filling(
 def _spaced(
     rule: str, free: Sequence[Sequence[str]], ready: Mapping[str, int], rng: random.Random
 ) -> dict[str, Any]:
-    """Return a request for switches in waves that are at least ``gap`` apart.
+    """Return an ``apart`` or ``order`` request for switches in waves that are at least ``gap``
+    apart.
 
-    The switches are ready late, so that the request has little slack.
+    Switches that become ready late are preferred, so that the request has little slack.
     """
     count = len(free)
     filled = [wave for wave in range(count) if free[wave]]
@@ -319,7 +326,7 @@ def _spaced(
     names = [max(free[spot], key=lambda name: (ready[name], name)) for spot in spots]
     if rule == "apart":
         names.sort()
-    # the largest gap, so that there is little slack
+    # The largest possible gap, so that there is little slack.
     gap = min(after - before for before, after in itertools.pairwise(spots))
     first = max(0, spots[0] - rng.randrange(3))
     last = min(count - 1, spots[-1] + 2 + rng.randrange(3))
@@ -339,7 +346,8 @@ def _total(data: Data) -> int:
 
 
 def _urgency_bound(data: Data) -> int:
-    """Return the least cost if waves may share a switch, in proportion to its minutes."""
+    """Return the least cost of a schedule that may split a switch between waves; its weight is
+    split in proportion to the minutes."""
     order = sorted(data["switches"], key=lambda entry: Fraction(-entry["weight"], entry["minutes"]))
     cost, wave, left = Fraction(0), 1, int(data["wave_minutes"])
     for entry in order:
@@ -356,11 +364,13 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which no schedule can satisfy because of the data of its switches.
+    """Return requests, one of which no schedule can satisfy, and the id of this blocking request.
+    Return None if none is found.
 
-    The blocking request copies the number of switches, the window's length, the gap and the limit
-    of a request of the instance. Its switches are drawn first, so that it can have any of them. The
-    other requests are then drawn from the remaining switches, so that no switch is in two requests.
+    The blocking request copies the number of switches, the length of the window, the gap and the
+    limit of a request of the instance. Its switches are drawn first, so that it can have any
+    switch. The other requests are then drawn from the remaining switches, so that no switch is in
+    two requests.
     """
     data = instance.data
     same = [request for request in data["requests"] if request["rule"] == rule]
@@ -382,21 +392,23 @@ def _block(
     ]
     others = numbered(_requests(free, windows, data, rng), rng)
     if not spaced:
-        # windows of ``only`` and ``at_least`` never overlap
+        # The windows of ``only`` and ``at_least`` requests never overlap, so they identify the
+        # request.
         asked = [request["waves"] for request in others if request["rule"] == rule]
         place = asked.index(old["waves"])
     return replaced(others, rule, place, blocking)
 
 
 def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Return switches that cannot keep the gap in the window of ``old``.
+    """Return switches (under the key ``switches``) that cannot keep the gap within the waves of
+    ``old``. Return None if none are found.
 
-    There are as many of them as in ``old``, and they become ready nearly as late.
+    There are as many as in ``old``, and they become ready nearly as late.
     """
     ready, number = _ready(data), len(old["switches"])
     first, last = old["waves"]
     usual = _lateness([ready[name] for name in old["switches"]], first)
-    # every single switch is ready in time for the window
+    # Each single switch is ready in time for the window.
     usable = [name for name, wave in ready.items() if wave <= last]
     late = [name for name in usable if ready[name] > first]
     samples: list[tuple[int, list[str]]] = []
@@ -416,15 +428,16 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 def _lateness(ready: Sequence[int], first: int) -> int:
     """Return by how many waves switches become ready after wave ``first``, summed over the
-    switches."""
+    switches. ``ready`` has the wave from which each switch is ready."""
     return sum(max(0, wave - first) for wave in ready)
 
 
 def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int]) -> bool:
-    """Return whether switches can keep the gap in a window.
+    """Return whether switches can keep the gap within the waves ``window``, given the wave from
+    which each switch is ready.
 
-    The earliest waves are best. If the order is free, it is best to take the switches in the order
-    in which they are ready.
+    Each switch takes the earliest possible wave. For ``apart``, whose order is free, the switches
+    are taken in the order in which they become ready.
     """
     wave = window[0] - gap
     for one in sorted(ready) if rule == "apart" else ready:
@@ -433,12 +446,12 @@ def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int
 
 
 def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Return switches that do not fit into the waves of ``old``, even without those that may be
-    outside.
+    """Return switches (under the key ``switches``) that do not fit into the waves of ``old``, even
+    without the switches that may be outside. Return None if none are found.
 
-    They are drawn like the switches of ``old``, but from all switches instead of those in its
-    waves. They need at most 4 % more than those of ``old``. As many of them become ready after the
-    waves, and no more of them are in one block.
+    They are drawn like the switches of ``old``, but from all switches instead of the switches in
+    its waves. They need at most 4 % more minutes and benches. As many of them become ready after
+    the waves, and no more of them are in one block.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))
@@ -475,9 +488,9 @@ def _of_one_block(entries: Sequence[Mapping[str, Any]]) -> int:
 def _packs(
     entries: Sequence[Mapping[str, Any]], spare: int, first: int, last: int
 ) -> dict[str, int] | None:
-    """Return a wave for each of the switches, of which ``spare`` may be left out.
+    """Return a wave for each switch, except for at most ``spare`` switches that may be left out.
 
-    All plans are tried. Return None if there is no plan.
+    All assignments are tried. Return None if there is none.
     """
     order = sorted(entries, key=lambda entry: (-entry["minutes"], -entry["benches"]))
     count = last - first + 1
@@ -496,7 +509,7 @@ def _packs(
             if entry["ready"] > first + wave:
                 continue
             if alike and empty and not blocks[wave]:
-                continue  # all empty waves are equivalent
+                continue  # All empty waves are equivalent.
             empty = empty or not blocks[wave]
             if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
                 continue
@@ -633,7 +646,8 @@ def _kind(name: str, switches: int, waves: tuple[int, int], *, urgent: bool) -> 
     )
 
 
-#: 240 switches in at least 100 waves, so that a correct plan may have one wave more.
+#: 240 switches in at least 100 waves, so that a correct plan, at most 1 % worse, may have one wave
+#: more.
 WAVES = _kind("waves", 240, (100, 107), urgent=False)
-#: 220 switches, three or four per wave.
+#: 220 switches, with three or four per wave.
 URGENCY = _kind("urgency", 220, (60, 72), urgent=True)

@@ -1,10 +1,11 @@
-"""Routing of demands that cannot be split, each over one spine switch.
+"""Routing of demands between blocks. Each demand uses one path, over one spine switch.
 
 A path has two links: from the block where the demand begins to a spine switch, and from there to
-the block where it ends. Each demand of a block crosses the block's links exactly once, so that
-these links are a cut. For the lowest maximum utilisation the bound is that of the most loaded cut,
-in which the planted paths use all links evenly. For the fewest links in operation the bound is the
-number of links that each cut needs, which the planted paths nearly fill.
+the block where it ends. Each demand of a block crosses the block's links exactly once, so these
+links are a cut. If the maximum utilisation is minimised, the bound is the utilisation of the most
+loaded cut. The planted paths use the links of this cut evenly. If the number of links in operation
+is minimised, the bound is the number of links that each cut needs. The planted paths nearly fill
+these links.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ _DEMANDS = 600
 #: Smallest and largest planted maximum utilisation, in hundredths of a percent.
 _PLANTED = (5_600, 6_400)
 _CAPACITY = 1_000
-#: Number of spine switches to which a block has links, for the fewest links.
+#: Number of spine switches to which a block has links, if the number of links in operation is
+#: minimised.
 _REACHED = 40
 _RULES = ("through", "spread", "together", "at_most")
 #: Number of requests of each rule.
 _COUNT = 7
-#: Limits of ``spread``, as a range of whole numbers without its end.
+#: Limits of ``spread`` requests, as a range of whole numbers without its end.
 _SPREAD = (2, 10)
 
 
 class _Network:
-    """The links and demands of an instance, by name and number."""
+    """The links, demands and requests of an instance, and maps from names to numbers."""
 
     def __init__(self, data: Data) -> None:
         self.utilisation = data["objective"] == "utilisation"
@@ -62,7 +64,7 @@ class _Network:
 
     @cached_property
     def between(self) -> dict[tuple[str, str], list[int]]:
-        """Return the links between each block and each spine switch."""
+        """Map from (block, spine switch) to the numbers of the links between them."""
         found: dict[tuple[str, str], list[int]] = {}
         for number, link in enumerate(self.links):
             found.setdefault((link["block"], link["spine"]), []).append(number)
@@ -70,14 +72,14 @@ class _Network:
 
     @cached_property
     def reached(self) -> list[set[str]]:
-        """Return the blocks of the spine switches that each demand may use."""
+        """For each demand, the spine blocks of the spine switches that the demand may use."""
         return [
             {self.spine_block[str(self.links[up]["spine"])] for up, _ in self.paths(demand)}
             for demand in self.demands
         ]
 
     def paths(self, demand: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of links that a demand may use, ignoring requests."""
+        """Yield the paths that a demand may use, ignoring requests, as numbers of the two links."""
         for spine in self.spine_block:
             for up in self.between.get((demand["from"], spine), ()):
                 for down in self.between.get((demand["to"], spine), ()):
@@ -96,7 +98,8 @@ class _Network:
 
 
 def _read(network: _Network, value: Any) -> list[tuple[int, int]]:
-    """Return the links of each demand. Raises PlanError."""
+    """Return the two links of each demand, as numbers, from the rows of an answer. Raises
+    PlanError."""
     if not isinstance(value, list):
         raise PlanError("The plan must be a list of rows, one for each demand.")
     found: dict[int, tuple[int, int]] = {}
@@ -159,7 +162,8 @@ def _violations(
 
 
 def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str | None]) -> str:
-    """Return how demands violate a request; demands without a spine switch violate nothing."""
+    """Return a sentence about how demands violate a request, or "". ``spines`` has the spine switch
+    of each demand; a demand with None violates nothing."""
     mark, rule = request["id"], request["rule"]
     used = {
         name: spine
@@ -185,12 +189,16 @@ def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str 
 
 # Planning demand by demand.
 
-#: Rules of requests. Demands of a request with an earlier rule are routed first.
+#: Rules of requests, in the order in which the demands of their requests are routed.
 _FIRST = ("together", "through", "at_most", "spread")
 
 
 def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan | None:
-    """Route demands in this order, those of requests first; None if a demand has no path."""
+    """Return a plan that routes demands of requests first, then the others in this order. Return
+    None if a demand has no path.
+
+    Of the possible paths, the one with the smallest value of ``prefer`` is used.
+    """
     network = _Network(data)
     about: dict[str, list[Mapping[str, Any]]] = {}
     for request in sorted(network.requests, key=lambda one: _FIRST.index(one["rule"])):
@@ -237,7 +245,8 @@ def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan
 
 
 def _common(network: _Network) -> dict[int, set[str]]:
-    """Return the spine switches that all demands of a ``together`` request can use."""
+    """Return, for each demand of a ``together`` request, the spine switches that all demands of the
+    request can use."""
     found: dict[int, set[str]] = {}
     for request in network.requests:
         if request["rule"] == "together":
@@ -258,7 +267,8 @@ def _common(network: _Network) -> dict[int, set[str]]:
 def _spreads(
     network: _Network, request: Mapping[str, Any], spines: Sequence[str | None] = ()
 ) -> bool:
-    """Return whether the demands of a ``spread`` request can keep its limit in each spine block.
+    """Return whether the demands of a ``spread`` request can be distributed so that no spine block
+    exceeds the limit.
 
     Demands with a spine switch in ``spines`` stay there. The capacity of links is ignored. The
     result is true for requests of other rules.
@@ -273,7 +283,8 @@ def _spreads(
     inside: dict[str, list[int]] = {}
 
     def enter(place: int, tried: set[str]) -> bool:
-        """Put a demand into a block, and move other demands if the block is full."""
+        """Assign a demand to a spine block, moving other demands if the block is full. Return
+        whether this succeeded."""
         for block in sorted(reached[place] - tried):
             tried.add(block)
             here = inside.setdefault(block, [])
@@ -290,7 +301,7 @@ def _spreads(
 
 
 def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the links of a spine switch have the capacity for all of the demands."""
+    """Return whether the links of a spine switch have the capacity for all of these demands."""
     for block, load in _cuts({"demands": demands}).items():
         links = network.between.get((block, spine), ())
         if load > sum(int(network.links[link]["capacity"]) for link in links):
@@ -299,7 +310,8 @@ def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]
 
 
 def _prefer(network: _Network, loads: Sequence[int], size: int, up: int, down: int) -> Any:
-    """Return a value that is small for good paths: balanced, or with few new links."""
+    """Return a value that is small for good paths, which balance the utilisation or use few new
+    links, depending on the objective."""
     after = [(loads[link] + size, int(network.links[link]["capacity"])) for link in (up, down)]
     if network.utilisation:
         return max(load * 10_000 // capacity for load, capacity in after)
@@ -308,14 +320,15 @@ def _prefer(network: _Network, loads: Sequence[int], size: int, up: int, down: i
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Route large demands first."""
+    """Return a plan that routes large demands first."""
     sizes = [demand["size"] for demand in data["demands"]]
     order = sorted(range(len(sizes)), key=lambda number: (-sizes[number], number))
     return _route(data, order, _prefer)
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Route the demands in the order of the list, each over the first links with room."""
+    """Return a plan that routes demands in the order of the list, each over the first links with
+    enough capacity."""
     return _route(data, range(len(data["demands"])), lambda *_: 0)
 
 
@@ -324,7 +337,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 @dataclass
 class _Draft:
-    """Links with planted demands."""
+    """Links and spine switches with planted demands (number of each link, size)."""
 
     links: list[dict[str, Any]]
     spines: dict[str, str]
@@ -334,9 +347,10 @@ class _Draft:
 def _draw_links(
     places: Sequence[Place], objective: str, rng: random.Random
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the links between blocks and spine switches, and the block of each spine switch.
+    """Return the links between blocks and spine switches, and the spine block of each spine switch.
 
-    Each block has no links to one of the spine blocks, so that limits of ``spread`` matter.
+    Each block has no links to one of the spine blocks, so that limits of ``spread`` requests
+    matter.
     """
     spine_places = rng.sample([place for place in places if place.spine], _SPINES)
     spines = {place.name: place.block for place in spine_places}
@@ -365,7 +379,7 @@ def _draw_links(
 def _named(
     draft: _Draft, objective: str, rng: random.Random
 ) -> tuple[dict[str, Any], list[list[str]]]:
-    """Return the data with names in a random order, and the planted rows."""
+    """Return the data, with names for links and demands in random order, and the planted rows."""
     order = rng.sample(range(len(draft.links)), len(draft.links))
     links = []
     name_of: dict[int, str] = {}
@@ -388,7 +402,7 @@ def _named(
 
 
 def _draw_utilisation(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw paths, then capacities.
+    """Draw paths first, then the capacities of links.
 
     The links of three blocks get nearly the same utilisation, all other links a lower one.
     """
@@ -428,7 +442,7 @@ def _utilisation_bound(data: Data) -> int:
 
 
 def _cuts(data: Data) -> dict[str, int]:
-    """Return the total of the demands that begin or end in each block."""
+    """Return, for each block, the total size of the demands that begin or end in it."""
     loads: dict[str, int] = {}
     for demand in data["demands"]:
         for block in (demand["from"], demand["to"]):
@@ -471,7 +485,7 @@ def _draw_fewest(places: Sequence[Place], rng: random.Random) -> Instance:
 def _requests(
     data: Data, plan: Sequence[Sequence[str]], rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted paths satisfy; no demand is in two requests."""
+    """Return requests that the planted paths satisfy. No demand is in two requests."""
     spine_of_link = {link["name"]: link["spine"] for link in data["links"]}
     spine = {row[0]: spine_of_link[row[1]] for row in plan}
     blocks = data["spines"]
@@ -514,8 +528,8 @@ def _requests(
         away, others = _apart_from(network, free, shut)
         in_block: dict[str, int] = {}
         chosen = []
-        # as many demands without a path over the block ``shut`` as the limit allows in the other
-        # blocks
+        # Prefer demands without a path over the spine block ``shut``. At most ``limit`` planted
+        # paths may use the same spine block.
         for name in (*away, *others):
             block = blocks[spine[name]]
             if len(chosen) < members and in_block.get(block, 0) < limit:
@@ -526,8 +540,8 @@ def _requests(
 
 
 def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
-    """Return a spine block, a number of demands and a limit. The other blocks together cannot take
-    this number of demands within the limit."""
+    """Return a spine block, a number of demands and a limit. The other spine blocks together cannot
+    take this number of demands within the limit."""
     names = sorted(set(blocks.values()))
     limit = rng.randrange(*_SPREAD)
     members = rng.randrange((len(names) - 1) * limit + 1, len(names) * limit + 1)
@@ -535,7 +549,8 @@ def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, in
 
 
 def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[list[str], list[str]]:
-    """Return the demands that have no path over ``block``, and the other demands."""
+    """Return the demands of ``names`` that have no path over the spine block ``block``, and the
+    other demands of ``names``."""
     reached = {name: network.reached[network.demand_of[name]] for name in names}
     return (
         [name for name in names if block not in reached[name]],
@@ -546,10 +561,11 @@ def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[li
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which no paths can satisfy.
+    """Return requests, one of which no paths can satisfy, and the id of this blocking request.
+    Return None if none is found.
 
     The blocking request has as many demands and spine switches as a request of the instance, and
-    the same limit. Its demands are drawn first, so that it can have any of them. The other requests
+    the same limit. Its demands are drawn first, so that it can have any demand. The other requests
     are then drawn from the remaining demands, so that no demand is in two requests.
     """
     data = instance.data
@@ -575,12 +591,13 @@ def _unsatisfiable(
     reach: Mapping[str, frozenset[str]],
     rng: random.Random,
 ) -> dict[str, Any] | None:
-    """Return a request of the size of ``old`` that no plan satisfies; None if the draw fails."""
+    """Return a request of the size of ``old`` that no plan satisfies, or None if this draw
+    fails."""
     found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
     members, names = len(old["demands"]), sorted(reach)
     if old["rule"] == "spread":
-        # So many demands have no path over one spine block that the other blocks exceed their
-        # limit.
+        # More demands than the other spine blocks can take within the limit have no path over one
+        # spine block.
         blocks = sorted(set(network.spine_block.values()))
         away, others = _apart_from(network, names, rng.choice(blocks))
         more = (len(blocks) - 1) * old["limit"] + 1
@@ -597,7 +614,7 @@ def _unsatisfiable(
         if len(local) < members:
             return None
         chosen = rng.sample(local, members)
-        # ``far`` are the demands that cannot use any of the listed spine switches
+        # None of the demands ``far`` can use any of the listed spine switches.
         far = chosen[: old.get("limit", 0) + 1]
         shut = frozenset.union(*map(reach.__getitem__, far))
         open_ = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
@@ -703,7 +720,7 @@ def _fits(places: Sequence[Place]) -> bool:
             inside[place.block] = inside.get(place.block, 0) + 1
     large = sum(count >= _SWITCHES for count in inside.values())
     spines = Counter(place.block for place in places if place.spine)
-    # without any single spine block, there are enough spine switches for a block's links
+    # Even without any one spine block, a block has enough spine switches for its links.
     enough = max(spines.values(), default=0) <= _SPINES - _REACHED
     return large >= _BLOCKS and spines.total() >= _SPINES and enough
 

@@ -2,8 +2,8 @@
 
 Prices are computed from a drawn value of each target's units. By linear programming duality, the
 bound is the total value of all needs. The planted offers cost exactly their values and cover the
-needs exactly. The price of an offer in a rebate also has a share of the rebate, so that a complete
-set of offers costs its values.
+needs almost exactly. The price of an offer in a rebate also contains a share of the rebate, so that
+a complete set of offers, minus the rebate, costs its values.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PLANTED = 90
 _TARGETS = 40
 _LEAST_NEED = 10
 _SUPPLIERS = 4
-#: Number of sets of offers of which any two are incompatible.
+#: Number of sets of mutually incompatible offers.
 _RIVALS = 34
-#: Number of sets of offers with a rebate, and number of planted sets.
+#: Number of sets of offers with a rebate, and number of these sets that consist of planted offers.
 _REBATES = 45
 _PLANTED_REBATES = 15
 _COUNTS = {"at_most": 7, "at_least": 7, "share": 7}
@@ -109,7 +109,7 @@ def _broken(
 
 
 class _Basket:
-    """Chosen offers that break no limit, and the units that are still missing."""
+    """Chosen offers that violate no upper limit, and the units that each target still needs."""
 
     def __init__(self, data: Data) -> None:
         self.offers: list[Mapping[str, Any]] = data["offers"]
@@ -121,7 +121,7 @@ class _Basket:
             self._rivals.setdefault(one, set()).add(other)
             self._rivals.setdefault(other, set()).add(one)
         self.requests: list[Mapping[str, Any]] = data["requests"]
-        #: Offer -> list of (counter, amount that the offer adds to it).
+        #: Offer -> list of (counter, amount), where a counter is (id of a request, supplier or "").
         self._adds: dict[str, list[tuple[tuple[str, str], int]]] = {}
         self._limits: dict[tuple[str, str], int] = {}
         self._used: dict[tuple[str, str], int] = {}
@@ -138,7 +138,7 @@ class _Basket:
                     )
 
     def takes(self, offer: Mapping[str, Any]) -> bool:
-        """Return whether an offer can be bought in addition."""
+        """Return whether an offer can be bought in addition to the chosen ones."""
         name = offer["name"]
         if name in self.names or not self.names.isdisjoint(self._rivals.get(name, ())):
             return False
@@ -159,7 +159,7 @@ class _Basket:
                 self.missing[target] -= number
 
     def drop(self) -> None:
-        """Remove unneeded offers, the most expensive first."""
+        """Remove offers that are not needed, the most expensive first."""
         for offer in sorted(self.chosen, key=lambda one: (-one["price"], one["name"])):
             rest = [one for one in self.chosen if one is not offer]
             names = self.names - {offer["name"]}
@@ -171,7 +171,11 @@ class _Basket:
 
 
 def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Basket | None:
-    """Buy the offers that requests need, then the best useful offer until no unit is missing."""
+    """Return a basket: first the offers that requests need, then the best useful offer until no
+    unit is missing.
+
+    The best offer has the smallest ``rank``. Return None if no offer is left.
+    """
     basket = _Basket(data)
     for request in basket.requests:
         if request["rule"] == "at_least":
@@ -183,7 +187,7 @@ def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Bask
                 basket.add(min(open_, key=lambda offer: (rank(basket, offer), offer["name"])))
     left = basket.offers
     while any(number > 0 for number in basket.missing.values()):
-        # an offer that has become useless or excluded remains so
+        # An offer that has become useless or excluded remains so.
         left = [offer for offer in left if basket.useful(offer) and basket.takes(offer)]
         if not left:
             return None
@@ -192,7 +196,7 @@ def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Bask
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Buy the offers with the lowest price per useful unit, then drop unneeded offers."""
+    """Return a plan of offers with the lowest price per useful unit, without unneeded offers."""
     basket = _buy(
         data, lambda found, offer: offer["price"] * 1000 // max(1, 100 * found.useful(offer))
     )
@@ -203,7 +207,7 @@ def _greedy(data: Data) -> Plan | None:
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Buy the offers in the order of the list, as long as they are useful."""
+    """Return a plan that buys offers in the order of their names, if they are useful."""
     basket = _buy(data, lambda _found, offer: offer["name"])
     return None if basket is None else sorted(basket.names)
 
@@ -212,7 +216,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw offers of which the planted ones cover the needs exactly."""
+    """Draw offers, of which the planted ones cover the needs almost exactly."""
     targets = sorted(place.name for place in rng.sample(list(places), _TARGETS))
     value = {target: rng.randrange(40, 91) for target in targets}
     names = [f"F{number:03d}" for number in range(1, _OFFERS + 1)]
@@ -231,7 +235,8 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
         price = sum(value[target] * number for target, number in units.items())
         supplier = rng.choice(suppliers)
         if name in in_plan:
-            # all suppliers deliver similar amounts, so that limits of their shares can be low
+            # All suppliers deliver similar amounts, so that limits of ``share`` requests can be
+            # low.
             load = {s: sum(delivered[s, t] * n for t, n in units.items()) for s in suppliers}
             supplier = min(rng.sample(suppliers, len(suppliers)), key=load.__getitem__)
             for target, number in units.items():
@@ -265,7 +270,7 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
     pairs: set[tuple[str, str]] = set()
     pool, other = rng.sample(planted, len(planted)), rng.sample(decoys, len(decoys))
     for number in range(_RIVALS):
-        # at most one planted offer in each set
+        # Each set has at most one planted offer.
         first = pool.pop() if number % 4 else other.pop()
         members = sorted([first, *(other.pop() for _ in range(rng.randrange(3, 5)))])
         pairs |= {(one, two) for one, two in itertools.combinations(members, 2)} - together
@@ -305,7 +310,7 @@ def _requests(data: Data, planted: set[str], rng: random.Random) -> list[dict[st
         size = rng.randrange(14, 19)
         listed = rng.sample(sorted(planted), least + rng.randrange(1, 3))
         while len(listed) < size:
-            # half of the other offers are incompatible with a listed one
+            # About half of the other offers are incompatible with a listed offer.
             open_ = [name for name in rivals.get(rng.choice(listed), ()) if name not in listed]
             if not open_ or rng.randrange(2):
                 open_ = [offer["name"] for offer in offers if offer["name"] not in listed]
@@ -315,7 +320,7 @@ def _requests(data: Data, planted: set[str], rng: random.Random) -> list[dict[st
 
 
 def _about(data: Data) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the offers that have units of each target."""
+    """Return, for each target, the offers that have units of this target."""
     return {
         target: [offer for offer in data["offers"] if target in offer["units"]]
         for target in data["needs"]
@@ -323,7 +328,7 @@ def _about(data: Data) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _rivals(data: Data) -> dict[str, list[str]]:
-    """Return the offers that are incompatible with each offer."""
+    """Return, for each offer, the offers that are incompatible with it."""
     found: dict[str, list[str]] = {}
     for one, other in data["incompatible"]:
         found.setdefault(one, []).append(other)
@@ -334,10 +339,11 @@ def _rivals(data: Data) -> dict[str, list[str]]:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Replace a request of ``rule`` with one that no plan satisfies, because of the needs or of
-    incompatible offers.
+    """Return the requests with one of ``rule`` replaced by a request that no plan satisfies, and
+    its id. Return None if none is found.
 
-    Its limit and its number of offers stay the same, or change as little as possible.
+    The needs or incompatible offers make the new request unsatisfiable. Its limit and its number of
+    offers stay the same, or change as little as possible.
     """
     data = instance.data
     about = _about(data)
@@ -350,7 +356,8 @@ def _block(
         }
         usual = len(elsewhere.intersection(old["offers"]))
         samples = [_conflicting(data, len(old["offers"]), limit, rng) for _ in range(_SAMPLES)]
-        # the sample that has nearly as many offers in other requests as the replaced request
+        # Use the sample whose number of offers in other requests is closest to that of the replaced
+        # request.
         listed = min(
             (one for one in samples if one is not None),
             key=lambda one: abs(len(elsewhere.intersection(one)) - usual),
@@ -362,7 +369,7 @@ def _block(
             data["requests"], rule, place, {"rule": rule, "offers": listed, "limit": limit}
         )
     found: list[tuple[float, dict[str, Any]]] = []
-    # no two requests are about the same target
+    # Two requests must not be about the same target.
     asked = [one for one in data["requests"] if one is not old]
     shared = {one.get("target") for one in asked}
     listed_offers = [one.get("offers") for one in asked]
@@ -390,7 +397,8 @@ def _block(
 
 
 def _most_listed(about: Sequence[Mapping[str, Any]], target: str, need: int) -> int:
-    """Return the largest number of offers that cannot meet the need of a target."""
+    """Return the largest number of offers that cannot meet the need of a target, even if the
+    largest offers are chosen."""
     supply, most = 0, 0
     for number in sorted((offer["units"][target] for offer in about), reverse=True):
         supply += number
@@ -401,8 +409,9 @@ def _most_listed(about: Sequence[Mapping[str, Any]], target: str, need: int) -> 
 
 
 def _most_shared(about: Sequence[Mapping[str, Any]], target: str, need: int) -> int:
-    """Return the largest limit of each supplier's units that leaves the need of a target unmet."""
-    #: Bit n of a supplier's number is set if some of its offers have n units in total.
+    """Return the largest limit on the units of each supplier with which the need of a target cannot
+    be met."""
+    #: Bit n of a supplier's number is set if some of the supplier's offers have n units in total.
     sums: dict[str, int] = {}
     for offer in about:
         known = sums.get(offer["supplier"], 1)
@@ -414,14 +423,15 @@ def _most_shared(about: Sequence[Mapping[str, Any]], target: str, need: int) -> 
 
 
 def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[str] | None:
-    """Return ``size`` offers of which fewer than ``limit`` are compatible with each other."""
+    """Return ``size`` offers of which any ``limit`` include two incompatible offers. Return None if
+    none are found."""
     rivals = {name: set(others) for name, others in _rivals(data).items()}
     names = [offer["name"] for offer in data["offers"]]
     for _ in range(_TRIES):
         chosen: list[str] = []
         sets = 0
         while len(chosen) + limit - 1 - sets < size and sets < limit - 1:
-            # a set of offers of which any two are incompatible
+            # A set of mutually incompatible offers.
             members: list[str] = []
             for name in rng.sample(sorted(rivals), len(rivals)):
                 if name not in chosen and rivals[name].issuperset(members):
@@ -435,7 +445,7 @@ def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[
     return None
 
 
-#: Number of samples of offers from which a blocking request is chosen.
+#: Number of samples of offers from which those of a blocking request are chosen.
 _SAMPLES = 40
 #: Maximum number of attempts to find offers that conflict with each other.
 _TRIES = 100

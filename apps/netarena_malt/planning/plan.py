@@ -1,4 +1,4 @@
-"""The records that all kinds of planning tasks share, and the arithmetic of their verdicts."""
+"""The records that all kinds of planning tasks share, and the arithmetic of verdicts on plans."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ Plan: TypeAlias = Sequence[Any]
 
 #: Maximum excess of a correct plan's objective over the reference, in percent.
 TOLERANCE_PCT = 1
-#: Maximum excess of a reference over its bound, in percent.
+#: Maximum excess of a reference over its proven lower bound, in percent.
 GAP_PCT = 1
-#: Minimum excess of a greedy plan's objective over the reference, in percent and in units.
+#: Minimum excess of a greedy plan's objective over the reference, in percent and as an absolute
+#: number.
 GREEDY_PCT = 3
 GREEDY_UNITS = 2
-#: Largest quality; a plan that is better than the reference can exceed 1.
+#: Largest quality. The quality of a plan that is better than the reference exceeds 1.
 MOST_QUALITY = 1.5
 
 
 class PlanError(Exception):
-    """An answer that cannot be read as a plan; the message states the first error."""
+    """An answer that cannot be read as a plan. The message states the first error."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A constraint that a plan violates: the rule's name, the element, and a sentence."""
+    """A constraint that a plan violates: the rule, the element that violates it, and a sentence
+    about it."""
 
     rule: str
     element: str
@@ -38,7 +40,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The objective of a plan in its unit, and the first violated constraint, if any."""
+    """The objective of a plan, and the first violated constraint, if any."""
 
     objective: int
     violation: Violation | None = None
@@ -58,7 +60,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Instance:
-    """A drawn instance: its data, the planted plan, and a proven lower bound of the objective."""
+    """A drawn instance: its data, the planted plan (around which the data were built), and a proven
+    lower bound of the objective."""
 
     data: dict[str, Any]
     plan: list[Any]
@@ -70,9 +73,10 @@ class Kind:
     """A kind of planning task. All functions are pure; objectives are minimised whole numbers.
 
     ``judge`` raises PlanError for a value that is not a plan. ``greedy`` and ``first_fit`` return
-    None if they find no plan. ``block`` returns the requests with one that no plan can satisfy, and
-    this request's id; without this request, the planted plan satisfies all. The new request has the
-    size of the one that it replaces. ``block`` returns None if it cannot make such a request.
+    None if they find no plan. ``block`` returns requests that no plan can satisfy, and the id of
+    the blocking request; without this request, the planted plan satisfies all. The blocking request
+    has the size of the request that it replaces. ``block`` returns None if it finds no such
+    request.
     """
 
     name: str
@@ -80,7 +84,7 @@ class Kind:
     answer: str
     #: Rules of requests; a request of any of these rules can be the blocking one.
     rules: tuple[str, ...]
-    #: Whether the network has enough elements for an instance.
+    #: Whether the network has enough switches, blocks and racks for an instance.
     fits: Callable[[Sequence[Place]], bool]
     draw: Callable[[Sequence[Place], random.Random], Instance]
     block: Callable[[Instance, str, int, random.Random], tuple[list[dict[str, Any]], str] | None]
@@ -91,26 +95,28 @@ class Kind:
 
 
 def most_allowed(reference: int) -> int:
-    """Return the largest objective of a correct plan."""
+    """Return the largest objective that a correct plan may have, given that of the reference."""
     return reference * (100 + TOLERANCE_PCT) // 100
 
 
 def is_hard(reference: int, greedy: int) -> bool:
-    """Return whether a greedy plan exceeds the reference by the required minimum."""
+    """Return whether the objective of a greedy plan exceeds the reference by the required
+    minimum."""
     worse = greedy - reference
     return worse >= GREEDY_UNITS and worse * 100 >= GREEDY_PCT * reference
 
 
 def is_proven(reference: int, bound: int) -> bool:
-    """Return whether the bound proves that no plan is much better than the reference."""
+    """Return whether the lower bound proves that no plan is much better than the reference."""
     return bound <= reference and reference * 100 <= bound * (100 + GAP_PCT)
 
 
 def quality_of(objective: int, reference: int, greedy: int) -> float:
-    """Return the share of the greedy plan's excess over the reference that a plan avoids. It is 1
-    for a plan that is as good as the reference.
+    """Return the quality of a plan: the share of the greedy plan's excess over the reference that
+    the plan avoids.
 
-    The result is in [0, MOST_QUALITY], rounded to four decimals.
+    It is 1 for a plan that is as good as the reference. The result is in [0, MOST_QUALITY], rounded
+    to four decimals.
     """
     share = (greedy - objective) / (greedy - reference)
     return round(min(MOST_QUALITY, max(0.0, share)), 4)

@@ -1,9 +1,9 @@
 """Siting: spare-part depots for switches, and racks for new switches, at least cost.
 
 Both kinds assign items to bins with room. The costs are computed from drawn prices of items and of
-units of room, so that linear programming duality gives the bound: no plan costs less than the
-prices of all items minus the prices of all room. The planted pairs cost exactly their prices, and
-the planted bins are nearly full, so that the planted plan costs hardly more than the bound.
+units of room. By linear programming duality, no plan costs less than the prices of all items minus
+the prices of all room. This is the bound. The planted pairs of item and bin cost exactly their
+prices, and the planted bins are nearly full. So the planted plan costs hardly more than the bound.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ _RACKS = 20
 _NEW_SWITCHES = 140
 _SPARE_RACKS = 2
 _PLACE_RESOURCES = ("watts", "rack units", "uplinks")
-#: Keys of these resources in the data.
+#: Keys of the resources of racks in the data.
 _KEYS = ("watts", "units", "uplinks")
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of requests, as ranges of whole numbers without their ends."""
+    """Sizes of requests. Ranges of whole numbers do not include their ends."""
 
     #: Number of requests of each rule.
     count: int
-    #: Switches of a request.
+    #: Numbers of switches of a request, by rule.
     apart: tuple[int, int]
     only: tuple[int, int]
     at_most: tuple[int, int]
-    #: Depots or racks that a request lists.
+    #: Numbers of depots or racks that a request lists, by rule.
     only_bins: tuple[int, int]
     at_most_bins: tuple[int, int]
 
 
 _DEPOT_REQUESTS = _Sizes(7, (16, 20), (4, 8), (6, 11), (26, 35), (26, 35))
-#: ``only`` lists no expensive rack, ``at_most`` lists all of them, also in blocking requests.
+#: An ``only`` request lists no expensive rack, and an ``at_most`` request lists all of them, even
+#: if it blocks the task.
 _RACK_REQUESTS = _Sizes(5, (8, 11), (3, 6), (5, 8), (6, 11), (8, 12))
 
 
@@ -78,9 +79,9 @@ def _rack_model(data: Data) -> Model:
 def _model(
     data: Data, bins: str, bin_word: str, resources: Sequence[tuple[str, str, str]]
 ) -> Model:
-    """Return the assignment of switches to the bins under the key ``bins``.
+    """Return the data as a model of switches and bins, with the bins under the key ``bins``.
 
-    ``resources`` has a name, a key of switches and a key of bins for each resource.
+    ``resources`` has, for each resource, its name, its key in switches and its key in bins.
     """
     switches, places = data["switches"], data[bins]
     item_of = {entry["name"]: number for number, entry in enumerate(switches)}
@@ -102,7 +103,7 @@ def _model(
 def _numbers(
     data: Data, item_of: Mapping[str, int], bin_of: Mapping[str, int], bins: str
 ) -> list[Mapping[str, Any]]:
-    """Return the requests with numbers of items and bins in place of names."""
+    """Return the requests with numbers in place of the names of switches and bins."""
     found: list[Mapping[str, Any]] = []
     for request in data["requests"]:
         told = {key: request[key] for key in ("id", "rule", "limit") if key in request}
@@ -115,13 +116,13 @@ def _numbers(
 
 
 def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw depots of which ``_OPEN`` serve all switches at hardly more than the bound."""
+    """Draw depots, and a planted plan that uses ``_OPEN`` of them at hardly more than the bound."""
     names = sorted(place.name for place in rng.sample(list(places), _SWITCHES))
     parts = {name: rng.randrange(8, 48) for name in names}
     depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
     ring = rng.sample(depots, len(depots))
     open_ = rng.sample(depots, _OPEN)
-    # deal the switches to the open depots
+    # Distribute the switches over the open depots.
     planted: dict[str, str] = {}
     order = rng.sample(names, len(names))
     for number, name in enumerate(order):
@@ -132,8 +133,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # a closed depot has room for random switches, so that its size does not reveal that it is
-        # closed
+        # A closed depot has room for random switches, so that its size does not reveal that it is
+        # closed.
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
@@ -144,7 +145,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
         bound += price
         costs = {}
         for depot in sorted(_window(ring, planted[name], _NEAR, rng)):
-            # an item saves at most its share of the rent
+            # The cost is lower by at most the switch's share of the depot's rent.
             less = 0 if depot == planted[name] else _excess(price, rng)
             costs[depot] = price - price_of_room[depot] * parts[name] + less
         switches.append({"name": name, "parts": parts[name], "costs": costs})
@@ -158,19 +159,21 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
 
 
 def _window(ring: Sequence[str], name: str, size: int, rng: random.Random) -> list[str]:
-    """Return ``size`` neighbours on a ring, of which ``name`` is one."""
+    """Return ``size`` consecutive names on a ring, one of which is ``name``."""
     first = ring.index(name) - rng.randrange(size)
     return [ring[(first + step) % len(ring)] for step in range(size)]
 
 
 def _excess(price: int, rng: random.Random) -> int:
-    """Return the cost of an unplanted pair above its price, which is often nearly 0."""
+    """Return the extra cost, above its price, of a pair of switch and depot or rack that is not
+    planted. It is often nearly 0."""
     tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
     return price * tenths // 1000 + rng.randrange(3)
 
 
 def _greedy_depots(data: Data) -> Plan | None:
-    """Place large switches first, where the cost plus a share of a new depot's rent is lowest."""
+    """Return a plan that places large switches first, where the cost plus a share of an unused
+    depot's rent is lowest."""
     model = _depot_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -194,7 +197,8 @@ def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw new switches that nearly fill most racks, and some expensive racks with much room."""
+    """Draw new switches that nearly fill the usual racks, and some expensive racks with much
+    room."""
     racks = sorted(rng.sample(sorted({place.rack for place in places}), _RACKS))
     names = [f"new{number:03d}" for number in range(1, _NEW_SWITCHES + 1)]
     needs = {
@@ -253,7 +257,7 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
 
 
 def _greedy_racks(data: Data) -> Plan | None:
-    """Place large switches first, in the cheapest rack that has room for them."""
+    """Return a plan that places large switches first, each in the cheapest rack that has room."""
     model = _rack_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -274,10 +278,10 @@ def _requests(
     sizes: _Sizes,
     bins: tuple[Sequence[str], Sequence[str]],
 ) -> list[dict[str, Any]]:
-    """Return requests that the planted plan satisfies; no switch is in two requests.
+    """Return requests that the planted plan satisfies. No switch is in two requests.
 
-    ``bins`` are the usual and the expensive ones. The requests list random usual bins, so that they
-    do not reveal which of them the planted plan uses.
+    ``bins`` are the usual and the expensive bins. The requests list random usual bins, so that they
+    do not reveal which bins the planted plan uses.
     """
     usual, spare = bins
     free = rng.sample(sorted(planted), len(planted))
@@ -325,11 +329,13 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which cannot be satisfied with the bins that its switches may use.
+    """Return requests, one of which no plan can satisfy, and the id of this blocking request.
+    Return None if none is found.
 
-    The blocking request has as many switches and bins as a request of the instance, and the same
-    limit. Its switches are drawn first, so that it can have any of them. The other requests are
-    then drawn from the remaining switches, so that no switch is in two requests.
+    The bins that its switches may use make the blocking request unsatisfiable. It has as many
+    switches and bins as a request of the instance, and the same limit. Its switches are drawn
+    first, so that it can have any switch. The other requests are then drawn from the remaining
+    switches, so that no switch is in two requests.
     """
     data = instance.data
     word, sizes = ("depots", _DEPOT_REQUESTS) if "depots" in data else ("racks", _RACK_REQUESTS)
@@ -355,7 +361,8 @@ def _unsatisfiable(
     spare: Sequence[str],
     rng: random.Random,
 ) -> dict[str, Any] | None:
-    """Return a request of the size of ``old`` that no plan satisfies; None if the draw fails."""
+    """Return a request of the size of ``old`` that no plan satisfies, or None if this draw
+    fails."""
     word = "depots" if "depots" in data else "racks"
     offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
     names, rule = list(offered), old["rule"]
@@ -412,20 +419,22 @@ def _judge_racks(data: Data, value: Any) -> Verdict:
 
 
 def _first_depot(data: Data) -> Plan | None:
-    """Take the switches in the order of the list, each to the first used depot with room."""
+    """Return a plan that takes switches in the order of the list, each to the first depot with
+    room, preferably a used one."""
     model = _depot_model(data)
     return _rows(model, fill(model, tuple, lambda found, _unit, bin_: not any(found.loads[bin_])))
 
 
 def _first_rack(data: Data) -> Plan | None:
-    """Take the switches in the order of the list, each to the first rack with room."""
+    """Return a plan that takes switches in the order of the list, each to the first rack with
+    room."""
     model = _rack_model(data)
     return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
 
 
 def _request_lines(word: str, uses: str, use: str, rng: random.Random | None) -> tuple[str, ...]:
-    """Return the descriptions of the rules. ``uses`` and ``use`` are the verb, in singular and
-    plural, before the depot or rack."""
+    """Return the descriptions of the rules of requests. ``uses`` and ``use`` are the verb before
+    the depot or rack, singular and plural."""
     return (
         f"apart: no two of the request's `switches` {use} the same {word}.",
         f"together: all of the request's `switches` {use} the same {word}.",

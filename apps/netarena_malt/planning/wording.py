@@ -1,4 +1,5 @@
-"""The texts of planning tasks: sections that all kinds share, with alternative sentences."""
+"""The texts of planning tasks: sections that all kinds of tasks share, with alternative
+sentences."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from netarena_malt.planning.plan import TOLERANCE_PCT
 
 @dataclass(frozen=True)
 class Brief:
-    """The parts of a task's text. Lists become one line per element."""
+    """The parts of a task's text. Each element of a list becomes one line."""
 
     goal: str
-    #: Keys of the data, each with a colon and the description of its value.
+    #: Keys of the data, each with a colon and the description of the key's value.
     data: Sequence[str]
-    #: Rules that no request can change.
+    #: Rules that apply to every plan, whatever the requests.
     rules: Sequence[str]
     #: Rules of requests, each with a colon and its meaning. Keys of the request are in backquotes.
     requests: Sequence[str]
@@ -27,17 +28,18 @@ class Brief:
 
 
 def pick(rng: random.Random | None, *options: str) -> str:
-    """Return the first option, or any of them if the text is varied."""
+    """Return the first option (without ``rng``), or a random one for a text with varied words."""
     return options[0] if rng is None else rng.choice(options)
 
 
 def reword(rng: random.Random | None, canonical: str, *options: str) -> str:
-    """Return the canonical sentence, or any of ``options`` if the text is varied."""
+    """Return the canonical sentence (without ``rng``), or a random one of ``options`` for a text
+    with varied words."""
     return canonical if rng is None else rng.choice(options)
 
 
 def compose(brief: Brief, rng: random.Random | None) -> str:
-    """Return the text of a task; without ``rng`` the canonical one."""
+    """Return the text of a task. Without ``rng``, it is the canonical text."""
     opening = pick(
         rng,
         'The data are in graph_data.graph["planning"], a dictionary with these keys:',
@@ -124,6 +126,6 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _with_quoted_key(text: str) -> str:
-    """Put the key at the start of ``text`` (before the colon) in backquotes."""
+    """Return ``text`` with the key at its start (before the colon) in backquotes."""
     key, colon, rest = text.partition(":")
     return f"`{key}`{colon}{rest}"

@@ -1,4 +1,4 @@
-"""Certificate for a server on loopback, and the temporary authority that signs it."""
+"""Certificate for a server on loopback, and the temporary certificate authority that signs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIFE = timedelta(days=7)
 
 
 class Authority:
-    """A temporary certificate authority, and the server certificate that it signed."""
+    """A temporary certificate authority, and the server certificate that it has signed."""
 
     def __init__(self) -> None:
         key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())

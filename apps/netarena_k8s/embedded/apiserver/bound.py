@@ -18,15 +18,15 @@ from netarena_k8s.world.model import count_entries
 
 #: maximum number of entries in all lists of a policy's spec together
 POLICY_ENTRIES = 100
-#: maximum number of characters of a policy as JSON without spaces, including its metadata
+#: maximum number of characters of a policy, including its metadata, as JSON without spaces
 POLICY_CHARS = 1 << 16
 
 
 def too_big(name: str, policy: Mapping[str, Any] | None) -> Refused | None:
-    """Return the refusal of a policy that exceeds the limits, or None if the policy is within them.
+    """Return a 403 refusal for a policy that exceeds the limits, or None if it does not.
 
-    ``policy`` is None if the body was too long to read. The message has the form of an admission
-    plug-in's message.
+    ``policy`` is None if the request body was too long to read. The message has the form of a
+    message from an admission plug-in.
     """
     if policy is None or len(_dumped(policy)) > POLICY_CHARS:
         what = f"{POLICY_CHARS} characters of JSON, including metadata and field managers"

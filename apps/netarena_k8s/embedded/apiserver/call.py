@@ -1,4 +1,4 @@
-"""A request as passed to authorization and handlers, and its result."""
+"""A request as passed to authorization and handlers, and the result of a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY_BYTES = 3 << 20
 @dataclass(frozen=True)
 class User:
     """An authenticated user. If ``admin`` is true, the user has all rights. Otherwise the user has
-    the rights in ``rbac``."""
+    the rights in module ``rbac``."""
 
     name: str
     groups: Sequence[str] = ()
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a call: an object, and warnings that kubectl prints."""
+    """The result of a request: an object, and warnings that kubectl prints."""
 
     code: int
     body: Mapping[str, Any]

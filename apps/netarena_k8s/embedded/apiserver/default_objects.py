@@ -1,7 +1,7 @@
 """All objects of a deployed world, as a cluster shows them a few minutes after ``kubectl apply``.
 
 Names, addresses and ids that a cluster would generate are derived from the world, so that the same
-world always looks the same. Only the times depend on the given clock.
+world always has the same values. Only the times depend on the given clock.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def objects(
 
 
 def owned_fields(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return FieldsV1 of a policy whose labels and spec belong to one field manager.
+    """Return FieldsV1 (the fields of one manager) of a policy, with all labels and the whole spec.
 
-    The keys of the spec are enough, because the lists and the selector of a policy's spec are
-    atomic.
+    The top-level keys of the spec are enough, because the lists and the selector of a policy's spec
+    are atomic.
     """
     owned: dict[str, Any] = {"f:spec": {f"f:{key}": {} for key in one["spec"]}}
     if labels := one["metadata"].get("labels"):
@@ -107,7 +107,7 @@ class _Fresh:
         labels: Labels | None = None,
         **more: Any,
     ) -> dict[str, Any]:
-        """Return kind, apiVersion and metadata of an object, by default in the world's
+        """Return an object with only kind, apiVersion and metadata, by default in the world's
         namespace."""
         space = self._namespace if namespace is None else namespace
         return {
@@ -129,8 +129,8 @@ class _Fresh:
         return applied(found, policy.spec)
 
     def accounts(self, of_pods: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield the service accounts and role of the world's namespace, and the objects that every
-        namespace has."""
+        """Yield the service accounts and the Role of the world's namespace, and the default objects
+        of every namespace."""
         home = self._namespace
         for name in dict.fromkeys(("default", OPERATOR, *of_pods)):
             yield self.head("v1", "ServiceAccount", name)
@@ -250,9 +250,8 @@ class _Fresh:
         address: str,
         led: list[tuple[str, ContainerPort | None]],
     ) -> Iterator[dict[str, Any]]:
-        """Yield the endpoints of a service: the pod of ``app``, or the API server if ``app`` is
-        None.
-        """
+        """Yield the Endpoints and the EndpointSlice of a service: the pod of ``app``, or the API
+        server if ``app`` is None."""
         head = service["metadata"]
         name, space, labels = head["name"], head["namespace"], head["labels"]
         open_ports = [
@@ -534,8 +533,8 @@ class _Fresh:
     def _events(
         self, chain: list[dict[str, Any]], pod: Mapping[str, Any], app: App
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events of the pod and of the objects in ``chain``, where each object created
-        the next one."""
+        """Yield the events of the pod and of its owners in ``chain``; each owner created the next
+        one."""
         name = pod["metadata"]["name"]
         place = f"spec.containers{{{app.container}}}"
         rows: list[tuple[Mapping[str, Any], str, str, str, str]] = [
@@ -628,7 +627,8 @@ def _full_image(image: str) -> str:
 
 
 def _cluster_ip(address: str) -> dict[str, Any]:
-    """Return the fields that every service has in addition to ports and selector."""
+    """Return the fields that every service with a cluster IP has in addition to ports and
+    selector."""
     return {
         "clusterIP": address,
         "clusterIPs": [address],

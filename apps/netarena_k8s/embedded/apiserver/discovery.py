@@ -9,7 +9,7 @@ from typing import Any
 
 from netarena_k8s.embedded.apiserver.kind import Resource, resources
 
-#: media type of aggregated discovery, which the response must repeat exactly
+#: media type of aggregated discovery; the response must have exactly this media type
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION = MappingProxyType(
     {
@@ -43,13 +43,13 @@ _KINDS = MappingProxyType(
 
 
 def wants_aggregated(accept: str) -> bool:
-    """Return whether a client's Accept header names aggregated discovery."""
+    """Return whether a client's Accept header lists the media type of aggregated discovery."""
     return AGGREGATED in accept.replace(" ", "")
 
 
 @lru_cache(maxsize=2)
 def aggregated(*, core: bool) -> dict[str, Any]:
-    """Return the aggregated response to /api (``core``) or /apis."""
+    """Return the aggregated discovery response to /api (if ``core``) or /apis."""
     groups: dict[str, list[str]] = {}
     for one in resources():
         versions = groups.setdefault(one.group, [])

@@ -67,8 +67,8 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
 def parse_documents(
     text: str | bytes, max_values: int, *, aliases: bool
 ) -> tuple[list[Any], int, str]:
-    """Return the documents of a text, and the result of ``count_values`` for them. Raises
-    ValueError."""
+    """Return the documents of a text, their number of values after alias expansion, and the first
+    value that JSON does not support, or "". Raises ValueError."""
     try:
         depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -91,11 +91,12 @@ def parse_documents(
 
 
 def count_values(value: Any, most: int) -> tuple[int, str]:
-    """Return the number of values after alias expansion, and the first value that JSON does not
-    support, if any.
+    """Return the number of values after alias expansion, and a text about the first value that JSON
+    does not support, or "".
 
-    Aliases can expand to many values, or to a value that contains itself. Keys become text, as in
-    kubectl. Raises ValueError if there are more than ``most`` values.
+    Aliases can expand to many values, or to a value that contains itself. Keys of ``value`` that
+    are not strings are replaced with strings, as in kubectl. Raises ValueError if there are more
+    than ``most`` values.
     """
     waiting, seen, odd = [value], 0, ""
     while waiting:

@@ -129,12 +129,12 @@ class Resource:
 
     @property
     def full(self) -> str:
-        """The name in messages, such as ``networkpolicies.networking.k8s.io`` or ``pods``."""
+        """The name in error messages, such as ``networkpolicies.networking.k8s.io`` or ``pods``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def root(self) -> str:
-        """The path of the resource's group and version."""
+        """The API path of the resource's group and version."""
         return f"/{'apis' if self.group else 'api'}/{self.api_version}"
 
 

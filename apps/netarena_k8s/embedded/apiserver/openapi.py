@@ -1,4 +1,4 @@
-"""OpenAPI v3 documents: the requests that accept dry run, and the schemas that ``kubectl explain``
+"""OpenAPI v3 documents: which requests accept a dry run, and the schemas that ``kubectl explain``
 shows.
 
 The schemas of network policies and of all objects' metadata are complete, with descriptions written
@@ -52,7 +52,7 @@ _MERGED: Mapping[tuple[str, str], Schema] = {
         "x-kubernetes-patch-merge-key": "uid",
     },
 }
-#: types that are replaced as a whole
+#: types whose values are replaced as a whole
 _ATOMIC = frozenset({"LabelSelector", "OwnerReference"})
 _PLAIN: Mapping[str, Schema] = {
     "string": {"type": "string"},
@@ -96,8 +96,8 @@ def _full(word: str) -> str:
 
 
 def _field(place: tuple[str, str], word: str, about: str) -> Schema:
-    """Return the schema of a field of type ``word``. ``place`` is the (type, field) pair of this
-    field."""
+    """Return the schema of a field of type ``word``. ``place`` is (type, field), and ``about`` is
+    the description."""
     values = {"enum": _ENUMS[place]} if place in _ENUMS else {}
     if word.endswith("[]"):
         items = {**_named(word.removesuffix("[]")), **values}
@@ -229,8 +229,9 @@ def index() -> dict[str, Any]:
     }
 
 
-#: OpenAPI v2 document without definitions, as protobuf (swagger; info with title and version).
-#: kubectl requests it for kinds that version 3 lacks, and expects a response.
+#: OpenAPI v2 document without definitions, in protobuf: the version of swagger, and info with title
+#: and version. kubectl requests this document for kinds that the version 3 documents lack, and
+#: expects a response.
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OLD_DOCUMENT = b"\x0a\x032.0" + b"\x12\x15" + b"\x0a\x0aKubernetes" + b"\x12\x07v1.34.2"
 #: hash that clients use to cache documents; increase it whenever the documents change
@@ -239,8 +240,8 @@ _HASH = "2"
 
 @lru_cache(maxsize=32)
 def document(root: str) -> bytes | None:
-    """Return the document of the group and version at the path ``root``, or None if they do not
-    exist."""
+    """Return the OpenAPI document of the group and version at the path ``root``, or None if there
+    is no such group or version."""
     listed = [one for one in resources() if one.root == root]
     if not listed:
         return None

@@ -42,10 +42,10 @@ class Owner:
 
 
 def leaves(one: Object) -> dict[Leaf, Any]:
-    """Return the leaves of an object and their values.
+    """Return a map from each leaf of an object to its value.
 
-    A map of labels or annotations is also a leaf itself, without a value. A field without a value,
-    which an apply may contain, is a leaf too.
+    A map of labels or annotations is itself also a leaf, without a value. A field without a value,
+    which the configuration of an apply may contain, is a leaf too.
     """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
@@ -55,7 +55,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
             for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name, []) != []:  # An empty map has no owner, but a null has an owner.
+        if metadata.get(name, []) != []:  # Empty lists and maps have no owner, but null has one.
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
@@ -123,7 +123,8 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
         for depth, key in enumerate(leaf, start=1):
             known = key in node
             inner = node.setdefault(key, {})
-            # The owner owns the map itself and some of its keys.
+            # The entry ``.`` means that the owner owns the map itself in addition to some of its
+            # keys.
             if depth < len(leaf) and known and not inner:
                 inner["."] = {}
             node = inner
@@ -131,7 +132,7 @@ def _show(owned: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def update(owners: Sequence[Owner], before: Object, after: Object, who: Owner) -> list[Owner]:
-    """Return the owners after ``who`` has changed ``before`` to ``after``.
+    """Return the owners after the manager ``who`` has changed ``before`` to ``after``.
 
     ``who`` becomes the only owner of the changed leaves.
     """
@@ -168,10 +169,10 @@ class Applied:
 def apply(
     live: Object, config: Object, owners: Sequence[Owner], who: Owner, *, force: bool
 ) -> Applied:
-    """Return the result of a server-side apply of ``config`` by ``who``. Raises Refused (409) for
-    conflicts."""
+    """Return the result of a server-side apply of ``config`` by the manager ``who``. Raises Refused
+    (409) for conflicts with other managers."""
     wanted, there = leaves(config), leaves(live)
-    # An apply of some keys of a map does not own the map itself.
+    # An apply that lists keys of a map does not own the map itself.
     wanted = {leaf: value for leaf, value in wanted.items() if not _is_above(leaf, wanted)}
     earlier = next((one.leaves for one in owners if one.same(who)), frozenset())
     others = [one for one in owners if not one.same(who)]
@@ -196,7 +197,7 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Return ``owners``; entries whose fields are unchanged get the time that they have in
+    """Return ``owners``. An entry whose fields are unchanged keeps the time that it has in
     ``before``."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
@@ -207,9 +208,8 @@ def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
 
 
 def _takes_over(conflicts: Iterable[tuple[Owner, Leaf]], who: Owner) -> bool:
-    """Return whether all conflicts are with kubectl's client-side apply. Kubectl then takes over
-    the fields.
-    """
+    """Return whether ``who`` is kubectl and all conflicts are with its client-side apply. The API
+    then transfers the fields without an error."""
     return who.manager == "kubectl" and all(
         (one.manager, one.operation) == ("kubectl-client-side-apply", UPDATE)
         for one, _ in conflicts
@@ -231,8 +231,8 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the maps above the leaves. The values below are shared, because they are
-    only replaced as a whole."""
+    """Return a copy of the maps above the leaves. The copy shares the values of leaves, because
+    they are only replaced as a whole."""
     if not isinstance(value, Mapping):
         return value
     return {

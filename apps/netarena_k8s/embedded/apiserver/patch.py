@@ -26,18 +26,19 @@ MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
 _OPERATIONS = 10_000
 #: maximum number of bytes of a YAML body, because the YAML parser is slow and no policy needs more
 _YAML_BYTES = 128 << 10
-#: list that a strategic merge patch merges -> merge key; an empty key means that the items
-#: themselves are the keys
+#: path of a list that a strategic merge patch merges -> merge key; with an empty key, the items are
+#: strings and are compared with each other
 _MERGED: Mapping[tuple[str, ...], str] = MappingProxyType(
     {("metadata", "ownerReferences"): "uid", ("metadata", "finalizers"): ""}
 )
 _DIRECTIVES = ("$patch", "$retainKeys")
-#: a list index as Go parses a number
+#: a list index in a form that Go can parse
 _INDEX = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
-    """Return ``live`` after the patch ``sent``, which is a decoded patch of any kind except apply.
+    """Return ``live`` with the patch ``sent``. The patch is decoded JSON of any patch type except
+    apply.
 
     The result shares parts with ``live``. Raises Refused.
     """
@@ -52,8 +53,8 @@ def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
 
 
 def read_config(call: Call) -> dict[str, Any]:
-    """Return the object in the body of an apply, which is JSON, or small YAML without aliases.
-    Raises Refused."""
+    """Return the object in the body of a server-side apply, which is JSON, or small YAML without
+    aliases. Raises Refused."""
     try:
         found = json.loads(call.body)
     except (ValueError, RecursionError):
@@ -91,11 +92,11 @@ def _inapplicable() -> Refused:
 
 
 def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
-    """Return a JSON pointer in the form of RFC 6901, and the container of the value to which it
-    points.
+    """Return a JSON pointer in the form of RFC 6901, and the object or list that contains the value
+    at the pointer.
 
     A real API server accepts more than the RFC. An index may have a sign or leading zeros. A
-    negative index counts from the end. With ``grows``, the list is treated as one item longer. Text
+    negative index counts from the end. With ``grows``, the list counts as one item longer. Text
     before the first slash is ignored. Raises JsonPointerException.
     """
     _, *words = str(path).split("/")
@@ -131,7 +132,8 @@ def _as_the_rfc_has_it(document: Any, sent: Mapping[str, Any]) -> dict[str, Any]
         one["from"], source = _walk(document, sent.get("from"))
         if operation == "copy" and _lacks(source, one["from"]):
             one["op"] = "add"
-        # A value that is moved within a list is first removed from the list.
+        # A value that moves within a list is first removed from the list, so the list does not
+        # grow.
         grows = grows or source is not _walk(document, sent.get("path"))[1]
     one["path"], holder = _walk(document, sent.get("path"), grows=grows)
     if operation == "replace" and _lacks(holder, one["path"]):
@@ -192,8 +194,11 @@ def _merge(target: Any, sent: Any) -> Any:
 
 
 def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
-    """Apply a strategic merge patch, which is a merge patch that has directives and also merges
-    some lists."""
+    """Return ``target`` with a strategic merge patch. Unlike a merge patch, it may have directives,
+    and it merges some lists.
+
+    ``place`` is the path of ``target``, at most its last two keys.
+    """
     if not isinstance(sent, Mapping):
         return _merge_list(target, sent, place) if isinstance(sent, list) else sent
     directive = sent.get("$patch")
@@ -219,7 +224,7 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
             found.pop(key, None)
         elif type(found.get(key)) is type(value):
             found[key] = _merge_strategic(found[key], value, (*place, key)[-2:])
-        elif _is_directive(value):  # A directive has no effect if the value does not exist.
+        elif _is_directive(value):  # Without a value to change, a directive has no effect.
             found.pop(key, None)
         else:
             found[key] = _without_directives(value)
@@ -227,10 +232,10 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 
 
 def _without_directives(sent: Any) -> Any:
-    """Return a value without nulls and directives. It replaces a value that does not exist or has
-    another type.
+    """Return a value without its nulls and directives.
 
-    Source: ``strategicpatch`` of k8s.io/apimachinery.
+    Such a value replaces a missing value or a value of another type. Source: ``strategicpatch`` of
+    k8s.io/apimachinery.
     """
     if isinstance(sent, Mapping):
         return {

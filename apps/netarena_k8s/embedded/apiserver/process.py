@@ -3,8 +3,8 @@
 The service sends orders as lines of JSON over an inherited socket. When this socket closes, the
 process ends. Each episode has its own thread, port on loopback, tokens and connection limits. The
 port accepts only connections of a running command. The kernel counts each thread's processor time.
-A thread that exceeds its share pauses; other threads continue. The key of the certificate authority
-is never written to disk and is discarded at once.
+A thread that exceeds its limit pauses; other threads continue. The private key of the certificate
+authority is never written to disk, and is discarded after it has signed the certificate.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ _HANDSHAKE_S = 15.0
 _IDLE_S = 60
 #: interval between checks of an episode's processor time
 _TICK_S = 0.05
-#: The connections of an episode that must pause for longer than this are closed.
+#: Maximum pause of an episode that has exceeded its processor time. If it needs a longer pause, a
+#: connection that sends data is closed instead.
 _MOST_REST_S = 10.0
-#: Maximum number of bytes that are parsed at once. Parsing takes a third of a second if the body
-#: has chunks of one byte.
+#: Maximum number of bytes that are parsed at once. If a body has chunks of one byte, parsing this
+#: many bytes takes a third of a second.
 _SLICE_BYTES = 1 << 14
 #: time after which a thread yields the interpreter to waiting threads
 _SWITCH_S = 0.001
@@ -67,11 +68,11 @@ T = TypeVar("T")
 
 
 class _Connection(H11Protocol):
-    """uvicorn's protocol, with an event for the end of the connection. It stops reading while the
-    episode exceeds its share of processor time.
+    """A connection in uvicorn's HTTP protocol, with an event for its end. It is aborted if its
+    episode has far exceeded its processor time.
 
-    The pause in reading is needed because a body in chunks of one byte takes a second of processor
-    time per 50 kB.
+    The check before each slice of data is needed because a body in chunks of one byte takes a
+    second of processor time per 50 kB.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
@@ -96,9 +97,9 @@ class _Connection(H11Protocol):
 
 
 class Listener:
-    """The port of one episode.
+    """The port of one episode's API.
 
-    Connections from other clients than ``caller``, and connections beyond ``CONNECTIONS``, are
+    Connections from clients other than ``caller``, and connections beyond ``CONNECTIONS``, are
     closed without reading.
     """
 
@@ -123,7 +124,7 @@ class Listener:
             task.cancel()
 
     async def serve(self, share: Share) -> None:
-        """Serve until cancelled, then close the socket and all connections."""
+        """Serve connections until cancelled, then close the socket and all connections."""
         try:
             await self._accept(share)
         finally:
@@ -166,9 +167,9 @@ class Listener:
 
 
 class _Life:
-    """The thread of one port, which pauses when it exceeds its share of processor time.
+    """The thread that serves one episode's port. It pauses when it exceeds its processor time.
 
-    The thread executes calls even during a pause.
+    Even during a pause, the thread executes functions passed to ``call``.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -217,7 +218,7 @@ class _Life:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _pace(self, share: Share) -> NoReturn:
-        """Pause the whole thread whenever its episode has exceeded its share."""
+        """Pause the whole thread whenever its episode has exceeded its processor time."""
         while True:
             await asyncio.sleep(_TICK_S)
             until = time.monotonic() + share.owed_s()
@@ -258,22 +259,22 @@ class Episode:
         self.life = _Life(self._listener)
 
     def admit(self, caller: Caller) -> None:
-        """Accept the connections of a command's kubectl (``caller``), and start an empty record of
-        writes.
-        """
+        """Accept the connections of a command's kubectl (``caller``) from now on, and clear the
+        record of writes."""
         self._server.ledger.clear()
         self._listener.caller = caller
         self._server.closed = False
 
     def dismiss(self) -> None:
-        """Stop accepting connections, and cancel requests without a response."""
+        """Stop accepting connections, close all connections, and cancel requests without a
+        response."""
         self._server.closed = True
         self._listener.caller = None
         self._listener.hang_up()
 
     def look(self) -> dict[str, Any]:
-        """Return the current policies, the writes since the command began, and changes of other
-        objects."""
+        """Return the current policies, the policy writes since the command began, and one line for
+        each other changed object."""
         listed = self.store.find(NETWORK_POLICIES, self._namespace)
         others = [
             f"{key[0]} {key[1] + '/' * bool(key[1])}{key[2]} was {what}"
@@ -323,7 +324,7 @@ class Episode:
 
 
 class Process:
-    """Executes orders. Every answer carries the number of its order."""
+    """Executes orders from the service. Every answer carries the number of its order."""
 
     def __init__(self) -> None:
         self._authority = Authority()
@@ -338,7 +339,7 @@ class Process:
         """Execute orders until the service closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        # One episode's thread may take long to answer; orders for other episodes must not wait.
+        # An order for one episode may take long. It must not delay orders for other episodes.
         async with asyncio.TaskGroup() as answering:
             while line := await reader.readline():
                 answering.create_task(self._answer(json.loads(line), writer))

@@ -27,7 +27,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Field:
-    """A field with a nested message."""
+    """A field whose value is a message."""
 
     name: str
     fields: Message

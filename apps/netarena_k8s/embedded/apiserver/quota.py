@@ -1,9 +1,9 @@
 """Limits of one episode's processor time and memory in the API server's process.
 
 ``Share`` counts the time of the calling thread. This time includes all work that an episode causes,
-such as handshakes, parsing and responses. ``Room`` counts bytes in memory. Some bytes are reserved
-for each episode, and more come from a ``Pool`` that all episodes share. The total is therefore
-limited, and each episode always has its reserve.
+such as handshakes, parsing and responses. ``Room`` counts bytes in memory. A fixed number of bytes
+is reserved for each episode, and more bytes come from a ``Pool`` that all episodes share. The total
+is therefore limited, and each episode always has its reserve.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Processor seconds that an episode gets per second of real time, and the maximum that it can save
-#: up. A kubectl command costs 5 to 10 ms. Eight episodes at their limit leave a fifth of one
-#: processor unused.
+#: Processor seconds that an episode gets per second of real time, and the maximum number of unused
+#: processor seconds that it can save. A kubectl command costs 5 to 10 ms. Eight episodes at their
+#: limit leave a fifth of one processor unused.
 PART, AT_ONCE_S = 0.1, 1.0
 
 
 class Share:
-    """Processor time of one episode. Create and query a share in the thread whose time is
-    counted."""
+    """Processor time that one episode may use. Create and query this object in the thread whose
+    time is counted."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Share:
         self._used_s, self._then_s = processor(), monotonic()
 
     def owed_s(self) -> float:
-        """Return the seconds to pause until the share covers the used time, or 0 if it already
-        does."""
+        """Return for how many seconds the thread must pause because it has used too much time, or
+        0."""
         used_s, now_s = self._processor(), self._monotonic()
         had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
         self._left_s = had_s - (used_s - self._used_s)
@@ -63,10 +63,10 @@ class Pool:
 
 
 class Room:
-    """Memory of one episode. ``own`` bytes are always available, and the rest up to ``most`` comes
-    from ``pool``.
+    """Memory that one episode may use. ``own`` bytes are always available. Further bytes, up to
+    ``most`` in total, come from ``pool``.
 
-    It must be used from one thread only.
+    Use this object from one thread only.
     """
 
     def __init__(self, pool: Pool, *, own: int, most: int) -> None:
@@ -86,7 +86,7 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """Release bytes."""
+        """Release bytes that ``take`` reserved."""
         after = self._used - size
         self._pool.give(self._beyond(self._used) - self._beyond(after))
         self._used = after

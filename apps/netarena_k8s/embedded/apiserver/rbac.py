@@ -1,7 +1,8 @@
 """Authorization, and the access reviews that report it.
 
-The operator has the rights of a Role in the world's namespace. Like every authenticated user, the
-operator may also read the API's discovery documents and request reviews of rights.
+The operator (the agent's user) has the rights of a Role in the world's namespace. Like every
+authenticated user, the operator may also read the API's discovery documents and request reviews of
+its own rights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: prefix of headers with additional attributes of an impersonated user, and the API group of these
+#: prefix of headers with extra attributes of an impersonated user, and the API group of these
 #: attributes
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
@@ -66,7 +67,7 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """An action whose permission is checked. An empty namespace means the whole cluster."""
+    """An action for which the right is checked. An empty namespace means the whole cluster."""
 
     verb: str
     group: str = ""
@@ -77,9 +78,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Impersonated:
-    """An attribute (user, group, uid or extra) that a request impersonates, in the form of a
-    resource.
-    """
+    """A user, group, uid or extra attribute that a request impersonates, in the form of a
+    resource."""
 
     resource: str
     name: str
@@ -88,8 +88,8 @@ class Impersonated:
 
 
 def _impersonated(name: str) -> Impersonated:
-    """Return the resource for a user name: a service account if the name belongs to one, otherwise
-    a user."""
+    """Return the impersonated resource for a user name: a service account if the name is that of a
+    service account, otherwise a user."""
     prefix, _, account = name.partition("system:serviceaccount:")
     namespace, _, short = account.partition(":")
     if not prefix and namespace and short and ":" not in short:
@@ -105,9 +105,9 @@ class Rights:
         self._home = home
 
     def check(self, call: Call) -> None:
-        """Check that the caller may perform the request. Raises Refused (403)."""
+        """Raise Refused (403) if the caller may not perform the request."""
         one = call.resource
-        # A request for a namespace is authorized within that namespace.
+        # A request for a namespace object is authorized within that namespace.
         namespace = call.namespace or (call.name if one.full == "namespaces" else "")
         asked = Asked(call.verb, one.group, one.plural, call.subresource, namespace)
         if not self._allowed(call.user, asked):
@@ -116,16 +116,16 @@ class Rights:
 
     @staticmethod
     def check_path(user: User, method: str, path: str) -> None:
-        """Check access to a path that is not a resource. Raises Refused (403)."""
+        """Raise Refused (403) if the user may not access a path that is not a resource."""
         if not _may_path(user, method, path):
             raise forbidden_path(user.name, method, path)
 
     @staticmethod
     def check_impersonation(user: User, headers: Headers) -> None:
-        """Refuse a request that impersonates another user, unless ``user`` has the right to do so.
+        """Refuse a request that impersonates another user, unless ``user`` may do so.
 
-        The user is checked before groups, additional attributes and the uid, as in a real API
-        server. Raises Refused (403, or 500 if no user is named).
+        If several attributes are refused, the error names the user before groups, extra attributes
+        and the uid, as in a real API server. Raises Refused (403, or 500 if no user is named).
         """
         asked = [
             *map(_impersonated, filter(None, headers.getlist("impersonate-user"))),

@@ -1,7 +1,7 @@
 """Types of network policies and of metadata: fields in the API's order, with descriptions.
 
-``shape`` reads input with the types of policies. ``openapi`` derives the output of ``kubectl
-explain`` from all types.
+Module ``shape`` uses the types of policies to read input. Module ``openapi`` derives the output of
+``kubectl explain`` from all types.
 """
 
 from __future__ import annotations

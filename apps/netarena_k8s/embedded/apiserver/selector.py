@@ -54,13 +54,14 @@ _FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _OPERATOR = r"\s+(?:in|notin)\s*\([^()]*\)|\s*(?:==|!=|=|>|<)\s*[^,()=!<>\s]*"
-# Each run of spaces can match in only one way, so 64 KiB of spaces cause no backtracking.
+# A run of spaces can match in only one place, so 64 KiB of spaces cause no backtracking.
 _TERM = re.compile(rf"\s*(?:(!)\s*)?([A-Za-z0-9][A-Za-z0-9._/-]*)({_OPERATOR})?\s*(?:,|$)")
 _SIGN = re.compile(r"\s*(notin|in|==|!=|=|>|<)\s*(.*)", re.DOTALL)
 
 
 def label_test(text: str) -> Test:
-    """Return the test for a label selector. Raises Refused if ``text`` is not a label selector."""
+    """Return the function that tests labels with a label selector. Raises Refused if ``text`` is
+    not a label selector."""
     tests: list[Callable[[Mapping[str, str]], bool]] = []
     text, place = text.rstrip(), 0
     while place < len(text):
@@ -107,10 +108,10 @@ def _compares(value: str | None, sign: str, bound: int) -> bool:
 
 
 def field_test(text: str, resource: Resource) -> Test:
-    """Return the test for a field selector.
+    """Return the function that tests objects with a field selector.
 
-    Raises Refused if ``text`` is not a field selector, or names a field that the resource does not
-    offer.
+    Raises Refused if ``text`` is not a field selector, or names a field that cannot be selected for
+    this resource.
     """
     more = _FIELDS.get(resource.full, ())
     terms = []

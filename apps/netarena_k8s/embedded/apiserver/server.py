@@ -76,7 +76,7 @@ _OWN_BYTES, _MOST_BYTES, _SHARED_BYTES = 1 << 20, 8 << 20, 48 << 20
 #: maximum number of bytes written to a connection at once
 _PIECE_BYTES = 1 << 16
 #: Bodies above this size are processed one at a time, because a decoded body takes thirty times as
-#: much memory.
+#: much memory as the body.
 _LARGE_BYTES = 1 << 18
 _WARNINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -110,7 +110,7 @@ class Server:
         self._rights = Rights(home)
         #: the writes since the current command began
         self.ledger = Ledger(home)
-        #: True while no command runs; every request then gets 401 (unauthorized)
+        #: True while no command runs; every request then gets status 401 (unauthorized)
         self.closed = False
         self._monotonic = monotonic
         self._room = Room(_pool, own=_OWN_BYTES, most=_MOST_BYTES)
@@ -118,7 +118,7 @@ class Server:
         self._last_s = monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # No websockets: exec and attach are refused.
+        if scope["type"] != "http":  # kubectl exec and attach use websockets, which are refused.
             return
         request = Request(scope, receive)
         with _Held(self._room) as held:
@@ -185,8 +185,8 @@ class Server:
             raise unauthorized()
 
     def patch(self, user: User, name: str, kind: str, text: str) -> str:
-        """Patch a policy in ``home`` as ``kubectl patch`` of ``user`` would, and return kubectl's
-        output.
+        """Patch a policy in the namespace ``home`` as ``kubectl patch`` of ``user`` would, and
+        return the output of kubectl.
 
         Raises Refused.
         """
@@ -286,7 +286,7 @@ class Server:
 
 
 class _Held:
-    """The memory that one request holds until its response."""
+    """The memory that one request uses until its response has been sent."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -306,7 +306,8 @@ class _Held:
 
 
 class _Watch:
-    """One watch, which sends the existing objects if requested, and then all changes."""
+    """One watch: it sends the existing objects, unless the client names a version from which to
+    continue, and then all changes."""
 
     def __init__(
         self,
@@ -340,8 +341,8 @@ class _Watch:
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # A reference to an object while the client reads would keep old objects in memory, one
-            # set per watch.
+            # The generator holds no object while the client reads. Otherwise each watch could keep
+            # a set of old objects in memory.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]
@@ -351,7 +352,7 @@ class _Watch:
                 return
 
     def _first(self) -> bytes:
-        """Return the lines of the existing objects, if the watch requests them."""
+        """Return the lines of the existing objects, or no bytes if the client named a version."""
         found: list[bytes] = []
         if self._from_now:
             listed = self._store.find(self._call.resource, self._call.namespace)
@@ -363,6 +364,8 @@ class _Watch:
     async def _next(self, request: Request, monotonic: Callable[[], float]) -> bytes:
         """Return the line of the next change that matches the watch, or no bytes when the watch
         ends.
+
+        Return an error line if the change is no longer stored.
         """
         while (left := self._end - monotonic()) > 0:
             if not await self._store.wait(self._version, min(left, _POLL_S)):
@@ -425,7 +428,8 @@ def _json(code: int, body: Object, headers: Mapping[str, str] | None = None) -> 
 
 
 def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
-    """Return the warning header, which has one line and escaped quotes."""
+    """Return the Warning header of a response as a dict, which is empty if there are no
+    warnings."""
     own = _WARNINGS.get(resource.full)
     told = [*([own] if own else []), *warnings]
     shown = [
@@ -436,15 +440,14 @@ def _warned(resource: Resource, warnings: Sequence[str]) -> dict[str, str]:
 
 
 def _split(request: Request) -> list[str]:
-    """Return the path segments as sent (still escaped), so that an escaped slash does not split a
-    segment.
-    """
+    """Return the path segments as sent, before unescaping, so that an escaped slash does not split
+    a segment."""
     raw = request.scope.get("raw_path") or request.url.path.encode()
     return [unquote(one) for one in raw.split(b"?")[0].decode("latin-1").split("/") if one]
 
 
 def _is_resource(parts: Sequence[str]) -> bool:
-    """Return whether a path is below a group and version."""
+    """Return whether a path leads to a resource, below a group and version."""
     return (parts[:1] == ["api"] and len(parts) > 2) or (parts[:1] == ["apis"] and len(parts) > 3)
 
 
@@ -480,7 +483,8 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces, so that unsent data remains counted in the episode's memory."""
+    """Send a response in pieces. Data that the client has not read yet remains counted as the
+    episode's memory."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):
@@ -500,7 +504,8 @@ async def _body(request: Request, held: _Held) -> bytes:
 
 
 def _page(path: str, request: Request) -> Response:
-    """Return a page that is not a resource, such as discovery, schemas, health or the version."""
+    """Return a response for a path that is not a resource, such as discovery, schemas, health or
+    the version."""
     if request.method not in {"GET", "HEAD"}:
         raise not_allowed()
     if path in _HEALTH:

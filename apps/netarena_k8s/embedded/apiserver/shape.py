@@ -1,4 +1,5 @@
-"""Conversion of a client's network policies to the API's form, by type.
+"""Conversion of a client's network policies to the API's form, according to the types of their
+fields.
 
 Unknown fields are dropped and reported. Values of a wrong type are refused with the messages of the
 API's own decoder. Empty values are omitted as in the API, and defaults are set. Objects of other
@@ -72,7 +73,7 @@ _KEPT = frozenset(
         ("LabelSelectorRequirement", "operator"),
     }
 )
-#: type -> fields that are stored as empty values if they were not sent
+#: type -> fields that are stored as empty values if the client did not send them
 _ALWAYS = MappingProxyType(
     {
         "NetworkPolicy": ("metadata", "spec"),
@@ -90,9 +91,9 @@ class MistypedError(Exception):
     """A value of a type that its field does not allow. The error's text is the message of the API's
     JSON decoder.
 
-    ``restored`` is the message for a strategic merge patch, which another converter reads.
-    ``typed`` is the message for an apply, which a schema checks; it is "" if the schema accepts the
-    value.
+    ``restored`` is the message for a strategic merge patch, which the API decodes with another
+    converter. ``typed`` is the message for a server-side apply, which the API checks with a schema;
+    it is "" if the schema accepts the value.
     """
 
     def __init__(self, text: str, restored: str = "", typed: str = "") -> None:
@@ -103,10 +104,11 @@ class MistypedError(Exception):
 
 @dataclass(frozen=True)
 class Shaped:
-    """An object as the API stores it, and the dropped fields, such as ``unknown field "spec.x"``.
+    """An object as the API stores it, and texts about dropped fields, such as ``unknown field
+    "spec.x"``.
 
     ``hollow`` is true if an empty list or map was dropped from the spec. The API compares objects
-    before it drops empty values, so it counts each such request as a change.
+    before it drops empty values, so it counts each request with such a value as a change.
     """
 
     object: dict[str, Any]
@@ -115,7 +117,8 @@ class Shaped:
 
 
 def shape(resource: Resource, sent: Mapping[str, Any]) -> Shaped:
-    """Read ``sent`` as an object of ``resource``. Raises MistypedError."""
+    """Return the object that the API stores for ``sent``, an object of ``resource``. Raises
+    MistypedError."""
     if resource != NETWORK_POLICIES:
         return Shaped(dict(sent))
     reading = _Reading()
@@ -146,9 +149,8 @@ def _default(spec: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """The path of a value: with indices for warnings (``shown``), and without indices for the
-    decoder (``path``).
-    """
+    """The path of a value: with list indices for warnings (``shown``), and without them for the
+    decoder's messages (``path``)."""
 
     struct: str = ""
     field: str = ""
@@ -235,14 +237,14 @@ def _number(value: Any, type_name: str, target: str) -> int:
             return value
         raise MistypedError(f"json: cannot unmarshal number {str(value)[:40]} into {target}")
     shown = f"number {value}" if isinstance(value, float) else _kind(value)
-    # A port may be a number or a name, so it has its own decoder.
+    # A port may be a number or a name, so the API decodes it with a separate decoder.
     restored = "" if target.startswith("Go value") else _restored(value, type_name, type_name)
     raise MistypedError(f"json: cannot unmarshal {shown} into {target}", restored)
 
 
 def _restored(value: Any, word: str, shown: str) -> str:
-    """Return the converter's message for a value in a field of type ``word``, which is displayed as
-    ``shown``."""
+    """Return the message with which the API's converter rejects a value in a field of type
+    ``word``. ``shown`` is the name of this type in messages."""
     names = {bool: "bool", int: "int64", float: "float64", str: "string", list: "slice"}
     kind = names.get(type(value), "map")
     for wanted, mark in (("map", "{}"), ("slice", "[]")):
@@ -260,8 +262,8 @@ def _target(place: _Place, type_name: str) -> str:
 
 
 def _mistyped(value: Any, word: str, place: _Place) -> MistypedError:
-    """Return an error such as ``json: cannot unmarshal object into Go struct field
-    NetworkPolicySpec .spec.ingress of type []v1.NetworkPolicyIngressRule``."""
+    """Return an error for a value of a wrong type, such as ``json: cannot unmarshal object into Go
+    struct field NetworkPolicySpec.spec.ingress of type []v1.NetworkPolicyIngressRule``."""
     if word.endswith("{}"):
         shown = "map[string]string"
     else:
@@ -282,7 +284,7 @@ def _expected(value: Any, word: str) -> str:
 
 
 def show_go(value: Any) -> str:
-    """Return a value as Go prints it, without nulls."""
+    """Return a value in the form in which Go prints it, without keys whose value is null."""
     if isinstance(value, Mapping):
         told = (f"{key}:{show_go(one)}" for key, one in sorted(value.items()) if one is not None)
         return f"map[{' '.join(told)}]"

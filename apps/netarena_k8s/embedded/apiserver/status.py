@@ -44,7 +44,7 @@ def unauthorized() -> Refused:
 def forbidden(  # noqa: PLR0913, PLR0917  the parts of one message
     user: str, verb: str, resource: Resource, namespace: str, name: str, subresource: str
 ) -> Refused:
-    """Return a 403 response for a user without the right. An empty namespace means the whole
+    """Return a 403 response for a user who lacks the right. An empty namespace means the whole
     cluster."""
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     what = f"{resource.plural}{'/' if subresource else ''}{subresource}"
@@ -59,7 +59,8 @@ def forbidden(  # noqa: PLR0913, PLR0917  the parts of one message
 
 
 def forbidden_because(resource: Resource, name: str, why: str) -> Refused:
-    """Return a 403 response of an admission plug-in."""
+    """Return the 403 response of an admission plug-in that refuses an object, with the reason
+    ``why``."""
     message = f'{resource.full} "{name}" is forbidden: {why}'
     return Refused(403, "Forbidden", message, _details(resource, name))
 
@@ -71,13 +72,13 @@ def forbidden_path(user: str, verb: str, path: str) -> Refused:
 
 
 def unnamed_impersonation() -> Refused:
-    """Return a 500 response to a request that impersonates attributes without naming a user."""
+    """Return a 500 response for a request that impersonates attributes without naming a user."""
     message = "Internal error occurred: requested attributes without impersonating a user"
     return Refused(500, "InternalError", message)
 
 
 def not_found(resource: Resource, name: str) -> Refused:
-    """Return a 404 response for an object."""
+    """Return a 404 response for an object that does not exist."""
     message = f'{resource.full} "{name}" not found'
     return Refused(404, "NotFound", message, _details(resource, name))
 
@@ -88,7 +89,7 @@ def no_page() -> Refused:
 
 
 def not_allowed() -> Refused:
-    """Return a 405 response."""
+    """Return a 405 response for a method that the resource does not support."""
     message = "the server does not allow this method on the requested resource"
     return Refused(405, "MethodNotAllowed", message, {})
 
@@ -100,8 +101,8 @@ def exists(resource: Resource, name: str) -> Refused:
 
 
 def conflict(resource: Resource, name: str, why: str = "") -> Refused:
-    """Return a 409 response. By default, ``why`` names a stale ``resourceVersion`` as the
-    reason."""
+    """Return a 409 response with the reason ``why``. The default reason is a stale
+    ``resourceVersion``."""
     why = why or (
         "the object has been modified; please apply your changes to the latest version and try "
         "again"
@@ -111,7 +112,7 @@ def conflict(resource: Resource, name: str, why: str = "") -> Refused:
 
 
 def expired() -> Refused:
-    """Return a 410 response for a watch that has fallen behind."""
+    """Return a 410 response for a watch that needs changes that are no longer stored."""
     message = "The resourceVersion for the provided watch is too old."
     return Refused(410, "Expired", message)
 
@@ -122,7 +123,7 @@ def too_large(limit: int) -> Refused:
 
 
 def unsupported(media: str, allowed: Sequence[str]) -> Refused:
-    """Return a 415 response for a media type."""
+    """Return a 415 response for a media type that the server does not accept."""
     listed = ", ".join(allowed)
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {listed}"
@@ -131,9 +132,11 @@ def unsupported(media: str, allowed: Sequence[str]) -> Refused:
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> Refused:
-    """Return a 422 response. ``causes`` are tuples (reason, message, field), for example:
-    ``("FieldValueInvalid", "Invalid value: 0: must be between 1 and 65535, inclusive",
-    "spec.x")``."""
+    """Return a 422 response for an invalid object.
+
+    ``causes`` are tuples (reason, message, field), for example: ``("FieldValueInvalid", "Invalid
+    value: 0: must be between 1 and 65535, inclusive", "spec.x")``.
+    """
     told = [f"{field}: {message}" for _, message, field in causes]
     listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
     return Refused(
@@ -153,7 +156,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]
 
 
 def too_many() -> Refused:
-    """Return a 429 response."""
+    """Return a 429 response for too many requests or too little memory."""
     message = "Too many requests, please try again later."
     return Refused(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
 

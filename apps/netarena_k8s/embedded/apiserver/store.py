@@ -1,7 +1,7 @@
 """Objects of one episode, their versions, and recent changes.
 
-Objects are plain JSON and belong to the store, so readers must not change them. Every write makes a
-new object with a new ``resourceVersion``, so the same object always has the same content.
+Objects are plain JSON. The store owns them, so readers must not change them. Every write creates a
+new object with a new ``resourceVersion``, so the same Python object always has the same content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from netarena_k8s.embedded.apiserver.kind import Resource, by_kind
 from netarena_k8s.embedded.apiserver.shape import order_metadata
 from netarena_k8s.embedded.apiserver.status import Refused, exists, expired, not_found
 
-#: first version, as in a cluster that has been running for a while
+#: first resource version, as in a cluster that has been running for a while
 _FIRST_VERSION = 1000
 #: Maximum number of changes stored for watches, and of characters of their objects as JSON. A watch
 #: that needs an older change must start again.
@@ -51,9 +51,9 @@ class Store:
         self.version = _FIRST_VERSION
         self._objects: dict[Key, dict[str, Any]] = {}
         self._history: deque[Change] = deque()
-        #: newest version that is no longer in the history
+        #: newest version whose change is no longer in the history
         self._forgotten = 0
-        #: number of characters of each written object, and of each object in the history
+        #: number of characters of each written object, and of all objects in the history
         self._sizes: dict[Key, int] = {}
         self._kept_chars = 0
         self._news = asyncio.Event()
@@ -63,8 +63,8 @@ class Store:
         return self._objects.get((resource.full, namespace, name))
 
     def find(self, resource: Resource, namespace: str = "") -> list[tuple[Key, dict[str, Any]]]:
-        """Return the objects of a resource in the order of namespace and name, by default in all
-        namespaces."""
+        """Return (key, object) for the objects of a resource, sorted by namespace and name. By
+        default, all namespaces are included."""
         return sorted(
             (key, one)
             for key, one in self._objects.items()
@@ -100,7 +100,7 @@ class Store:
         return last
 
     def fill(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Add the deployed objects, with which ``touched`` compares later states. Call it before
+        """Add the deployed objects. ``touched`` compares later states with them. Call this before
         any watch starts."""
         resources = by_kind()
         for one in objects:
@@ -112,7 +112,7 @@ class Store:
     def amend(self, resource: Resource, one: Mapping[str, Any]) -> None:
         """Replace an object with ``one`` as if ``one`` had been deployed.
 
-        No trace of the previous object remains. Raises Refused if it does not exist.
+        The store keeps no trace of the previous object. Raises Refused if there is no such object.
         """
         key = _key(resource, one)
         if key not in self._objects:
@@ -120,8 +120,7 @@ class Store:
         self._objects[key] = self._fresh[key] = dict(one)
 
     def save(self) -> Store:
-        """Return a copy with the current state. Both stores share the objects, which never
-        change."""
+        """Return a store with the same state. Both stores share the objects, which never change."""
         other = Store()
         other.put_back(self)
         return other
@@ -145,8 +144,8 @@ class Store:
         return sorted(found)
 
     def since(self, version: int) -> list[Change]:
-        """Return the changes after ``version``. Raises Refused if they are no longer in the
-        history."""
+        """Return the changes after ``version``, the oldest first. Raises Refused if they are no
+        longer in the history."""
         if version < self._forgotten:
             raise expired()
         return [one for one in self._history if one.version > version]

@@ -1,4 +1,4 @@
-"""Lists as tables for kubectl, with the server's columns and cells.
+"""Lists as tables for kubectl, with the columns and cells of a real API server.
 
 Source of columns and formats: ``pkg/printers/internalversion`` of Kubernetes.
 """
@@ -20,15 +20,15 @@ _SHOWN = 3  # maximum number of endpoint addresses in a cell
 
 
 def wants_table(accept: str) -> bool:
-    """Return whether the first media type in an Accept header is a table."""
+    """Return whether the first media type in an Accept header requests a table."""
     return ";as=Table" in accept.split(",", maxsplit=1)[0].replace(" ", "")
 
 
 def make_table(
     resource: Resource, objects: Sequence[Object], metadata: Object, include: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the Table. ``include`` is the query parameter ``includeObject``: None, Metadata or
-    Object."""
+    """Return a Table object with one row for each of ``objects``. ``include`` is the query
+    parameter ``includeObject``: None, Metadata or Object."""
     columns = _COLUMNS.get(resource.full, _PLAIN)
     return {
         "kind": "Table",
@@ -64,7 +64,7 @@ def _within(one: Object, include: str) -> Any:
 
 
 def read_time(text: str) -> datetime:
-    """Parse a time in the API's format."""
+    """Return the UTC time that a text in the API's format states."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
@@ -95,7 +95,8 @@ def _at(*path: str, default: Cell = NONE) -> Callable[[Object, datetime], Cell]:
 
 
 def _of(show: Callable[[Any], Cell], *path: str) -> Callable[[Object, datetime], Cell]:
-    """Return the function that shows an object's value at ``path`` with ``show``."""
+    """Return the function that reads an object's value at ``path`` and returns its cell, computed
+    with ``show``."""
 
     def cell(one: Object, _now: datetime) -> Cell:
         found: Any = one

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from netarena_k8s.world.block import Block
 
-#: reason, message, field
+#: Error in a policy: (reason, message, field)
 Flaw: TypeAlias = tuple[str, str, str]
 Object: TypeAlias = Mapping[str, Any]
-#: maximum number of flaws that are reported
+#: maximum number of errors that are reported
 _TOLD = 100
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _TYPES = ("Ingress", "Egress")
@@ -54,8 +54,8 @@ _SUBDOMAIN = (
 
 
 def find_flaws(policy: Object) -> list[Flaw]:
-    """Return the flaws for which the API rejects a policy. The list is empty if the API accepts the
-    policy."""
+    """Return the errors for which the API rejects a policy. The list is empty if the API accepts
+    the policy."""
     spec = policy["spec"]
 
     def all_flaws() -> Iterator[Flaw]:
@@ -74,8 +74,7 @@ def find_flaws(policy: Object) -> list[Flaw]:
 
 
 def find_warnings(policy: Object) -> list[str]:
-    """Return the API's warnings about address blocks that are accepted although their form is not
-    standard."""
+    """Return the API's warnings about accepted address blocks that are not in standard form."""
     found = []
     for direction, peers in (("ingress", "from"), ("egress", "to")):
         for number, rule in enumerate(policy["spec"].get(direction, ())):
@@ -95,13 +94,13 @@ def find_warnings(policy: Object) -> list[str]:
 
 
 def flaw_invalid(place: str, value: Any, why: str) -> Flaw:
-    """Return the flaw ``Invalid value: "x": why``."""
+    """Return the error ``Invalid value: "x": why``."""
     shown = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return ("FieldValueInvalid", f"Invalid value: {shown}: {why}", place)
 
 
 def flaw_unsupported(place: str, value: str, allowed: Sequence[str]) -> Flaw:
-    """Return the flaw ``Unsupported value: "x": supported values: "A", "B"``."""
+    """Return the error ``Unsupported value: "x": supported values: "A", "B"``."""
     listed = ", ".join(f'"{one}"' for one in allowed)
     shown = json.dumps(value, ensure_ascii=False)
     return (
@@ -112,7 +111,7 @@ def flaw_unsupported(place: str, value: str, allowed: Sequence[str]) -> Flaw:
 
 
 def flaw_required(place: str, why: str = "") -> Flaw:
-    """Return the flaw ``Required value: why``."""
+    """Return the error ``Required value: why``."""
     return ("FieldValueRequired", f"Required value{': ' if why else ''}{why}", place)
 
 
@@ -161,7 +160,8 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return flaws for changes of metadata fields that only a deletion may change."""
+    """Return errors for clients' changes of metadata fields that only the API's own deletion
+    sets."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

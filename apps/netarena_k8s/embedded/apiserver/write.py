@@ -1,8 +1,8 @@
 """Changes of objects: creation, replacement, patches, server-side apply and deletion.
 
-``write`` executes a call completely or raises Refused without any change. Network policies are read
-by type, get default values and are validated. Other objects are accepted unchanged, because only an
-administrator may write them.
+``write`` executes a request completely or raises Refused without any change. Network policies are
+converted according to their type, get default values and are validated. Other objects are accepted
+unchanged, because only an administrator may write them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from netarena_k8s.embedded.apiserver.validity import (
 from netarena_k8s.world.generated_name import LETTERS
 
 Object: TypeAlias = Mapping[str, Any]
-#: function that turns a message about an object into a refusal
+#: function that turns a message about a malformed object into a refusal
 Refuse: TypeAlias = Callable[[str], Refused]
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
 _MANAGER_CHARS = 128
@@ -59,7 +59,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def write(call: Call, store: Store) -> Answer:
-    """Execute ``call``. Raises Refused without having changed anything."""
+    """Execute a write request. Raises Refused without having changed anything."""
     if call.subresource:
         raise no_page()
     try:
@@ -70,7 +70,7 @@ def write(call: Call, store: Store) -> Answer:
 
 @dataclass(frozen=True)
 class _Options:
-    """The options of a write that are query parameters."""
+    """The options of a write request, from its query parameters."""
 
     dry: bool
     validation: str
@@ -80,7 +80,7 @@ class _Options:
 
 @dataclass(frozen=True)
 class _Job:
-    """One write: its call, store and options, and the function that makes the refusal of a
+    """One write: its request, store and options, and the function that returns the refusal of a
     malformed body."""
 
     call: Call
@@ -123,7 +123,7 @@ def _media(call: Call) -> str:
 
 
 def _invalid_as(kind: str, flaws: list[Flaw]) -> Refused:
-    """Return a 422 response for options or a patch, which are not stored objects."""
+    """Return a 422 response for invalid options or an invalid patch."""
     listed = ", ".join(f"{field}: {message}" for _, message, field in flaws)
     listed = listed if len(flaws) == 1 else f"[{listed}]"
     causes = [
@@ -144,7 +144,8 @@ def _create(call: Call, store: Store) -> Answer:
 
 
 def _add(job: _Job, sent: Object, owners: list[Owner] | None = None) -> Answer:
-    """Store a new object. ``owners`` (server-side apply only) are the object's field managers."""
+    """Store a new object. ``owners`` are the object's field managers, given only for a server-side
+    apply."""
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
     warnings = _warnings(options, shaped, refuse)
@@ -239,7 +240,7 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
     applied = _sent_only(shaped.object, config)
     old = store.get(call.resource, call.namespace, call.name)
     if old is None:
-        if not call.user.admin:  # A user who may only patch must not create objects through apply.
+        if not call.user.admin:  # The right to patch does not allow creating objects.
             raise forbidden(call.user.name, "create", call.resource, call.namespace, call.name, "")
         result = ownership.apply({}, applied, [], options.owner, force=options.force)
         return _add(job, config, result.owners)
@@ -255,7 +256,11 @@ def _apply(call: Call, store: Store, options: _Options) -> Answer:
 
 
 def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
-    """Read ``config`` with the schema, which rejects unknown fields at every validation level."""
+    """Return the configuration of a server-side apply in the API's form.
+
+    Raises Refused for unknown fields and wrong types. Unlike other writes, an apply rejects unknown
+    fields at every validation level.
+    """
     flaw = ""
     try:
         shaped = _shaped(call, config, refuse)
@@ -275,7 +280,7 @@ def _typed(call: Call, config: Object, refuse: Refuse) -> Shaped:
 
 
 def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
-    """Return the applied fields: the sent fields in the API's form, without defaults.
+    """Return the fields that a client applies: the sent fields in the API's form, without defaults.
 
     Defaults have no owner. A client that sends an empty list, an empty map or a null owns the
     field, although the field is not stored.
@@ -289,8 +294,8 @@ def _sent_only(shaped: Object, sent: Object) -> dict[str, Any]:
 
 
 def _with_last_applied(old: Object, config: Object, owner: Owner) -> Object:
-    """Return ``old`` with kubectl's last-applied annotation updated, if ``old`` has this
-    annotation."""
+    """Return ``old`` with a new last-applied annotation of kubectl, if ``old`` has this annotation
+    and kubectl is the field manager."""
     annotations = old["metadata"].get("annotations", {})
     if owner.manager != "kubectl" or LAST_APPLIED not in annotations:
         return old
@@ -306,10 +311,10 @@ def _change(
     *,
     hollow: bool = False,
 ) -> Answer:
-    """Store the new form of ``old``.
+    """Store ``sent`` as the new version of the object ``old``.
 
-    ``owners`` (server-side apply only) are the object's new field managers. ``hollow`` is true if
-    an empty list or map was dropped from the sent object.
+    ``owners`` are the object's new field managers, given only for a server-side apply. ``hollow``
+    is true if an empty list or map was dropped from the sent object.
     """
     call, store, options, refuse = job.call, job.store, job.options, job.refuse
     shaped = _shaped(call, sent, refuse)
@@ -349,7 +354,8 @@ def _change(
 
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
-    """Return the field managers that a client sent, or the stored ones if it sent none.
+    """Return the field managers that a client sent. Return ``known``, the stored field managers, if
+    the client sent none or a malformed list.
 
     kubectl sends changed field managers when it migrates an object to server-side apply.
     """
@@ -406,7 +412,7 @@ def _json_or_none(call: Call) -> dict[str, Any] | None:
 
 
 def _read_deletion(call: Call) -> bool:
-    """Return whether a deletion is a dry run."""
+    """Return whether a deletion is a dry run. Raises Refused for invalid options."""
     options = _read_options(call, "DeleteOptions")
     wanted = _json_or_none(call) or {}
     return options.dry or bool(wanted.get("dryRun"))
@@ -499,8 +505,10 @@ def _check_place(call: Call, metadata: Object) -> None:
 
 
 def _validate(call: Call, one: Object, known: Sequence[Flaw] = ()) -> list[str]:
-    """Check a new object and return warnings. ``known`` are flaws found before this check. Raises
-    Refused (422)."""
+    """Return the warnings about a new object. ``known`` are errors found before this check.
+
+    Raises Refused (422) if the object has errors.
+    """
     name = one["metadata"].get("name", "")
     if call.resource != NETWORK_POLICIES:
         if not isinstance(name, str) or not name:

@@ -1,8 +1,8 @@
-"""Record of a command's writes: the changes of policies' specs, in order.
+"""Record of a command's writes to policies: each change of a policy's spec, in order.
 
 A command line may contain many writes. Each write is judged, because the final state does not show
-all effects. Dry runs do not count, and neither do writes that leave the spec unchanged (a label,
-kubectl's annotation).
+all effects. Dry runs do not count, and neither do writes that leave the spec unchanged (for
+example, of a label or of kubectl's annotation).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from netarena_k8s.embedded.apiserver.kind import NETWORK_POLICIES
 from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
-#: Maximum number of changes of one command, and of characters of their specs as JSON. This is
-#: several times the number of policies of a world. The grader judges this many changes in one or
-#: two seconds.
+#: Maximum number of changes by one command, and maximum number of characters of their specs as
+#: JSON. This is several times the number of policies of a world. The grader judges this many
+#: changes in one or two seconds.
 CHANGES, CHARS = 100, 1 << 20
 #: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})
@@ -34,19 +34,20 @@ class Ledger:
         self.writes: list[dict[str, Any]] = []
 
     def clear(self) -> None:
-        """Forget all writes."""
+        """Remove all recorded writes."""
         self._chars = 0
         self.writes = []
 
     def save(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return the current writes for ``put_back``."""
+        """Return the recorded writes in the form that ``put_back`` takes."""
         return self._chars, [*self.writes]
 
     def put_back(self, saved: tuple[int, list[dict[str, Any]]]) -> None:
         self._chars, self.writes = saved[0], [*saved[1]]
 
     def refuse(self, name: str) -> Refused | None:
-        """Return the refusal of one more change, or None if the limits allow the change."""
+        """Return the refusal of one more write to the policy ``name``, or None if the limits allow
+        the write."""
         if len(self.writes) < CHANGES and self._chars < CHARS:
             return None
         why = (
@@ -55,7 +56,7 @@ class Ledger:
         return forbidden_because(NETWORK_POLICIES, name, why)
 
     def add(self, verb: str, changes: Iterable[Change]) -> None:
-        """Record the changes of a call with this verb."""
+        """Record the changes of policies' specs that a request with this API verb made."""
         for change in changes:
             plural, namespace, name = change.key
             old = None if change.old is None else change.old["spec"]

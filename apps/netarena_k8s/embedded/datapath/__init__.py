@@ -1,5 +1,5 @@
-"""Data plane that measures pairs with a network namespace per pod, nftables rules and connections.
+"""Data plane that measures pairs with real connections between network namespaces, one per pod.
 
-``rule`` turns policies into a ruleset, ``plane`` is the process with the namespaces, and ``wired``
-is the cluster that measures with this process.
+Module ``rule`` turns policies into an nftables ruleset, ``plane`` is the process with the
+namespaces, and ``wired`` is the cluster that measures with this process.
 """

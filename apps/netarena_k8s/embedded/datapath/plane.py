@@ -8,9 +8,9 @@ lines of JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The an
 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is
 ready, or names the missing feature of this machine.
 
-A veth pair connects each pod's namespace to the node's namespace. There the nftables rules of
-``rule`` filter forwarded packets. Both ends have the same hardware address and send no ARP
-requests, so the first packet needs no address resolution.
+A veth pair connects each pod's namespace to the node's namespace. In the node's namespace, the
+nftables rules of module ``rule`` filter forwarded packets. Both ends of a veth pair have the same
+hardware address and send no ARP requests, so the first packet needs no address resolution.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _TICK_S = 0.005
 
 
 class Network:
-    """The pods of one episode, in network namespaces that the kernel removes when their descriptors
-    are closed.
+    """The pods of one episode, each in a network namespace. The kernel removes a namespace when its
+    descriptor is closed.
 
-    ``listen`` has for each pod the (protocol, port) on which it listens. ``services`` are the same
-    as in ``rule.translation``.
+    ``listen`` has, for each pod, the (protocol, port) on which it listens. ``services`` are as in
+    ``rule.translation``.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Network:
 
     @staticmethod
     def _refuse_at_once() -> None:
-        """Remove the rate limit for ICMP errors in the thread's namespace, so that refusals are
-        reported at once."""
+        """Remove the rate limit for ICMP errors in the thread's network namespace, so that refused
+        packets are reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
             with contextlib.suppress(OSError):  # on older kernels the limit is global
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
@@ -152,7 +152,7 @@ class Network:
         """Apply these policies. They are in force when this returns. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
-            self._rules = ""  # Unknown until nft has accepted the new rules.
+            self._rules = ""  # The rules in force are unknown until nft has accepted the new ones.
             with entered(self._node):
                 _nft(rules)
             self._rules = rules
@@ -160,9 +160,9 @@ class Network:
     def probe(self, targets: Sequence[tuple[int, str, str, int, int]], wait_s: float) -> list[bool]:
         """Test all ``targets`` (source, protocol, address, port, expected pod) at the same time.
 
-        Each test sends a token through a new connection, or in a datagram from an unused port. A
-        test succeeds if the expected pod received the token and the pod's reply arrived. ``wait_s``
-        limits the wait for packets that get neither a reply nor a refusal.
+        Each test sends a token through a new connection, or in a datagram from a port not used
+        before. A test succeeds if the expected pod received the token and the pod's reply arrived.
+        ``wait_s`` limits the wait for packets that get neither a reply nor a refusal.
         """
         return _Round(self._spaces, self._listening, targets).run(wait_s)
 
@@ -281,8 +281,8 @@ class _Round:
         one.close()
 
     def _drain(self) -> None:
-        """Discard the remaining packets and connections of this round, so that they do not count in
-        the next."""
+        """Discard the remaining packets and connections of this round, so that the next round does
+        not count them."""
         for one, _, _ in self._listening.values():
             with contextlib.suppress(BlockingIOError):
                 while True:
@@ -327,10 +327,10 @@ def _pod(told: dict[str, Any]) -> Pod:
 
 
 def _settle(route: IPRoute, links: Sequence[int]) -> None:
-    """Wait until the kernel has processed the carrier change of these links.
+    """Wait until the kernel has processed the change of carrier (link up) of these interfaces.
 
-    Until then, for up to a second, the kernel drops packets that the links send. From Linux 6.4 on,
-    querying a link triggers the processing. Raises OSError.
+    Until then, for up to a second, the kernel drops packets that the interfaces send. From Linux
+    6.4 on, querying an interface triggers the processing. Raises OSError.
     """
     deadline = time.monotonic() + _SETTLE_S
     for index in links:

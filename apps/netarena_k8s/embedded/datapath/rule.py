@@ -1,16 +1,16 @@
-"""Network policies as an nftables ruleset on the path of a pod's packets.
+"""Network policies as an nftables ruleset that filters the packets of pods.
 
 This module is a second, independent implementation of the semantics of
 ``netarena_k8s.world.policy``. The evaluator there computes sets of ports. This module translates
-each rule of a policy to nftables lines. Agreement of both is evidence that both are correct. After
-a service's address is translated, a packet of a new connection passes the chains of the sending pod
-and of the receiving pod:
+each rule of a policy to nftables lines. Agreement of the two is evidence that both are correct.
+After a service's address is translated, a packet of a new connection passes the chains of the
+sending pod and of the receiving pod:
 
-* a pod has no chain for a direction in which no policy selects it, and all traffic passes,
-* in a chain, each peer and port of a rule is a line that returns. Other packets get a reset
-  or ICMP error, so that a refused connection does not have to time out,
-* replies, and packets of an established TCP connection, are accepted first. A datagram is always
-  judged, because an earlier round's datagram may have had the same ports.
+* A pod has no chain for a direction in which no policy selects it, so all traffic passes.
+* In a chain, each peer and port of a rule is a line that accepts the packet (``return``). Other
+  packets get a reset or ICMP error, so that a refused connection does not have to time out.
+* Replies, and packets of an established TCP connection, are accepted first. Every datagram is
+  filtered, because a datagram of an earlier round may have had the same ports.
 
 The table is replaced in one transaction.
 """
@@ -95,7 +95,8 @@ def ruleset(
 
 
 def translation(services: Iterable[tuple[str, str, int, str, int]]) -> str:
-    """Return the table that translates (protocol, service address, port) to (pod address, port)."""
+    """Return the nftables table that translates (protocol, service address, port) to (pod address,
+    port)."""
     lines = ["type nat hook prerouting priority dstnat; policy accept;"]
     lines += [
         f"ip daddr {address} {protocol.lower()} dport {port} dnat to {target}:{target_port}"

@@ -1,4 +1,4 @@
-"""Cluster whose pairs are measured with real connections through rules of the kernel.
+"""Cluster that measures pairs with real connections, which nftables rules of the kernel filter.
 
     wired = Wired(Embedded())
     deployed = await wired.deploy(world)
@@ -46,8 +46,8 @@ _MODULE = "netarena_k8s.embedded.datapath.plane"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: Maximum wait for packets that get neither a reply nor a refusal. With this module's rulesets,
-#: each packet gets one of the two.
+#: Maximum wait for packets that get neither a reply nor a refusal. With the rulesets of module
+#: ``rule``, each packet gets one of the two.
 _WAIT_S = 1.0
 _SETTLE_S = 10.0
 #: Prefix of service addresses in this network. The cluster addresses that kubectl shows are not
@@ -60,8 +60,8 @@ _DNS = "kube-system/dns"
 class Layout:
     """The network of a world: endpoints by name, the ports on which they listen, and services.
 
-    ``strangers`` adds the pods of other namespaces, and ``outside`` adds addresses. Only tests use
-    these two arguments.
+    Only tests use ``strangers``, which adds pods of other namespaces, and ``outside``, which adds
+    outside addresses.
     """
 
     world: World
@@ -100,7 +100,7 @@ class Layout:
 
     @property
     def places(self) -> dict[str, int]:
-        """The index of each endpoint."""
+        """Map from each endpoint's name to its index."""
         return {name: place for place, name in enumerate(self.ends)}
 
     @property
@@ -125,16 +125,15 @@ class Layout:
         }
 
     def look_up(self, source: str) -> Target:
-        """Return the probe target that tests name lookups of ``source``."""
+        """Return the probe that tests whether ``source`` can look up names."""
         places = self.places
         return places[source], "UDP", self.ends[_DNS].ip, 53, places[_DNS]
 
     def connect(self, pair: Pair) -> Target | None:
-        """Return the probe target that tests a pair, or None if its service has no usable target
-        port.
+        """Return the probe that tests a pair, or None if its service has no usable target port.
 
-        TCP uses the service's address. UDP uses the pod's address, because a refusal through a
-        service's address is not reported.
+        TCP probes use the service's address. UDP probes use the pod's address, because a refusal
+        through a service's address is not reported.
         """
         if (service := self.services.get(pair.target)) is None:
             return None
@@ -150,7 +149,7 @@ Target = tuple[int, str, str, int, int]
 
 
 def lacking() -> str:
-    """Return in one line the reason why this machine cannot measure pairs, or "". Takes a
+    """Return in one line why this machine cannot measure pairs, or "" if it can. This takes a
     second."""
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"
@@ -161,7 +160,8 @@ def lacking() -> str:
 
 
 class Plane:
-    """The service's interface to the process of ``plane``, which starts with the first order."""
+    """The service's side of the process of module ``plane``. The process starts with the first
+    order."""
 
     def __init__(self) -> None:
         self._servant = Servant(
@@ -199,7 +199,7 @@ class Plane:
 
 
 class Wired(Cluster):
-    """A cluster that measures pairs. Its policies and objects come from ``inner``.
+    """A cluster that measures pairs. Its policies and objects come from the cluster ``inner``.
 
     Other clusters may use ``inner`` too, so ``stop`` does not stop it.
     """
@@ -236,7 +236,8 @@ class Wired(Cluster):
 
 
 class WiredShop(Deployed):
-    """One world, with its objects on the inner cluster and its pods in network namespaces."""
+    """A deployed world, with its objects on the inner cluster and its pods in network
+    namespaces."""
 
     def __init__(self, inner: Deployed, plane: Plane, number: int, layout: Layout) -> None:
         self._inner = inner
@@ -287,7 +288,8 @@ class WiredShop(Deployed):
 async def measure_pairs(
     plane: Plane, number: int, layout: Layout, policies: Sequence[Policy]
 ) -> tuple[bool, ...]:
-    """Return whether each pair of a world works under ``policies``. Raises EnvironmentFailed."""
+    """Apply ``policies`` to the network of episode ``number``, and return whether each pair works.
+    Raises EnvironmentFailed."""
     world = layout.world
     finding = {app.name: layout.look_up(app.name) for app in world.apps}
     connecting = [layout.connect(pair) for pair in world.pairs]
@@ -306,7 +308,8 @@ async def measure_pairs(
 async def measure(
     plane: Plane, number: int, policies: Sequence[Mapping[str, Any]], targets: Sequence[Target]
 ) -> dict[Target, bool]:
-    """Put policies in force on an episode's network, and test all targets at the same time.
+    """Apply policies to the network of episode ``number``, and return whether each target is
+    reached. All targets are tested at the same time.
 
     Raises EnvironmentFailed.
     """
