@@ -98,32 +98,75 @@ class _Tree:
         self.courses: dict[tuple[str, str], _Course] = {}
 
 
+class _Rules(NamedTuple):
+    """The rules that packets of each protocol might match at one machine between two ports."""
+
+    tcp: tuple[Rule, ...]
+    udp: tuple[Rule, ...]
+    icmp: tuple[Rule, ...]
+    #: True if any of these rules is about connection states.
+    have_states: bool
+
+
+class _Node:
+    """A machine in any world where it has these settings."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.owned = frozenset(machine.addresses)
+        self.mtus = dict(machine.mtus)
+        self.tracks = any(rule.state for rule in machine.rules)
+        self._chains: dict[str, list[Rule]] = {}
+        for rule in machine.rules:
+            self._chains.setdefault(rule.chain, []).append(rule)
+        #: Chains with rules for certain targets.
+        self.targeted = frozenset(rule.chain for rule in machine.rules if rule.target)
+        self._rules: dict[tuple[str, str, str], _Rules] = {}
+
+    def rules(self, chain: str, target: Address, into: str, out: str) -> _Rules:
+        """Return the rules of a chain that a packet might match between these ports."""
+        if chain in self.targeted:
+            return self._select(chain, target, into, out)
+        key = chain, into, out
+        if key not in self._rules:
+            self._rules[key] = self._select(chain, target, into, out)
+        return self._rules[key]
+
+    def _select(self, chain: str, target: Address, into: str, out: str) -> _Rules:
+        rules = [
+            rule
+            for rule in self._chains.get(chain, ())
+            if rule.into in {"", into}
+            and rule.out in {"", out}
+            and (not rule.target or is_on(target, rule.target))
+        ]
+        tcp, udp, icmp = (
+            tuple(rule for rule in rules if rule.protocol in {"", protocol})
+            for protocol in _Stages._fields
+        )
+        return _Rules(tcp, udp, icmp, any(rule.state for rule in rules))
+
+
+@lru_cache(maxsize=2048)
+def _node(machine: Machine) -> _Node:
+    return _Node(machine)
+
+
 class _Fabric:
     """All machines with their cables, and the cached paths of packets between them.
 
     The settings are everything that decides how packets are forwarded, except routes.
     """
 
-    def __init__(
-        self, machines: Sequence[Machine], links: Sequence[Link], packet_bytes: int
-    ) -> None:
-        self.routers = tuple(one.name for one in machines if not one.network)
-        self._machines = {one.name: one for one in machines}
+    def __init__(self, nodes: Sequence[_Node], links: Sequence[Link], packet_bytes: int) -> None:
+        self._nodes = {one.machine.name: one for one in nodes}
+        self.routers = tuple(name for name, one in self._nodes.items() if not one.machine.network)
         self._packet_bytes = packet_bytes
-        self._owned = {one.name: frozenset(one.addresses) for one in machines}
-        self._tracks = {one.name for one in machines if any(rule.state for rule in one.rules)}
-        self._mtus = {(one.name, port): mtu for one in machines for port, mtu in one.mtus}
         self._far: dict[tuple[str, str], tuple[str, str]] = {}
         for link in links:
             self._far |= {link.one: link.other, link.other: link.one}
-        self._chains: dict[tuple[str, str], list[Rule]] = {}
-        for one in machines:
-            for rule in one.rules:
-                self._chains.setdefault((one.name, rule.chain), []).append(rule)
-        #: Chains with rules for certain targets.
-        self._targeted = {key for key, rules in self._chains.items() if any(r.target for r in rules)}
         #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
-        #: has rules on connection states; without the chains in ``_targeted``
+        #: has rules on connection states; without chains that have rules for certain targets
         self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
         self._trees: dict[tuple[Address, tuple[Hop | None, ...]], _Tree] = {}
         #: Results of pings, requests and connections.
@@ -151,7 +194,7 @@ class _Fabric:
         """Return whether a machine has a service at an address; "" is no machine."""
         return bool(name) and any(
             (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
-            for one in self._machines[name].services
+            for one in self._nodes[name].machine.services
         )
 
     def go(self, name: str, to: _Tree, back: _Tree, packet: Packet, flow: _Flow) -> str:
@@ -191,8 +234,9 @@ class _Fabric:
 
     def _next(self, tree: _Tree, name: str, into: str) -> Hop | None:
         """Return the hop at which a packet leaves a machine, or None if the path ends there."""
-        machine = self._machines[name]
-        if tree.target in self._owned[name] or (into and not machine.forwards):
+        node = self._nodes[name]
+        machine = node.machine
+        if tree.target in node.owned or (into and not machine.forwards):
             return None
         if machine.network:
             (port, _), *_ = machine.mtus
@@ -203,11 +247,11 @@ class _Fabric:
                 return None
             hop = found
         far, _ = self._far[name, hop.port]
-        return hop if (hop.gateway or tree.target) in self._owned[far] else None
+        return hop if (hop.gateway or tree.target) in self._nodes[far].owned else None
 
     def _end(self, tree: _Tree, name: str, into: str) -> _Course:
         """Return the path at the machine where a packet is received or lost."""
-        if tree.target not in self._owned[name]:
+        if tree.target not in self._nodes[name].owned:
             return _LOST
         stages, has_states = self._meet(name, "INPUT", tree.target, into, "")
         return _Course(stages, (name,) if has_states else (), (), name)
@@ -231,43 +275,34 @@ class _Fabric:
 
         Also return whether any rule on connection states might match the packet.
         """
-        if (name, chain) in self._targeted:
-            return self._find(name, chain, target, into, out)
-        key = name, chain, into, out
-        if key not in self._met:
-            self._met[key] = self._find(name, chain, target, into, out)
-        return self._met[key]
-
-    def _find(
-        self, name: str, chain: str, target: Address, into: str, out: str
-    ) -> tuple[_Stages, bool]:
-        rules = [
-            rule
-            for rule in self._chains.get((name, chain), ())
-            if rule.into in {"", into}
-            and rule.out in {"", out}
-            and (not rule.target or is_on(target, rule.target))
-        ]
-        strict = into if into in self._machines[name].strict else ""
-        mtus: tuple[int, ...] = ()
-        if out:
-            mtus = self._mtus[name, out], self._mtus[self._far[name, out]]
-            mtus = mtus if min(mtus) < self._packet_bytes else ()
-        tracks = bool(out) and name in self._tracks
-        found = [
-            _Stage(name, strict, some, mtus, tracks)
-            for protocol in _Stages._fields
-            for some in [tuple(rule for rule in rules if rule.protocol in {"", protocol})]
-        ]
-        stages = _Stages(
-            *((one,) if one.rules or strict or mtus or tracks else () for one in found)
-        )
-        return stages if any(stages) else _NO_STAGES, any(rule.state for rule in rules)
+        node, key = self._nodes[name], (name, chain, into, out)
+        found = None if chain in node.targeted else self._met.get(key)
+        if found is None:
+            rules = node.rules(chain, target, into, out)
+            strict = into if into in node.machine.strict else ""
+            mtus: tuple[int, ...] = ()
+            if out:
+                far, far_port = self._far[name, out]
+                mtus = node.mtus[out], self._nodes[far].mtus[far_port]
+                mtus = mtus if min(mtus) < self._packet_bytes else ()
+            tracks = bool(out) and node.tracks
+            stages = _Stages(
+                *(
+                    (_Stage(name, strict, some, mtus, tracks),)
+                    if some or strict or mtus or tracks
+                    else ()
+                    for some in (rules.tcp, rules.udp, rules.icmp)
+                )
+            )
+            found = stages if any(stages) else _NO_STAGES, rules.have_states
+            if chain not in node.targeted:
+                self._met[key] = found
+        return found
 
 
 @lru_cache(maxsize=64)
-def _fabric(machines: tuple[Machine, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
-    return _Fabric(machines, links, packet_bytes)
+def _fabric(nodes: tuple[_Node, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
+    return _Fabric(nodes, links, packet_bytes)
 
 
 class Follower:
@@ -279,7 +314,7 @@ class Follower:
         #: (machine, address) of connections whose success depends on earlier connection tracking.
         self.doubtful: set[tuple[str, str]] = set()
         self._fabric = _fabric(
-            tuple(machine.forwarding for machine in world.machines.values()),
+            tuple(_node(machine.forwarding) for machine in world.machines.values()),
             world.links,
             world.packet_bytes,
         )
