@@ -7,10 +7,12 @@ routers to the addresses of both ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
+from weakref import ReferenceType, ref
 
 from netarena_backbone.world.fib import Address, Hop, Table, is_on
 from netarena_backbone.world.model import Link, Machine, Rule, World, bare
@@ -19,8 +21,10 @@ SMALL_BYTES = 84
 #: Source port of clients, which no filter or service uses.
 _EPHEMERAL = -1
 
-#: Number of cached results of one ``_Fabric`` after which they are deleted.
-_MOST_CACHED = 50_000
+#: Number of addresses and hops of one ``_Fabric`` after which their paths are deleted.
+_MOST_COLUMNS = 4096
+#: Maximum number of machines that may differ between two fabrics that share paths.
+_MOST_CHANGED = 4
 
 Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
@@ -69,8 +73,11 @@ class _Stages(NamedTuple):
     icmp: tuple[_Stage, ...] = ()
 
 
-class _Course(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Course:
     """The path of a packet according to routing tables only.
+
+    Equal paths in similar worlds are often the same object.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
     lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
@@ -87,15 +94,19 @@ _NO_STAGES = _Stages()
 _LOST = _Course(_NO_STAGES, (), (), "")
 
 
-class _Tree:
-    """The paths from all machines to one address, with given next hops of the routers."""
+@dataclass(eq=False)
+class _Column:
+    """An address, and the next hops of all routers to it; the same object in all worlds."""
 
-    def __init__(self, target: Address, hops: Mapping[str, Hop | None]) -> None:
-        self.target = target
-        self.hops = hops
-        #: (machine, incoming port, which is "" at the source) -> rest of the path, which does not
-        #: depend on the source
-        self.courses: dict[tuple[str, str], _Course] = {}
+    target: Address
+    hops: Mapping[str, Hop | None]
+
+
+@lru_cache(maxsize=1 << 13)
+def _column(
+    target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, ...]
+) -> _Column:
+    return _Column(target, dict(zip(routers, hops, strict=True)))
 
 
 class _Rules(NamedTuple):
@@ -168,92 +179,92 @@ class _Fabric:
         #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
         #: has rules on connection states; without chains that have rules for certain targets
         self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
-        self._trees: dict[tuple[Address, tuple[Hop | None, ...]], _Tree] = {}
-        #: Results of pings, requests and connections.
-        self.pings: dict[tuple[str, _Tree, str, _Tree, int], bool] = {}
-        self.answers: dict[tuple[str, _Tree, _Tree, Word, int], bool] = {}
-        self.talks: dict[tuple[str, _Tree, str, _Tree, int], tuple[bool, bool]] = {}
+        #: Address and hops -> (machine, incoming port, which is "" at the source) -> rest of the
+        #: path, which does not depend on the source
+        self._courses: dict[_Column, dict[tuple[str, str], _Course]] = {}
+        #: A recent fabric, and the machines whose settings or cables differ from it.
+        self._model: ReferenceType[_Fabric] | None = None
+        self._changed: frozenset[str] = frozenset()
 
-    def trim(self) -> None:
-        """Delete all cached results if there are many."""
-        if len(self.pings) + len(self.answers) + len(self.talks) > _MOST_CACHED:
-            for cached in (self._trees, self.pings, self.answers, self.talks):
-                cached.clear()
+    def follow(self, recent: Iterable[_Fabric]) -> None:
+        """Use the paths of one of the recent fabrics if few machines differ from it."""
+        for other in recent:
+            changed = self._difference(other)
+            if changed is not None and (self._model is None or len(changed) < len(self._changed)):
+                self._model, self._changed = ref(other), changed
 
-    def tree(self, target: Address, hops: tuple[Hop | None, ...]) -> _Tree:
-        """Return the paths to an address; ``hops`` are the next hops in the order of ``routers``.
+    def _difference(self, other: _Fabric) -> frozenset[str] | None:
+        """Return the machines whose settings or cables differ, or None if they are many."""
+        if self._nodes.keys() != other._nodes.keys() or self._packet_bytes != other._packet_bytes:
+            return None
+        names = {name for name, node in self._nodes.items() if node is not other._nodes[name]}
+        if len(names) > _MOST_CHANGED:
+            return None
+        cables = self._far.items() ^ other._far.items()
+        return frozenset(names.union(name for end, _ in cables for name in end[:1]))
 
-        Equal arguments give the same object.
-        """
-        key = target, hops
-        if key not in self._trees:
-            self._trees[key] = _Tree(target, dict(zip(self.routers, hops, strict=True)))
-        return self._trees[key]
+    def node(self, name: str) -> _Node:
+        """Return the machine with a name."""
+        return self._nodes[name]
 
-    def serves(self, name: str, address: Address, protocol: Word, port: int) -> bool:
-        """Return whether a machine has a service at an address; "" is no machine."""
-        return bool(name) and any(
-            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
-            for one in self._nodes[name].machine.services
-        )
+    def courses(self, column: _Column) -> dict[tuple[str, str], _Course]:
+        """Return the known paths to an address."""
+        found = self._courses.get(column)
+        if found is None:
+            model = self._model() if self._model else None
+            known = model._courses.get(column, {}) if model else {}
+            found = {
+                place: course
+                for place, course in [*known.items()]
+                if course.came
+                and place[0] not in self._changed
+                and course.came not in self._changed
+                and self._changed.isdisjoint(course.passed)
+            }
+            if len(self._courses) > _MOST_COLUMNS:
+                self._courses.clear()
+            self._courses[column] = found
+        return found
 
-    def go(self, name: str, to: _Tree, back: _Tree, packet: Packet, flow: _Flow) -> str:
-        """Return the machine that receives a packet, or "" if the packet is lost.
-
-        ``to`` and ``back`` are the paths to the target and to the source of the packet.
-        """
-        course = to.courses.get((name, "")) or self.course(to, name)
-        for stage in getattr(course.stages, packet.protocol):
-            if stage.strict:
-                hop = back.hops[stage.name]
-                # Strict rp_filter: the route back to the source must use the incoming port.
-                if hop is None or hop.port != stage.strict:
-                    return ""
-            if _drops(stage, packet, flow) or _is_too_long(stage, packet):
-                return ""
-            if stage.tracks:
-                (flow.answered if packet.reply else flow.seen).add(stage.name)
-        return course.came
-
-    def course(self, tree: _Tree, name: str, into: str = "") -> _Course:
+    def course(self, column: _Column, name: str, into: str = "") -> _Course:
         """Return the path from a machine that a packet has entered through the port ``into``."""
-        place = name, into
+        place, courses = (name, into), self.courses(column)
         passed: dict[tuple[str, str], Hop] = {}
-        while (course := tree.courses.get(place)) is None:
-            hop = None if place in passed else self._next(tree, *place)
+        while (course := courses.get(place)) is None:
+            hop = None if place in passed else self._next(column, *place)
             if hop is None:
                 course = _LOST
                 if place not in passed:
-                    course = tree.courses[place] = self._end(tree, *place)
+                    course = courses[place] = self._end(column, *place)
                 break
             passed[place] = hop
             place = self._far[place[0], hop.port]
         for (name, into), hop in reversed(passed.items()):
-            course = tree.courses[name, into] = self._extend(tree.target, name, into, hop, course)
+            course = courses[name, into] = self._extend(column.target, name, into, hop, course)
         return course
 
-    def _next(self, tree: _Tree, name: str, into: str) -> Hop | None:
+    def _next(self, column: _Column, name: str, into: str) -> Hop | None:
         """Return the hop at which a packet leaves a machine, or None if the path ends there."""
-        node = self._nodes[name]
+        node, target = self._nodes[name], column.target
         machine = node.machine
-        if tree.target in node.owned or (into and not machine.forwards):
+        if target in node.owned or (into and not machine.forwards):
             return None
         if machine.network:
             (port, _), *_ = machine.mtus
-            hop = Hop(port, "" if is_on(tree.target, machine.network) else machine.gateway)
+            hop = Hop(port, "" if is_on(target, machine.network) else machine.gateway)
         else:
-            found = tree.hops[name]
+            found = column.hops[name]
             if found is None:
                 return None
             hop = found
         far, _ = self._far[name, hop.port]
-        return hop if (hop.gateway or tree.target) in self._nodes[far].owned else None
+        return hop if (hop.gateway or target) in self._nodes[far].owned else None
 
-    def _end(self, tree: _Tree, name: str, into: str) -> _Course:
+    def _end(self, column: _Column, name: str, into: str) -> _Course:
         """Return the path at the machine where a packet is received or lost."""
-        if tree.target not in self._nodes[name].owned:
+        if column.target not in self._nodes[name].owned:
             return _LOST
-        stages, has_states = self._meet(name, "INPUT", tree.target, into, "")
+        stages, has_states = self._meet(name, "INPUT", column.target, into, "")
         return _Course(stages, (name,) if has_states else (), (), name)
 
     def _extend(self, target: Address, name: str, into: str, hop: Hop, rest: _Course) -> _Course:
@@ -300,9 +311,31 @@ class _Fabric:
         return found
 
 
+#: The newest fabrics.
+_RECENT: deque[_Fabric] = deque(maxlen=32)
+
+
 @lru_cache(maxsize=64)
 def _fabric(nodes: tuple[_Node, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
-    return _Fabric(nodes, links, packet_bytes)
+    fabric = _Fabric(nodes, links, packet_bytes)
+    fabric.follow([*_RECENT])
+    _RECENT.append(fabric)
+    return fabric
+
+
+class _Trip(NamedTuple):
+    """Both directions between two addresses.
+
+    ``there`` is the path from the machine ``one`` to ``to``, and ``back`` is the path from the
+    machine ``other`` to ``home``.
+    """
+
+    one: str
+    home: _Column
+    there: _Course
+    other: str
+    to: _Column
+    back: _Course
 
 
 class Follower:
@@ -318,63 +351,37 @@ class Follower:
             world.links,
             world.packet_bytes,
         )
-        self._fabric.trim()
-        self._trees: dict[Address, _Tree] = {}
+        self._columns: dict[Address, _Column] = {}
 
-    def _tree(self, target: Address) -> _Tree:
-        """Return the paths to an address."""
-        tree = self._trees.get(target)
-        if tree is None:
-            routes = [self._tables[name].look_up(target) for name in self._fabric.routers]
+    def _column(self, target: Address) -> _Column:
+        column = self._columns.get(target)
+        if column is None:
+            routers = self._fabric.routers
+            routes = [self._tables[name].look_up(target) for name in routers]
             hops = tuple(one.hop if one is not None and one.hop.port else None for one in routes)
-            tree = self._trees[target] = self._fabric.tree(target, hops)
-        return tree
+            column = self._columns[target] = _column(target, routers, hops)
+        return column
+
+    def _trip(self, one: str, source: Address, other: str, target: Address) -> _Trip:
+        home, to, course = self._column(source), self._column(target), self._fabric.course
+        return _Trip(one, home, course(to, one), other, to, course(home, other))
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         """Return whether an echo request between two (machine, address) pairs is answered."""
-        home, to = self._tree(one[1]), self._tree(other[1])
-        key = one[0], home, other[0], to, length
-        found = self._fabric.pings.get(key)
-        if found is None:
-            found = self._fabric.pings[key] = self._ping(*key)
-        return found
-
-    def _ping(self, one: str, home: _Tree, other: str, to: _Tree, length: int) -> bool:
-        flow, go = _Flow(), self._fabric.go
-        there = Packet(home.target, to.target, "icmp", length=length)
-        if go(one, to, home, there, flow) != other:
-            return False
-        back = Packet(to.target, home.target, "icmp", length=length, reply=True)
-        return go(other, home, to, back, flow) == one
+        return _ping(self._trip(*one, *other), length)
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
         """Return the machines that a packet to ``address`` passes if filters are ignored."""
-        return self._fabric.course(self._tree(address), one).passed
+        return self._fabric.course(self._column(address), one).passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
         """Return whether a service responds to a host."""
-        home = self._tree(bare(self._world.host(source).port.address))
-        key = source, home, self._tree(address), protocol, port
-        found = self._fabric.answers.get(key)
-        if found is None:
-            found = self._fabric.answers[key] = self._ask(*key)
-        return found
-
-    def _ask(self, source: str, home: _Tree, to: _Tree, protocol: Word, port: int) -> bool:
-        own, address = home.target, to.target
-        flow, go = _Flow(), self._fabric.go
-        came = go(source, to, home, Packet(own, address, protocol, port), flow)
-        if not self._fabric.serves(came, address, protocol, port):
+        own = bare(self._world.host(source).port.address)
+        came = self._fabric.course(self._column(address), source).came
+        if not came:
             return False
-        stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
-        length = self._world.packet_bytes if stream else SMALL_BYTES
-        back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
-        if go(came, home, to, back, flow) != source:
-            return False
-        # If the request passed a firewall but the reply did not, the firewall treats the third
-        # packet as invalid.
-        third = Packet(own, address, protocol, port, third=True, fits=True)
-        return not stream or go(source, to, home, third, flow) == came
+        trip = self._trip(source, own, came, address)
+        return _ask(trip, self._fabric.node(came), protocol, port, self._world.packet_bytes)
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
         """Return whether a TCP connection between two (machine, address) pairs always works.
@@ -383,32 +390,76 @@ class Follower:
         connection-tracking machine, because the machine may still have an entry from a time when
         both directions passed the machine.
         """
-        key = one[0], self._tree(one[1]), other[0], self._tree(other[1]), port
-        found = self._fabric.talks.get(key)
-        if found is None:
-            found = self._fabric.talks[key] = self._talk(*key)
-        works, is_doubtful = found
+        works, is_doubtful = _talk(self._trip(*one, *other), port)
         if is_doubtful:
             self.doubtful.add(one)
         return works
 
-    def _talk(self, one: str, home: _Tree, other: str, to: _Tree, port: int) -> tuple[bool, bool]:
-        """Return whether a connection works, and whether it is doubtful."""
-        there, back = self._fabric.course(to, one), self._fabric.course(home, other)
-        if (there.came, back.came) != (other, one):
-            return False, False
-        is_doubtful = False
-        for this, that in ((there, back), (back, there)):
-            is_doubtful |= not {*this.states} <= {*that.passed}
-        flow, go, source, target = _Flow(), self._fabric.go, home.target, to.target
-        reply = Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True)
-        third = Packet(source, target, "tcp", port, third=True, fits=True)
-        works = (
-            go(one, to, home, Packet(source, target, "tcp", port, fits=True), flow) == other
-            and go(other, home, to, reply, flow) == one
-            and go(one, to, home, third, flow) == other
-        )
-        return works, is_doubtful
+
+@lru_cache(maxsize=1 << 16)
+def _ping(trip: _Trip, length: int) -> bool:
+    """Return whether an echo request is answered."""
+    flow, source, target = _Flow(), trip.home.target, trip.to.target
+    there = Packet(source, target, "icmp", length=length)
+    back = Packet(target, source, "icmp", length=length, reply=True)
+    return _goes(trip, there, flow) and _goes(trip, back, flow)
+
+
+@lru_cache(maxsize=1 << 15)
+def _ask(trip: _Trip, server: _Node, protocol: Word, port: int, packet_bytes: int) -> bool:
+    """Return whether a service responds."""
+    flow, own, address = _Flow(), trip.home.target, trip.to.target
+    if not _goes(trip, Packet(own, address, protocol, port), flow) or not any(
+        (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
+        for one in server.machine.services
+    ):
+        return False
+    stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
+    length = packet_bytes if stream else SMALL_BYTES
+    back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
+    if not _goes(trip, back, flow):
+        return False
+    # If the request passed a firewall but the reply did not, the firewall treats the third
+    # packet as invalid.
+    third = Packet(own, address, protocol, port, third=True, fits=True)
+    return not stream or _goes(trip, third, flow)
+
+
+@lru_cache(maxsize=1 << 14)
+def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
+    """Return whether a connection works, and whether it is doubtful."""
+    there, back = trip.there, trip.back
+    if (there.came, back.came) != (trip.other, trip.one):
+        return False, False
+    is_doubtful = not ({*there.states} <= {*back.passed} and {*back.states} <= {*there.passed})
+    flow, source, target = _Flow(), trip.home.target, trip.to.target
+    packets = (
+        Packet(source, target, "tcp", port, fits=True),
+        Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True),
+        Packet(source, target, "tcp", port, third=True, fits=True),
+    )
+    return all(_goes(trip, packet, flow) for packet in packets), is_doubtful
+
+
+def _goes(trip: _Trip, packet: Packet, flow: _Flow) -> bool:
+    """Return whether a packet of a trip arrives; only replies are on the path back."""
+    if packet.reply:
+        course, end, back = trip.back, trip.one, trip.to
+    else:
+        course, end, back = trip.there, trip.other, trip.home
+    if course.came != end:
+        return False
+    for stage in getattr(course.stages, packet.protocol):
+        if stage.strict:
+            hop = back.hops[stage.name]
+            # Strict rp_filter: the route back to the source must use the incoming port.
+            if hop is None or hop.port != stage.strict:
+                return False
+        if _drops(stage, packet, flow) or _is_too_long(stage, packet):
+            return False
+        if stage.tracks:
+            (flow.answered if packet.reply else flow.seen).add(stage.name)
+    return True
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:
