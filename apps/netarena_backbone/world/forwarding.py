@@ -103,9 +103,7 @@ class _Column:
 
 
 @lru_cache(maxsize=1 << 13)
-def _column(
-    target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, ...]
-) -> _Column:
+def _column(target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, ...]) -> _Column:
     return _Column(target, dict(zip(routers, hops, strict=True)))
 
 
@@ -144,18 +142,17 @@ class _Node:
         return self._rules[key]
 
     def _select(self, chain: str, target: Address, into: str, out: str) -> _Rules:
-        rules = [
-            rule
-            for rule in self._chains.get(chain, ())
-            if rule.into in {"", into}
-            and rule.out in {"", out}
-            and (not rule.target or is_on(target, rule.target))
-        ]
-        tcp, udp, icmp = (
-            tuple(rule for rule in rules if rule.protocol in {"", protocol})
-            for protocol in _Stages._fields
-        )
-        return _Rules(tcp, udp, icmp, any(rule.state for rule in rules))
+        found: dict[str, list[Rule]] = {protocol: [] for protocol in _Stages._fields}
+        have_states = False
+        for rule in self._chains.get(chain, ()):
+            if rule.into not in {"", into} or rule.out not in {"", out}:
+                continue
+            if rule.target and not is_on(target, rule.target):
+                continue
+            have_states |= bool(rule.state)
+            for protocol in (rule.protocol,) if rule.protocol else found:
+                found[protocol].append(rule)
+        return _Rules(*map(tuple, found.values()), have_states)
 
 
 @lru_cache(maxsize=2048)
@@ -226,9 +223,9 @@ class _Fabric:
             self._courses[column] = found
         return found
 
-    def course(self, column: _Column, name: str, into: str = "") -> _Course:
-        """Return the path from a machine that a packet has entered through the port ``into``."""
-        place, courses = (name, into), self.courses(column)
+    def course(self, column: _Column, name: str) -> _Course:
+        """Return the path from a machine."""
+        place, courses = (name, ""), self.courses(column)
         passed: dict[tuple[str, str], Hop] = {}
         while (course := courses.get(place)) is None:
             hop = None if place in passed else self._next(column, *place)
@@ -239,8 +236,8 @@ class _Fabric:
                 break
             passed[place] = hop
             place = self._far[place[0], hop.port]
-        for (name, into), hop in reversed(passed.items()):
-            course = courses[name, into] = self._extend(column.target, name, into, hop, course)
+        for place, hop in reversed(passed.items()):
+            course = courses[place] = self._extend(column.target, *place, hop, course)
         return course
 
     def _next(self, column: _Column, name: str, into: str) -> Hop | None:
@@ -351,20 +348,25 @@ class Follower:
             world.links,
             world.packet_bytes,
         )
-        self._columns: dict[Address, _Column] = {}
+        #: Address -> its column, and the paths to it that are known
+        self._known: dict[Address, tuple[_Column, Mapping[tuple[str, str], _Course]]] = {}
 
-    def _column(self, target: Address) -> _Column:
-        column = self._columns.get(target)
-        if column is None:
+    def _to(self, name: str, target: Address) -> tuple[_Column, _Course]:
+        """Return the column of an address, and the path from a machine to it."""
+        known = self._known.get(target)
+        if known is None:
             routers = self._fabric.routers
             routes = [self._tables[name].look_up(target) for name in routers]
             hops = tuple(one.hop if one is not None and one.hop.port else None for one in routes)
-            column = self._columns[target] = _column(target, routers, hops)
-        return column
+            column = _column(target, routers, hops)
+            known = self._known[target] = column, self._fabric.courses(column)
+        column, courses = known
+        return column, courses.get((name, "")) or self._fabric.course(column, name)
 
     def _trip(self, one: str, source: Address, other: str, target: Address) -> _Trip:
-        home, to, course = self._column(source), self._column(target), self._fabric.course
-        return _Trip(one, home, course(to, one), other, to, course(home, other))
+        to, there = self._to(one, target)
+        home, back = self._to(other, source)
+        return _Trip(one, home, there, other, to, back)
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         """Return whether an echo request between two (machine, address) pairs is answered."""
@@ -372,12 +374,12 @@ class Follower:
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
         """Return the machines that a packet to ``address`` passes if filters are ignored."""
-        return self._fabric.course(self._column(address), one).passed
+        return self._to(one, address)[1].passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
         """Return whether a service responds to a host."""
         own = bare(self._world.host(source).port.address)
-        came = self._fabric.course(self._column(address), source).came
+        came = self._to(source, address)[1].came
         if not came:
             return False
         trip = self._trip(source, own, came, address)

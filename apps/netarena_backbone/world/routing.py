@@ -277,7 +277,9 @@ class _Spf(NamedTuple):
 
 
 def _ospf_of(world: World) -> _Ospf:
-    parts = [(one.name, one.loopback, one.ports, one.ospf, *externals(one)) for one in world.routers]
+    parts = [
+        (one.name, one.loopback, one.ports, one.ospf, *externals(one)) for one in world.routers
+    ]
     return _ospf(_Alike(world, (*parts, *world.inner_links())))
 
 
