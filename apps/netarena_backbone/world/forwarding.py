@@ -152,7 +152,8 @@ class _Node:
             have_states |= bool(rule.state)
             for protocol in (rule.protocol,) if rule.protocol else found:
                 found[protocol].append(rule)
-        return _Rules(*map(tuple, found.values()), have_states)
+        tcp, udp, icmp = map(tuple, found.values())
+        return _Rules(tcp, udp, icmp, have_states)
 
 
 @lru_cache(maxsize=2048)
@@ -204,12 +205,16 @@ class _Fabric:
         """Return the machine with a name."""
         return self._nodes[name]
 
+    def known(self, column: _Column) -> Mapping[tuple[str, str], _Course]:
+        """Return the paths to an address that are already computed."""
+        return self._courses.get(column, {})
+
     def courses(self, column: _Column) -> dict[tuple[str, str], _Course]:
-        """Return the known paths to an address."""
+        """Return the paths to an address, including those that are the same in the model."""
         found = self._courses.get(column)
         if found is None:
             model = self._model() if self._model else None
-            known = model._courses.get(column, {}) if model else {}
+            known = model.known(column) if model else {}
             found = {
                 place: course
                 for place, course in [*known.items()]
