@@ -225,11 +225,6 @@ def _wall(world: World) -> _Walled | None:
     if tables.doubtful:
         return None
     follower = Follower(world, tables.fib)
-    if not _reach_alike(world, reached(world, follower)):
-        return None
-    seen = expected(world, tables, follower)
-    if seen.small != seen.full or not _serve_alike(world, seen.services):
-        return None
     ends = [end for end in world.endpoints if end[0] not in world.names]
     ways = {
         (one[0], other[0]): follower.way(one[0], other[1])
@@ -251,6 +246,12 @@ def _wall(world: World) -> _Walled | None:
         return None
     if any(firewall in ways.get(pair[::-1], ()) and firewall not in ways[pair] for pair in ways):
         return None  # The firewall would drop replies to packets that did not pass it.
+    # These checks come last because they take the longest.
+    if not _reach_alike(world, reached(world, follower)):
+        return None
+    seen = expected(world, tables, follower)
+    if seen.small != seen.full or not _serve_alike(world, seen.services):
+        return None
     rule = Rule(state="INVALID")
     walled = world.model_copy(update={"firewall": firewall}).edit(
         firewall, lambda router: router.model_copy(update={"rules": (rule, *router.rules)})

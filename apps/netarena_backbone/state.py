@@ -18,14 +18,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network
 from statistics import fmean
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from netarena.sdk import Episode, Finding, JsonValue, Judgement, State
 from netarena_backbone.world.intent import expected
-from netarena_backbone.world.lab_spec import Observation
+from netarena_backbone.world.lab_spec import Ask, Observation
 from netarena_backbone.world.model import Router, World, bare
 from netarena_backbone.world.render import asks
 from netarena_backbone.world.routing import settle
@@ -96,16 +96,15 @@ def predicted(world: World, *, tested: World | None = None, anyhow: bool = False
 
 
 def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
-    names = [name for name, _ in world.endpoints]
+    names = tuple(name for name, _ in world.endpoints)
     rows: tuple[tuple[Sort, Sequence[str]], ...] = (("ping", seen.small), ("full", seen.full))
     for sort, matrix in rows:
-        for one, row in zip(names, matrix, strict=True):
-            for other, works in zip(names, row, strict=True):
-                if one != other:
-                    yield Fact(sort, one, other), _word(works)
-    for ask, works in zip(asks(world), seen.services, strict=True):
-        target = f"{ask.protocol} {ask.target} {ask.port}"
-        yield Fact("service", ask.source, target), _word(works)
+        for facts, row in zip(_pairs(sort, names), matrix, strict=True):
+            for fact, works in zip(facts, row, strict=True):
+                if fact.source != fact.target:
+                    yield fact, _word(works)
+    for fact, works in zip(_served(asks(world)), seen.services, strict=True):
+        yield fact, _word(works)
     place = {name: index for index, name in enumerate(names)}
     for (one, other), way in zip(world.ways, seen.ways, strict=True):
         if seen.small[place[one]][place[other]] == "1":
@@ -120,6 +119,20 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
             told.setdefault(fact, []).append(f"path {route.path}{hop}{unused}")
         yield from ((fact, "; ".join(paths)) for fact, paths in told.items())
     yield from ((fact, STANDS) for fact in _standing(world, seen))
+
+
+@lru_cache(maxsize=32)
+def _pairs(sort: Sort, names: tuple[str, ...]) -> tuple[tuple[Fact, ...], ...]:
+    """Return a row of facts for each endpoint, with a fact for each endpoint."""
+    return tuple(tuple(Fact(sort, one, other) for other in names) for one in names)
+
+
+@lru_cache(maxsize=32)
+def _served(asks: tuple[Ask, ...]) -> tuple[Fact, ...]:
+    """Return the fact of each test of a service."""
+    return tuple(
+        Fact("service", ask.source, f"{ask.protocol} {ask.target} {ask.port}") for ask in asks
+    )
 
 
 def _standing(world: World, seen: Observation) -> Iterator[Fact]:

@@ -7,10 +7,12 @@ routers to the addresses of both ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
+from weakref import ReferenceType, ref
 
 from netarena_backbone.world.fib import Address, Hop, Table, is_on
 from netarena_backbone.world.model import Link, Machine, Rule, World, bare
@@ -19,8 +21,10 @@ SMALL_BYTES = 84
 #: Source port of clients, which no filter or service uses.
 _EPHEMERAL = -1
 
-#: Number of cached results of one ``_Fabric`` after which they are deleted.
-_MOST_CACHED = 50_000
+#: Number of addresses and hops of one ``_Fabric`` after which their paths are deleted.
+_MOST_COLUMNS = 4096
+#: Maximum number of machines that may differ between two fabrics that share paths.
+_MOST_CHANGED = 4
 
 Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
@@ -69,8 +73,11 @@ class _Stages(NamedTuple):
     icmp: tuple[_Stage, ...] = ()
 
 
-class _Course(NamedTuple):
+@dataclass(eq=False, slots=True)
+class _Course:
     """The path of a packet according to routing tables only.
+
+    Equal paths in similar worlds are often the same object.
 
     ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
     lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
@@ -87,15 +94,71 @@ _NO_STAGES = _Stages()
 _LOST = _Course(_NO_STAGES, (), (), "")
 
 
-class _Tree:
-    """The paths from all machines to one address, with given next hops of the routers."""
+@dataclass(eq=False)
+class _Column:
+    """An address, and the next hops of all routers to it; the same object in all worlds."""
 
-    def __init__(self, target: Address, hops: Mapping[str, Hop | None]) -> None:
-        self.target = target
-        self.hops = hops
-        #: (machine, incoming port, which is "" at the source) -> rest of the path, which does not
-        #: depend on the source
-        self.courses: dict[tuple[str, str], _Course] = {}
+    target: Address
+    hops: Mapping[str, Hop | None]
+
+
+@lru_cache(maxsize=1 << 13)
+def _column(target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, ...]) -> _Column:
+    return _Column(target, dict(zip(routers, hops, strict=True)))
+
+
+class _Rules(NamedTuple):
+    """The rules that packets of each protocol might match at one machine between two ports."""
+
+    tcp: tuple[Rule, ...]
+    udp: tuple[Rule, ...]
+    icmp: tuple[Rule, ...]
+    #: True if any of these rules is about connection states.
+    have_states: bool
+
+
+class _Node:
+    """A machine in any world where it has these settings."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.owned = frozenset(machine.addresses)
+        self.mtus = dict(machine.mtus)
+        self.tracks = any(rule.state for rule in machine.rules)
+        self._chains: dict[str, list[Rule]] = {}
+        for rule in machine.rules:
+            self._chains.setdefault(rule.chain, []).append(rule)
+        #: Chains with rules for certain targets.
+        self.targeted = frozenset(rule.chain for rule in machine.rules if rule.target)
+        self._rules: dict[tuple[str, str, str], _Rules] = {}
+
+    def rules(self, chain: str, target: Address, into: str, out: str) -> _Rules:
+        """Return the rules of a chain that a packet might match between these ports."""
+        if chain in self.targeted:
+            return self._select(chain, target, into, out)
+        key = chain, into, out
+        if key not in self._rules:
+            self._rules[key] = self._select(chain, target, into, out)
+        return self._rules[key]
+
+    def _select(self, chain: str, target: Address, into: str, out: str) -> _Rules:
+        found: dict[str, list[Rule]] = {protocol: [] for protocol in _Stages._fields}
+        have_states = False
+        for rule in self._chains.get(chain, ()):
+            if rule.into not in {"", into} or rule.out not in {"", out}:
+                continue
+            if rule.target and not is_on(target, rule.target):
+                continue
+            have_states |= bool(rule.state)
+            for protocol in (rule.protocol,) if rule.protocol else found:
+                found[protocol].append(rule)
+        tcp, udp, icmp = map(tuple, found.values())
+        return _Rules(tcp, udp, icmp, have_states)
+
+
+@lru_cache(maxsize=2048)
+def _node(machine: Machine) -> _Node:
+    return _Node(machine)
 
 
 class _Fabric:
@@ -104,112 +167,106 @@ class _Fabric:
     The settings are everything that decides how packets are forwarded, except routes.
     """
 
-    def __init__(
-        self, machines: Sequence[Machine], links: Sequence[Link], packet_bytes: int
-    ) -> None:
-        self.routers = tuple(one.name for one in machines if not one.network)
-        self._machines = {one.name: one for one in machines}
+    def __init__(self, nodes: Sequence[_Node], links: Sequence[Link], packet_bytes: int) -> None:
+        self._nodes = {one.machine.name: one for one in nodes}
+        self.routers = tuple(name for name, one in self._nodes.items() if not one.machine.network)
         self._packet_bytes = packet_bytes
-        self._owned = {one.name: frozenset(one.addresses) for one in machines}
-        self._tracks = {one.name for one in machines if any(rule.state for rule in one.rules)}
-        self._mtus = {(one.name, port): mtu for one in machines for port, mtu in one.mtus}
         self._far: dict[tuple[str, str], tuple[str, str]] = {}
         for link in links:
             self._far |= {link.one: link.other, link.other: link.one}
-        self._chains: dict[tuple[str, str], list[Rule]] = {}
-        for one in machines:
-            for rule in one.rules:
-                self._chains.setdefault((one.name, rule.chain), []).append(rule)
-        #: Chains with rules for certain targets.
-        self._targeted = {key for key, rules in self._chains.items() if any(r.target for r in rules)}
         #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
-        #: has rules on connection states; without the chains in ``_targeted``
+        #: has rules on connection states; without chains that have rules for certain targets
         self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
-        self._trees: dict[tuple[Address, tuple[Hop | None, ...]], _Tree] = {}
-        #: Results of pings, requests and connections.
-        self.pings: dict[tuple[str, _Tree, str, _Tree, int], bool] = {}
-        self.answers: dict[tuple[str, _Tree, _Tree, Word, int], bool] = {}
-        self.talks: dict[tuple[str, _Tree, str, _Tree, int], tuple[bool, bool]] = {}
+        #: Address and hops -> (machine, incoming port, which is "" at the source) -> rest of the
+        #: path, which does not depend on the source
+        self._courses: dict[_Column, dict[tuple[str, str], _Course]] = {}
+        #: A recent fabric, and the machines whose settings or cables differ from it.
+        self._model: ReferenceType[_Fabric] | None = None
+        self._changed: frozenset[str] = frozenset()
 
-    def trim(self) -> None:
-        """Delete all cached results if there are many."""
-        if len(self.pings) + len(self.answers) + len(self.talks) > _MOST_CACHED:
-            for cached in (self._trees, self.pings, self.answers, self.talks):
-                cached.clear()
+    def follow(self, recent: Iterable[_Fabric]) -> None:
+        """Use the paths of one of the recent fabrics if few machines differ from it."""
+        for other in recent:
+            changed = self._difference(other)
+            if changed is not None and (self._model is None or len(changed) < len(self._changed)):
+                self._model, self._changed = ref(other), changed
 
-    def tree(self, target: Address, hops: tuple[Hop | None, ...]) -> _Tree:
-        """Return the paths to an address; ``hops`` are the next hops in the order of ``routers``.
+    def _difference(self, other: _Fabric) -> frozenset[str] | None:
+        """Return the machines whose settings or cables differ, or None if they are many."""
+        if self._nodes.keys() != other._nodes.keys() or self._packet_bytes != other._packet_bytes:
+            return None
+        names = {name for name, node in self._nodes.items() if node is not other._nodes[name]}
+        if len(names) > _MOST_CHANGED:
+            return None
+        cables = self._far.items() ^ other._far.items()
+        return frozenset(names.union(name for end, _ in cables for name in end[:1]))
 
-        Equal arguments give the same object.
-        """
-        key = target, hops
-        if key not in self._trees:
-            self._trees[key] = _Tree(target, dict(zip(self.routers, hops, strict=True)))
-        return self._trees[key]
+    def node(self, name: str) -> _Node:
+        """Return the machine with a name."""
+        return self._nodes[name]
 
-    def serves(self, name: str, address: Address, protocol: Word, port: int) -> bool:
-        """Return whether a machine has a service at an address; "" is no machine."""
-        return bool(name) and any(
-            (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
-            for one in self._machines[name].services
-        )
+    def known(self, column: _Column) -> Mapping[tuple[str, str], _Course]:
+        """Return the paths to an address that are already computed."""
+        return self._courses.get(column, {})
 
-    def go(self, name: str, to: _Tree, back: _Tree, packet: Packet, flow: _Flow) -> str:
-        """Return the machine that receives a packet, or "" if the packet is lost.
+    def courses(self, column: _Column) -> dict[tuple[str, str], _Course]:
+        """Return the paths to an address, including those that are the same in the model."""
+        found = self._courses.get(column)
+        if found is None:
+            model = self._model() if self._model else None
+            known = model.known(column) if model else {}
+            found = {
+                place: course
+                for place, course in [*known.items()]
+                if course.came
+                and place[0] not in self._changed
+                and course.came not in self._changed
+                and self._changed.isdisjoint(course.passed)
+            }
+            if len(self._courses) > _MOST_COLUMNS:
+                self._courses.clear()
+            self._courses[column] = found
+        return found
 
-        ``to`` and ``back`` are the paths to the target and to the source of the packet.
-        """
-        course = to.courses.get((name, "")) or self.course(to, name)
-        for stage in getattr(course.stages, packet.protocol):
-            if stage.strict:
-                hop = back.hops[stage.name]
-                # Strict rp_filter: the route back to the source must use the incoming port.
-                if hop is None or hop.port != stage.strict:
-                    return ""
-            if _drops(stage, packet, flow) or _is_too_long(stage, packet):
-                return ""
-            if stage.tracks:
-                (flow.answered if packet.reply else flow.seen).add(stage.name)
-        return course.came
-
-    def course(self, tree: _Tree, name: str, into: str = "") -> _Course:
-        """Return the path from a machine that a packet has entered through the port ``into``."""
-        place = name, into
+    def course(self, column: _Column, name: str) -> _Course:
+        """Return the path from a machine."""
+        place, courses = (name, ""), self.courses(column)
         passed: dict[tuple[str, str], Hop] = {}
-        while (course := tree.courses.get(place)) is None:
-            hop = None if place in passed else self._next(tree, *place)
+        while (course := courses.get(place)) is None:
+            hop = None if place in passed else self._next(column, *place)
             if hop is None:
                 course = _LOST
                 if place not in passed:
-                    course = tree.courses[place] = self._end(tree, *place)
+                    course = courses[place] = self._end(column, *place)
                 break
             passed[place] = hop
             place = self._far[place[0], hop.port]
-        for (name, into), hop in reversed(passed.items()):
-            course = tree.courses[name, into] = self._extend(tree.target, name, into, hop, course)
+        for place, hop in reversed(passed.items()):
+            course = courses[place] = self._extend(column.target, *place, hop, course)
         return course
 
-    def _next(self, tree: _Tree, name: str, into: str) -> Hop | None:
+    def _next(self, column: _Column, name: str, into: str) -> Hop | None:
         """Return the hop at which a packet leaves a machine, or None if the path ends there."""
-        machine = self._machines[name]
-        if tree.target in self._owned[name] or (into and not machine.forwards):
+        node, target = self._nodes[name], column.target
+        machine = node.machine
+        if target in node.owned or (into and not machine.forwards):
             return None
         if machine.network:
             (port, _), *_ = machine.mtus
-            hop = Hop(port, "" if is_on(tree.target, machine.network) else machine.gateway)
+            hop = Hop(port, "" if is_on(target, machine.network) else machine.gateway)
         else:
-            found = tree.hops[name]
+            found = column.hops[name]
             if found is None:
                 return None
             hop = found
         far, _ = self._far[name, hop.port]
-        return hop if (hop.gateway or tree.target) in self._owned[far] else None
+        return hop if (hop.gateway or target) in self._nodes[far].owned else None
 
-    def _end(self, tree: _Tree, name: str, into: str) -> _Course:
+    def _end(self, column: _Column, name: str, into: str) -> _Course:
         """Return the path at the machine where a packet is received or lost."""
-        if tree.target not in self._owned[name]:
+        if column.target not in self._nodes[name].owned:
             return _LOST
-        stages, has_states = self._meet(name, "INPUT", tree.target, into, "")
+        stages, has_states = self._meet(name, "INPUT", column.target, into, "")
         return _Course(stages, (name,) if has_states else (), (), name)
 
     def _extend(self, target: Address, name: str, into: str, hop: Hop, rest: _Course) -> _Course:
@@ -231,43 +288,56 @@ class _Fabric:
 
         Also return whether any rule on connection states might match the packet.
         """
-        if (name, chain) in self._targeted:
-            return self._find(name, chain, target, into, out)
-        key = name, chain, into, out
-        if key not in self._met:
-            self._met[key] = self._find(name, chain, target, into, out)
-        return self._met[key]
+        node, key = self._nodes[name], (name, chain, into, out)
+        found = None if chain in node.targeted else self._met.get(key)
+        if found is None:
+            rules = node.rules(chain, target, into, out)
+            strict = into if into in node.machine.strict else ""
+            mtus: tuple[int, ...] = ()
+            if out:
+                far, far_port = self._far[name, out]
+                mtus = node.mtus[out], self._nodes[far].mtus[far_port]
+                mtus = mtus if min(mtus) < self._packet_bytes else ()
+            tracks = bool(out) and node.tracks
+            stages = _Stages(
+                *(
+                    (_Stage(name, strict, some, mtus, tracks),)
+                    if some or strict or mtus or tracks
+                    else ()
+                    for some in (rules.tcp, rules.udp, rules.icmp)
+                )
+            )
+            found = stages if any(stages) else _NO_STAGES, rules.have_states
+            if chain not in node.targeted:
+                self._met[key] = found
+        return found
 
-    def _find(
-        self, name: str, chain: str, target: Address, into: str, out: str
-    ) -> tuple[_Stages, bool]:
-        rules = [
-            rule
-            for rule in self._chains.get((name, chain), ())
-            if rule.into in {"", into}
-            and rule.out in {"", out}
-            and (not rule.target or is_on(target, rule.target))
-        ]
-        strict = into if into in self._machines[name].strict else ""
-        mtus: tuple[int, ...] = ()
-        if out:
-            mtus = self._mtus[name, out], self._mtus[self._far[name, out]]
-            mtus = mtus if min(mtus) < self._packet_bytes else ()
-        tracks = bool(out) and name in self._tracks
-        found = [
-            _Stage(name, strict, some, mtus, tracks)
-            for protocol in _Stages._fields
-            for some in [tuple(rule for rule in rules if rule.protocol in {"", protocol})]
-        ]
-        stages = _Stages(
-            *((one,) if one.rules or strict or mtus or tracks else () for one in found)
-        )
-        return stages if any(stages) else _NO_STAGES, any(rule.state for rule in rules)
+
+#: The newest fabrics.
+_RECENT: deque[_Fabric] = deque(maxlen=32)
 
 
 @lru_cache(maxsize=64)
-def _fabric(machines: tuple[Machine, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
-    return _Fabric(machines, links, packet_bytes)
+def _fabric(nodes: tuple[_Node, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
+    fabric = _Fabric(nodes, links, packet_bytes)
+    fabric.follow([*_RECENT])
+    _RECENT.append(fabric)
+    return fabric
+
+
+class _Trip(NamedTuple):
+    """Both directions between two addresses.
+
+    ``there`` is the path from the machine ``one`` to ``to``, and ``back`` is the path from the
+    machine ``other`` to ``home``.
+    """
+
+    one: str
+    home: _Column
+    there: _Course
+    other: str
+    to: _Column
+    back: _Course
 
 
 class Follower:
@@ -279,67 +349,46 @@ class Follower:
         #: (machine, address) of connections whose success depends on earlier connection tracking.
         self.doubtful: set[tuple[str, str]] = set()
         self._fabric = _fabric(
-            tuple(machine.forwarding for machine in world.machines.values()),
+            tuple(_node(machine.forwarding) for machine in world.machines.values()),
             world.links,
             world.packet_bytes,
         )
-        self._fabric.trim()
-        self._trees: dict[Address, _Tree] = {}
+        #: Address -> its column, and the paths to it that are known
+        self._known: dict[Address, tuple[_Column, Mapping[tuple[str, str], _Course]]] = {}
 
-    def _tree(self, target: Address) -> _Tree:
-        """Return the paths to an address."""
-        tree = self._trees.get(target)
-        if tree is None:
-            routes = [self._tables[name].look_up(target) for name in self._fabric.routers]
+    def _to(self, name: str, target: Address) -> tuple[_Column, _Course]:
+        """Return the column of an address, and the path from a machine to it."""
+        known = self._known.get(target)
+        if known is None:
+            routers = self._fabric.routers
+            routes = [self._tables[name].look_up(target) for name in routers]
             hops = tuple(one.hop if one is not None and one.hop.port else None for one in routes)
-            tree = self._trees[target] = self._fabric.tree(target, hops)
-        return tree
+            column = _column(target, routers, hops)
+            known = self._known[target] = column, self._fabric.courses(column)
+        column, courses = known
+        return column, courses.get((name, "")) or self._fabric.course(column, name)
+
+    def _trip(self, one: str, source: Address, other: str, target: Address) -> _Trip:
+        to, there = self._to(one, target)
+        home, back = self._to(other, source)
+        return _Trip(one, home, there, other, to, back)
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
         """Return whether an echo request between two (machine, address) pairs is answered."""
-        home, to = self._tree(one[1]), self._tree(other[1])
-        key = one[0], home, other[0], to, length
-        found = self._fabric.pings.get(key)
-        if found is None:
-            found = self._fabric.pings[key] = self._ping(*key)
-        return found
-
-    def _ping(self, one: str, home: _Tree, other: str, to: _Tree, length: int) -> bool:
-        flow, go = _Flow(), self._fabric.go
-        there = Packet(home.target, to.target, "icmp", length=length)
-        if go(one, to, home, there, flow) != other:
-            return False
-        back = Packet(to.target, home.target, "icmp", length=length, reply=True)
-        return go(other, home, to, back, flow) == one
+        return _ping(self._trip(*one, *other), length)
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
         """Return the machines that a packet to ``address`` passes if filters are ignored."""
-        return self._fabric.course(self._tree(address), one).passed
+        return self._to(one, address)[1].passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
         """Return whether a service responds to a host."""
-        home = self._tree(bare(self._world.host(source).port.address))
-        key = source, home, self._tree(address), protocol, port
-        found = self._fabric.answers.get(key)
-        if found is None:
-            found = self._fabric.answers[key] = self._ask(*key)
-        return found
-
-    def _ask(self, source: str, home: _Tree, to: _Tree, protocol: Word, port: int) -> bool:
-        own, address = home.target, to.target
-        flow, go = _Flow(), self._fabric.go
-        came = go(source, to, home, Packet(own, address, protocol, port), flow)
-        if not self._fabric.serves(came, address, protocol, port):
+        own = bare(self._world.host(source).port.address)
+        came = self._to(source, address)[1].came
+        if not came:
             return False
-        stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
-        length = self._world.packet_bytes if stream else SMALL_BYTES
-        back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
-        if go(came, home, to, back, flow) != source:
-            return False
-        # If the request passed a firewall but the reply did not, the firewall treats the third
-        # packet as invalid.
-        third = Packet(own, address, protocol, port, third=True, fits=True)
-        return not stream or go(source, to, home, third, flow) == came
+        trip = self._trip(source, own, came, address)
+        return _ask(trip, self._fabric.node(came), protocol, port, self._world.packet_bytes)
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
         """Return whether a TCP connection between two (machine, address) pairs always works.
@@ -348,32 +397,76 @@ class Follower:
         connection-tracking machine, because the machine may still have an entry from a time when
         both directions passed the machine.
         """
-        key = one[0], self._tree(one[1]), other[0], self._tree(other[1]), port
-        found = self._fabric.talks.get(key)
-        if found is None:
-            found = self._fabric.talks[key] = self._talk(*key)
-        works, is_doubtful = found
+        works, is_doubtful = _talk(self._trip(*one, *other), port)
         if is_doubtful:
             self.doubtful.add(one)
         return works
 
-    def _talk(self, one: str, home: _Tree, other: str, to: _Tree, port: int) -> tuple[bool, bool]:
-        """Return whether a connection works, and whether it is doubtful."""
-        there, back = self._fabric.course(to, one), self._fabric.course(home, other)
-        if (there.came, back.came) != (other, one):
-            return False, False
-        is_doubtful = False
-        for this, that in ((there, back), (back, there)):
-            is_doubtful |= not {*this.states} <= {*that.passed}
-        flow, go, source, target = _Flow(), self._fabric.go, home.target, to.target
-        reply = Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True)
-        third = Packet(source, target, "tcp", port, third=True, fits=True)
-        works = (
-            go(one, to, home, Packet(source, target, "tcp", port, fits=True), flow) == other
-            and go(other, home, to, reply, flow) == one
-            and go(one, to, home, third, flow) == other
-        )
-        return works, is_doubtful
+
+@lru_cache(maxsize=1 << 16)
+def _ping(trip: _Trip, length: int) -> bool:
+    """Return whether an echo request is answered."""
+    flow, source, target = _Flow(), trip.home.target, trip.to.target
+    there = Packet(source, target, "icmp", length=length)
+    back = Packet(target, source, "icmp", length=length, reply=True)
+    return _goes(trip, there, flow) and _goes(trip, back, flow)
+
+
+@lru_cache(maxsize=1 << 15)
+def _ask(trip: _Trip, server: _Node, protocol: Word, port: int, packet_bytes: int) -> bool:
+    """Return whether a service responds."""
+    flow, own, address = _Flow(), trip.home.target, trip.to.target
+    if not _goes(trip, Packet(own, address, protocol, port), flow) or not any(
+        (one.protocol, one.port) == (protocol, port) and one.address in (address, "0.0.0.0")  # noqa: S104 -- a bind address
+        for one in server.machine.services
+    ):
+        return False
+    stream = protocol == "tcp"  # A TCP response is longer than one packet; a request is not.
+    length = packet_bytes if stream else SMALL_BYTES
+    back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
+    if not _goes(trip, back, flow):
+        return False
+    # If the request passed a firewall but the reply did not, the firewall treats the third
+    # packet as invalid.
+    third = Packet(own, address, protocol, port, third=True, fits=True)
+    return not stream or _goes(trip, third, flow)
+
+
+@lru_cache(maxsize=1 << 14)
+def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
+    """Return whether a connection works, and whether it is doubtful."""
+    there, back = trip.there, trip.back
+    if (there.came, back.came) != (trip.other, trip.one):
+        return False, False
+    is_doubtful = not ({*there.states} <= {*back.passed} and {*back.states} <= {*there.passed})
+    flow, source, target = _Flow(), trip.home.target, trip.to.target
+    packets = (
+        Packet(source, target, "tcp", port, fits=True),
+        Packet(target, source, "tcp", _EPHEMERAL, reply=True, fits=True),
+        Packet(source, target, "tcp", port, third=True, fits=True),
+    )
+    return all(_goes(trip, packet, flow) for packet in packets), is_doubtful
+
+
+def _goes(trip: _Trip, packet: Packet, flow: _Flow) -> bool:
+    """Return whether a packet of a trip arrives; only replies are on the path back."""
+    if packet.reply:
+        course, end, back = trip.back, trip.one, trip.to
+    else:
+        course, end, back = trip.there, trip.other, trip.home
+    if course.came != end:
+        return False
+    for stage in getattr(course.stages, packet.protocol):
+        if stage.strict:
+            hop = back.hops[stage.name]
+            # Strict rp_filter: the route back to the source must use the incoming port.
+            if hop is None or hop.port != stage.strict:
+                return False
+        if _drops(stage, packet, flow) or _is_too_long(stage, packet):
+            return False
+        if stage.tracks:
+            (flow.answered if packet.reply else flow.seen).add(stage.name)
+    return True
 
 
 def _is_too_long(stage: _Stage, packet: Packet) -> bool:

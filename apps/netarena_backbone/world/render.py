@@ -7,6 +7,7 @@ are derived from two renderings (``fault.derive``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Interface
 
 from netarena_backbone.world.lab_spec import Ask, Cable, End, Recipe, Setup
@@ -16,6 +17,7 @@ from netarena_backbone.world.model import (
     CommunityList,
     Host,
     MapEntry,
+    Offer,
     Ospf,
     OspfPort,
     Peer,
@@ -55,17 +57,22 @@ def asks(world: World) -> tuple[Ask, ...]:
 
     Hosts with a DNS server use the service's name, and other hosts its address.
     """
+    return _asks(world.offers, tuple((host.name, host.resolver) for host in world.hosts))
+
+
+@lru_cache(maxsize=32)
+def _asks(offers: tuple[Offer, ...], hosts: tuple[tuple[str, str], ...]) -> tuple[Ask, ...]:
     return tuple(
         Ask(
-            source=host.name,
+            source=name,
             server=offer.host,
-            target=offer.name if host.resolver else offer.address,
+            target=offer.name if resolver else offer.address,
             protocol=offer.protocol,
             port=offer.port,
         )
-        for offer in world.offers
-        for host in world.hosts
-        if host.name != offer.host
+        for offer in offers
+        for name, resolver in hosts
+        if name != offer.host
     )
 
 

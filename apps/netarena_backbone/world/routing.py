@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -140,7 +140,7 @@ class _Policy:
 
 
 class _Alike(Generic[T]):
-    """An object that equals all objects with the same ``key``, as an argument of cached functions."""
+    """An argument of cached functions, which equals all objects with the same ``key``."""
 
     def __init__(self, one: T, key: tuple[object, ...]) -> None:
         self.one = one
@@ -189,6 +189,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
     policies = tuple(map(_policy_of, routers))
     met = {one.name: (one, policy.places) for one, policy in zip(routers, policies, strict=True)}
     closed: set[tuple[str, int]] = set()
+    sessions: tuple[Session, ...] = ()
     speakers: _Speakers | None = None
     fib = reachable = {one.name: one.table for one in base}
     # BGP routes, for example a default route, may make further peers reachable.
@@ -277,7 +278,9 @@ class _Spf(NamedTuple):
 
 
 def _ospf_of(world: World) -> _Ospf:
-    parts = [(one.name, one.loopback, one.ports, one.ospf, *externals(one)) for one in world.routers]
+    parts = [
+        (one.name, one.loopback, one.ports, one.ospf, *externals(one)) for one in world.routers
+    ]
     return _ospf(_Alike(world, (*parts, *world.inner_links())))
 
 
@@ -743,28 +746,35 @@ class _Speakers:
                 for path in best[side.other].values()
             ):
                 continue  # No best path uses this session, so its absence changes nothing.
-            rest = [session for session in self.sessions if session not in {one, back}]
-            late = copy(self)
-            late._heard = {name: dict(by_peer) for name, by_peer in self._heard.items()}
-            asked = {}
-            for session in (one, back):
-                gone = late._heard[session.router].pop(session.peer, {})
-                asked[session.router] = list(gone)
-            without, moved = late._settle(best, asked, rest)
-            found.update(moved)
-            found |= {(name, str(index)) for name, index in late.overfull()}
-            asked = {
-                session.other: late._hear(session, without[session.router], without[session.router])
-                for session in (one, back)
-            }
-            again, moved = late._settle(without, asked, self.sessions)
-            found.update(moved)
-            found |= {
-                (name, prefix)
-                for name, paths in again.items()
-                for prefix in {*paths, *best[name]}
-                if paths.get(prefix) != best[name].get(prefix)
-            }
+            found |= copy(self).come_up_late(one, back)
+        return found
+
+    def come_up_late(self, one: Session, back: Session) -> set[tuple[str, str]]:
+        """Return the part of ``wedged`` for one session, given by its two ends.
+
+        Afterwards this object has the routes that are received if the session comes up last.
+        """
+        best = self.best
+        self._heard = {name: dict(by_peer) for name, by_peer in self._heard.items()}
+        lost = {
+            session.router: [*self._heard[session.router].pop(session.peer, ())]
+            for session in (one, back)
+        }
+        rest = [session for session in self.sessions if session not in {one, back}]
+        without, moved = self._settle(best, lost, rest)
+        found = {*moved, *((name, str(index)) for name, index in self.overfull())}
+        learned = {
+            session.other: self._hear(session, without[session.router], without[session.router])
+            for session in (one, back)
+        }
+        again, moved = self._settle(without, learned, self.sessions)
+        found.update(moved)
+        found |= {
+            (name, prefix)
+            for name, paths in again.items()
+            for prefix in {*paths, *best[name]}
+            if paths.get(prefix) != best[name].get(prefix)
+        }
         return found
 
     def _between(self) -> Iterator[tuple[Session, Session]]:
