@@ -526,7 +526,7 @@ class _Draft:
             many = 1 if index == 0 else rng.choice((1, 2))
             pairs += [(name, other, BACKBONE_AREA) for other in rng.sample(core, many)]
         self.leaves = [name for name in rest if sum(name in pair for pair in pairs) == 1]
-        costs = rng.sample(odd.COSTS, len(pairs))
+        costs = odd.draw_costs(rng, len(pairs))
         edges = [_Edge(*pair, cost) for pair, cost in zip(pairs, costs, strict=True)]
         for edge in edges:
             port = OspfPort(

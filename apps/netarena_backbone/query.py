@@ -33,9 +33,9 @@ from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of, faults_of
 
 #: Must be increased with every change after which a seed generates a different query.
-VERSION = "8"
+VERSION = "9"
 #: The same for configs whose labels include change requests.
-CHANGES_VERSION = "9"
+CHANGES_VERSION = "10"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12

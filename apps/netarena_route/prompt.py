@@ -78,9 +78,10 @@ def tell_intent(world: World) -> str:
     if any(" lookup " in entry for entry in world.router.rules):
         lines.append(
             "- By policy rules, the router uses a separate routing table for the traffic that "
-            "arrives on each interface. The table has a route to each subnet that may be reached, "
-            "including the subnet of the interface, and an unreachable default route. An interface "
-            "from which each subnet may be reached may use the main table instead."
+            "arrives on an interface. Traffic from an interface from which all subnets may be "
+            "reached may use the main table instead. Each separate table has a route to each "
+            "subnet that may be reached, including the subnet of the interface, and an unreachable "
+            "default route."
         )
     if any(" to " in entry for entry in world.router.rules):
         lines.append(

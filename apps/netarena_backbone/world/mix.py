@@ -37,13 +37,13 @@ from netarena_backbone.world.model import (
 )
 from netarena_backbone.world.odd import (
     AREAS,
-    COSTS,
     DEADS,
     HELLOS,
     KEY_IDS,
     PACKETS_BYTES,
     SERVICES,
     SYSTEMS,
+    draw_costs,
     key_of,
     password_of,
     wide,
@@ -154,7 +154,7 @@ def _vary_links(world: World, rng: random.Random) -> World:
                     "key_id": key_id,
                 }
                 if skew and (name, port) == link.other:
-                    changed["cost"] = rng.choice(COSTS)
+                    (changed["cost"],) = draw_costs(rng, 1)
                 update["ospf"] = has.model_copy(update=changed)
     hosts = tuple(
         host.model_copy(update={"port": _updated(host.port, updates[host.name, host.port.name])})
@@ -265,7 +265,7 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         is_keyed = rng.random() < _SOME
         return OspfPort(
             area=ospf.area,
-            cost=rng.choice(COSTS),
+            cost=draw_costs(rng, 1)[0],
             network=rng.choice(("point-to-point", "point-to-point", "broadcast")),
             hello=hello,
             dead=dead,
@@ -337,7 +337,7 @@ def _routes(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
     def draw() -> tuple[Static, ...]:
         number = rng.choice((0, 0, 0, 1, 2))
-        nets = dict.fromkeys(str(spare(26, 28, 28, 29, 29)) for _ in range(number))
+        nets = dict.fromkeys(str(spare(26, 28, 29, 29, 29)) for _ in range(number))
         return tuple(Static(prefix=net, via="blackhole") for net in nets)
 
     def change(router: Router) -> Router:
@@ -419,9 +419,8 @@ def _rules(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             (other,) = _blocks_of_others(world, 1, rng)
             source = rng.choice((str(spare(24, 26)), other))
             yield Rule(out=rng.choice(lans), source=source, verdict="ACCEPT")
-        if wires:
-            length = world.packet_bytes + rng.randint(1, 300)
-            yield Rule(out=rng.choice(wires), length=length)
+        for name in rng.sample(wires, min(len(wires), 2)):
+            yield Rule(out=name, length=world.packet_bytes + rng.randint(1, 300))
         yield Rule(state="INVALID", target=str(spare(24, 26)))
 
     def change(router: Router) -> Router:
@@ -579,7 +578,7 @@ def _add_absent(world: World, rng: random.Random) -> World:
         if any(peer.asn != world.asn for peer in router.bgp.peers)
     ]
     systems, routers = len(world.outsiders), len(world.routers)
-    for number in range(1, 1 + rng.choice((0, 1, 1, 2, 2, 3))):
+    for number in range(1, 1 + rng.choice((1, 1, 2, 2, 3, 4))):
         router = world.router(rng.choice(borders))
         far = f"{world.prefix}_x{systems + number}"
         world = _with_closed(world, _meet_absent(world, router, far, rng))

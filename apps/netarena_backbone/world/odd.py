@@ -5,6 +5,7 @@ Wrong values have the same form as correct values, so that the form does not rev
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 from netarena_backbone.world.lab_spec import Protocol
@@ -16,6 +17,9 @@ PACKETS_BYTES: Sequence[int] = range(1280, 1501, 20)
 AREAS = ("1", "2", "3", "5", "7", "10", "20", "30")
 KEY_IDS = range(1, 20)
 COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 1500, 1800, 2000)
+#: High OSPF costs, and the share of links that have one in addition to those drawn from ``COSTS``.
+#: Faults often use high costs.
+_HIGH_COSTS, _HIGH_SHARE = [cost for cost in COSTS if cost >= 200], 0.1
 #: Hello and dead intervals of OSPF adjacencies, in seconds.
 HELLOS, DEADS = (1, 2), (3, 4, 5)
 #: Numbers of autonomous systems.
@@ -35,6 +39,16 @@ SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
 _NEAR = 3
 #: Words for names of zones, keys and passwords.
 WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
+
+
+def draw_costs(rng: random.Random, number: int) -> Sequence[int]:
+    """Return different OSPF costs for a number of links."""
+    costs = rng.sample(COSTS, number)
+    for place in range(number):
+        if rng.random() < _HIGH_SHARE:
+            free = [cost for cost in _HIGH_COSTS if cost not in costs]
+            costs[place] = rng.choice(free or [costs[place]])
+    return costs
 
 
 def key_of(number: int) -> str:

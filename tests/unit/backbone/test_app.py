@@ -24,13 +24,13 @@ def test_application_draws_the_queries_of_the_world_of_route() -> None:
     own = APP.config_type.parse(KEYS)
     drawn, same = next(APP.generate(own, 3)), next(alias.generate(config, 3))
     assert drawn.model_dump_json() == same.model_dump_json()
-    assert drawn.id.startswith("route-8-")
+    assert drawn.id.startswith("route-9-")
     assert drawn.application == APP.recorded_name == "route"
     assert APP.solve(drawn) == alias.solve(same)
 
 
 def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
-    query = next(APP.generate(APP.config_type.parse(KEYS), 11))
+    query = next(APP.generate(APP.config_type.parse(KEYS), 12))
     router = case_of(query).world.routers[1].name
     causes = [Cause(router.partition("_")[2], "cost"), Cause(router, "cost"), Cause("r99", "cost")]
     assert [one.place for one in APP.tickets.resolve(query, causes)] == [router, router, "r99"]

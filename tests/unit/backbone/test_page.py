@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from netarena_backbone.draw import draw
@@ -14,10 +15,11 @@ from netarena_backbone.fault.change import Method
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.lasting import LASTING
 from netarena_backbone.fault.table import KINDS
+from netarena_backbone.world.model import World
 
 _PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "backbone-faults.md"
-#: seeds of worlds in which together every method can be applied
-_SEEDS = (35, 36)
+#: Seeds of worlds; each example comes from the first world that has room for its method.
+_SEEDS = range(35, 45)
 _TABLES = {
     "faults": KINDS,
     "latent faults": {
@@ -27,12 +29,17 @@ _TABLES = {
 }
 
 
+@cache
+def _world(seed: int) -> World:
+    return draw(random.Random(seed), 6)
+
+
 def _table(table: Mapping[str, Sequence[Method]]) -> str:
-    worlds = [draw(random.Random(seed), 6) for seed in _SEEDS]
     rows = []
     for kind, methods in table.items():
         for method in methods:
-            world, change = next((one, found) for one in worlds for found in method.changes(one))
+            drawn = map(_world, _SEEDS)
+            world, change = next((one, found) for one in drawn for found in method.changes(one))
             repair = "; ".join(command for _, command in orders(change.edit(world), world))
             cells = (f"`{kind}`", f"`{method.name}`", change.words, f"`{repair}`")
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

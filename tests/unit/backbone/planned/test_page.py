@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 
 from netarena_backbone.draw import draw
@@ -15,13 +16,18 @@ from netarena_backbone.world.model import World
 
 _PAGE = Path(__file__).parents[4] / "docs" / "backbone-changes.md"
 _BEGIN, _END = "<!-- changes -->\n", "<!-- /changes -->"
-#: seeds of worlds in which together the first method of every kind can be applied
-_SEEDS = (35, 36, 37)
+#: Seeds of worlds; each example comes from the first world that has room for its method.
+_SEEDS = range(35, 45)
 
 
-def _example(worlds: list[World], kind: str, method: str) -> str:
+@cache
+def _world(seed: int) -> World:
+    return draw(random.Random(seed), 6)
+
+
+def _example(kind: str, method: str) -> str:
     """Return the shortest words of a method, in a world that is prepared for it if needed."""
-    for world in worlds:
+    for world in map(_world, _SEEDS):
         setup = SETUPS.get((kind, method))
         prepared = [one.edit(world) for one in options(world, *setup)] if setup else [world]
         for one in prepared:
@@ -31,11 +37,10 @@ def _example(worlds: list[World], kind: str, method: str) -> str:
 
 
 def _table() -> str:
-    worlds = [draw(random.Random(seed), 6) for seed in _SEEDS]
     rows = []
     for kind, methods in KINDS.items():
         names = ", ".join(f"`{one.name}`" for one in methods)
-        example = _example(worlds, kind, methods[0].name).replace("|", "\\|")
+        example = _example(kind, methods[0].name).replace("|", "\\|")
         rows.append(f"| `{kind}` | {names} | {example} |")
     return "\n".join(["| kind | methods | example of the first |", "| --- " * 3 + "|", *rows])
 

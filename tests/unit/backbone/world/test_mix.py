@@ -25,7 +25,7 @@ def _worlds(world: World) -> Sequence[World]:
 def _drafts() -> Sequence[World]:
     """Return worlds with intended settings, drawn without verification, which is faster."""
     rng = random.Random(5)
-    return [mix(Draft(rng, 6).world(), rng) for _ in range(30)]
+    return [mix(Draft(rng, 6).world(), rng) for _ in range(60)]
 
 
 def test_links_have_many_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
