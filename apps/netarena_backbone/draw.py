@@ -291,7 +291,7 @@ def _with_harmless(
 
     Returns None if the routes then depend on the order in which BGP sessions come up.
     """
-    lasting = [(one, expected(during(world, one))) for one in failures(world)]
+    lasting = [_settled(during(world, one), one) for one in failures(world)]
     methods = [
         method
         for kind, names in _HARMLESS.items()
@@ -311,18 +311,38 @@ def _with_harmless(
         for change in rng.sample(options, min(len(options), _LOOKS)):
             changed = change.edit(world)
             after = _settle_unseen(world, tables, changed, seen)
-            if after is not None and all(_lasts(changed, *one) for one in lasting):
+            if after is not None and all(_lasts(changed, one) for one in lasting):
                 world, tables = changed, after
                 break
-    cases = [world, *(during(world, one) for one, _ in lasting)] if world is not start else []
+    cases = (
+        [world, *(during(world, one.contingency) for one in lasting)] if world is not start else []
+    )
     return None if any(settle(one, anyhow=True).doubtful for one in cases) else world
 
 
-def _lasts(changed: World, contingency: Contingency, seen: Observation) -> bool:
-    """Return whether the expected observation of the changed world in a contingency is ``seen``."""
-    less = during(changed, contingency)
+class _Lasting(NamedTuple):
+    """A world during a contingency, its tables and its expected observation."""
+
+    contingency: Contingency
+    world: World
+    tables: Tables
+    seen: Observation
+
+
+def _settled(world: World, contingency: Contingency) -> _Lasting:
+    tables = settle(world)
+    return _Lasting(contingency, world, tables, expected(world, tables))
+
+
+def _lasts(changed: World, before: _Lasting) -> bool:
+    """Return whether the changed world has the same expected observation in a contingency."""
+    less = during(changed, before.contingency)
     tables = settle(less)
-    return not tables.doubtful and is_expected(less, tables, seen)
+    if tables.doubtful:
+        return False
+    if _carries(before.world) == _carries(less) and _routes_alike(before.tables, tables):
+        return is_told(less, tables, before.seen)
+    return is_expected(less, tables, before.seen)
 
 
 def _settle_unseen(
@@ -339,12 +359,16 @@ def _settle_unseen(
     after = settle(changed)
     if after.doubtful:
         return None
-    if is_carried_alike and all(
-        table.hops == tables.fib[name].hops for name, table in after.fib.items()
-    ):
+    if is_carried_alike and _routes_alike(tables, after):
         # Packets take the same paths as before, so only advertised routes can differ.
         return after if is_told(changed, after, seen) else None
     return after if is_expected(changed, after, seen) else None
+
+
+def _routes_alike(before: Tables, after: Tables) -> bool:
+    """Return whether all next hops are the same."""
+    pairs = [(table, before.fib[name]) for name, table in after.fib.items()]
+    return all(one is other or one.hops == other.hops for one, other in pairs)
 
 
 def _carries(world: World) -> list[object]:

@@ -22,7 +22,7 @@ SMALL_BYTES = 84
 _EPHEMERAL = -1
 
 #: Number of addresses and hops of one ``_Fabric`` after which their paths are deleted.
-_MOST_COLUMNS = 4096
+_MOST_COLUMNS = 1024
 #: Maximum number of machines that may differ between two fabrics that share paths.
 _MOST_CHANGED = 4
 
@@ -102,7 +102,7 @@ class _Column:
     hops: Mapping[str, Hop | None]
 
 
-@lru_cache(maxsize=1 << 13)
+@lru_cache(maxsize=1 << 12)
 def _column(target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, ...]) -> _Column:
     return _Column(target, dict(zip(routers, hops, strict=True)))
 
@@ -156,7 +156,7 @@ class _Node:
         return _Rules(tcp, udp, icmp, have_states)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=1024)
 def _node(machine: Machine) -> _Node:
     return _Node(machine)
 
@@ -317,7 +317,7 @@ class _Fabric:
 _RECENT: deque[_Fabric] = deque(maxlen=32)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _fabric(nodes: tuple[_Node, ...], links: tuple[Link, ...], packet_bytes: int) -> _Fabric:
     fabric = _Fabric(nodes, links, packet_bytes)
     fabric.follow([*_RECENT])
@@ -403,7 +403,7 @@ class Follower:
         return works
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 14)
 def _ping(trip: _Trip, length: int) -> bool:
     """Return whether an echo request is answered."""
     flow, source, target = _Flow(), trip.home.target, trip.to.target
@@ -412,7 +412,7 @@ def _ping(trip: _Trip, length: int) -> bool:
     return _goes(trip, there, flow) and _goes(trip, back, flow)
 
 
-@lru_cache(maxsize=1 << 15)
+@lru_cache(maxsize=1 << 13)
 def _ask(trip: _Trip, server: _Node, protocol: Word, port: int, packet_bytes: int) -> bool:
     """Return whether a service responds."""
     flow, own, address = _Flow(), trip.home.target, trip.to.target
@@ -432,7 +432,7 @@ def _ask(trip: _Trip, server: _Node, protocol: Word, port: int, packet_bytes: in
     return not stream or _goes(trip, third, flow)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
     """Return whether a connection works, and whether it is doubtful."""
     there, back = trip.there, trip.back

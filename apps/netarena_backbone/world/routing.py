@@ -201,7 +201,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
             if anyhow:
                 tables.doubtful |= speakers.wedged
             break
-        speakers = _speakers(base, policies, sessions)
+        speakers = _speakers(base, policies, sessions, _ROUNDS)
         tables.doubtful |= speakers.doubtful
         fib = speakers.fib
         if full := speakers.overfull() - closed:
@@ -284,7 +284,7 @@ def _ospf_of(world: World) -> _Ospf:
     return _ospf(_Alike(world, (*parts, *world.inner_links())))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _ospf(world: _Alike[World]) -> _Ospf:
     return _Ospf(world.one)
 
@@ -651,12 +651,12 @@ def _policy_of(router: Router) -> _Policy:
     return _policy(_Alike(router, (router.name, router.asn, router.bgp, *policies)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _policy(router: _Alike[Router]) -> _Policy:
     return _Policy(router.one)
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=1024)
 def _told(session: Session, one: _Policy, other: _Policy) -> dict[Path, Path | None]:
     """Return a cache: advertised route -> the route as the other end of a session accepts it.
 
@@ -666,11 +666,14 @@ def _told(session: Session, one: _Policy, other: _Policy) -> dict[Path, Path | N
     return {}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _speakers(
-    base: tuple[_Base, ...], policies: tuple[_Policy, ...], sessions: tuple[Session, ...]
+    base: tuple[_Base, ...],
+    policies: tuple[_Policy, ...],
+    sessions: tuple[Session, ...],
+    max_rounds: int,
 ) -> _Speakers:
-    return _Speakers(base, policies, sessions)
+    return _Speakers(base, policies, sessions, max_rounds)
 
 
 class _Speakers:
@@ -681,7 +684,9 @@ class _Speakers:
         base: tuple[_Base, ...],
         policies: tuple[_Policy, ...],
         sessions: tuple[Session, ...],
+        max_rounds: int,
     ) -> None:
+        self._max_rounds = max_rounds
         self._policies = {one.name: policy for one, policy in zip(base, policies, strict=True)}
         self._routers = {name: policy.router for name, policy in self._policies.items()}
         self._base = {one.name: one.table for one in base}
@@ -807,7 +812,7 @@ class _Speakers:
         for session in told:
             sessions.setdefault(session.router, []).append(session)
         moved: dict[str, list[str]] = {}
-        for _ in range(_ROUNDS):
+        for _ in range(self._max_rounds):
             moved = {}
             for name, prefixes in asked.items():
                 new = {prefix: self._choose(name, prefix) for prefix in prefixes}
