@@ -121,9 +121,9 @@ def without_openings(
         about = selected_anew(world, before, policies, marks) | guests
         about |= outside.difference(outside_of(*known, policies))
         there = [one for one in closed if one.source in about or one.target in about]
-        links = [(one.source, one.target) for one in there]
+        links = ((one.source, one.target) for one in there)
         found = _openings(world, known, policies, namespace, marks, links)
-        # Both are in the order of ``Ground.links``, so the comparison ends at the first difference.
+        # Both are in the same order, so the comparison ends at the first difference.
         return any(one != other for one, other in zip_longest(there, found))
 
     changed = [

@@ -132,35 +132,32 @@ class Ground:
         Only the pair with the fewest changed sides is compared, because this pair has the fewest
         links to examine. A link is yielded if its egress or its ingress allows more, even if both
         together allow no more. ``among`` yields these links instead, as (source, target), if
-        ``links`` includes them. ``one_sided`` includes links with absent pods.
+        ``links`` includes them; the caller may stop early. ``one_sided`` includes links with absent
+        pods.
         """
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
         absent = {one.name: one.endpoint for one in self.absent} if one_sided else {}
         ends |= absent
         subject = self._subject(*(rules for pair in pairs for rules in pair))
-        if among is None:
-            changed = min((_changed(*pair, subject) for pair in pairs), key=len)
-            wide = set(self._beyond(changed, ends, about))
-        else:
-            wide = {
-                (source, target)
-                for source, target in among
-                if source in ends
-                and target in ends
-                and (source in about[EGRESS] or target in about[INGRESS])
-            }
         places = {name: place for place, name in enumerate(ends)}
 
         def order(link: tuple[str, str]) -> tuple[bool, int, bool, int]:
             """Return a key that sorts links as in ``links``, followed by ``one_sided``."""
-            source, target = (places[name] for name in link)
-            far = not absent.keys().isdisjoint(link)
-            if link[0] in self.pods:
-                return far, source, far, target
-            return far, target, not far, source
+            source, target = link
+            far = source in absent or target in absent
+            if source in self.pods:
+                return far, places[source], far, places[target]
+            return far, places[target], not far, places[source]
 
-        for source, target in sorted(wide, key=order):
-            directions = _BOTH
+        if among is None:
+            changed = min((_changed(*pair, subject) for pair in pairs), key=len)
+            among = sorted(set(self._beyond(changed, ends, about)), key=order)
+        for source, target in among:
+            if source not in ends or target not in ends:
+                continue
+            if source not in about[EGRESS] and target not in about[INGRESS]:
+                continue
+            directions: tuple[str, ...] = _BOTH
             if source not in subject or target not in subject:
                 directions = _BOTH[:1] if source in subject else _BOTH[1:]
             yield Link(source, target, ends[source], ends[target], directions)
