@@ -131,9 +131,9 @@ class Ground:
 
         Only the pair with the fewest changed sides is compared, because this pair has the fewest
         links to examine. A link is yielded if its egress or its ingress allows more, even if both
-        together allow no more. ``among`` yields these links instead, as (source, target), if
-        ``links`` includes them; the caller may stop early. ``one_sided`` includes links with absent
-        pods.
+        together allow no more. ``about`` must contain the sender for egress, or the receiver for
+        ingress. ``among`` yields these links instead, as (source, target); the caller may stop
+        early. ``one_sided`` includes links with absent pods.
         """
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
         absent = {one.name: one.endpoint for one in self.absent} if one_sided else {}
@@ -142,7 +142,8 @@ class Ground:
         places = {name: place for place, name in enumerate(ends)}
 
         def order(link: tuple[str, str]) -> tuple[bool, int, bool, int]:
-            """Return a key that sorts links as in ``links``, followed by ``one_sided``."""
+            """Return a key that sorts links by pod: first the links from each pod, then those from
+            other ends to it. Links with absent pods are last, those to each pod first."""
             source, target = link
             far = source in absent or target in absent
             if source in self.pods:
@@ -185,31 +186,6 @@ class Ground:
             among = ends if name in about[direction] else near[direction]
             for peer in other.narrower(side, among):
                 yield (name, peer) if direction == EGRESS else (peer, name)
-
-    def links(self, outside: Iterable[str], about: Altered) -> Iterator[Link]:
-        """Yield the links of pods with pods, pods of other namespaces and outside addresses, in
-        both directions.
-
-        Only links whose sender's egress or receiver's ingress is in ``about`` are included.
-        """
-        others = {**self.strangers, **{ip: self.outside(ip) for ip in outside}}
-        everybody = {**self.pods, **others}
-        entered = {name: pod for name, pod in self.pods.items() if name in about[INGRESS]}
-        for name, pod in self.pods.items():
-            for other, end in (everybody if name in about[EGRESS] else entered).items():
-                if end is not pod:
-                    yield Link(name, other, pod, end)
-            for other, end in others.items() if name in entered else ():
-                yield Link(other, name, end, pod)
-
-    def one_sided(self, about: Altered) -> Iterator[Link]:
-        """Yield the links between applications in ``about`` and absent pods. The policies of absent
-        pods are unknown."""
-        for name, pod in self.pods.items():
-            for one in self.absent if name in about[INGRESS] else ():
-                yield Link(one.name, name, one.endpoint, pod, (INGRESS,))
-            for one in self.absent if name in about[EGRESS] else ():
-                yield Link(name, one.name, pod, one.endpoint, (EGRESS,))
 
 
 def _changed(

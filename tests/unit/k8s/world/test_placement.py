@@ -38,8 +38,18 @@ class Exact:
 
     def table(self, outside: Sequence[str]) -> dict[tuple[str, str], Any]:
         ground, rules = self._ground, self.rules()
-        about = {EGRESS: ground.pods, INGRESS: ground.pods}
-        links: list[Link] = [*ground.links(outside, about), *ground.one_sided(about)]
+        others = {**ground.strangers, **{ip: ground.outside(ip) for ip in outside}}
+        links = []
+        for name, pod in ground.pods.items():
+            links += [
+                Link(name, other, pod, end)
+                for other, end in {**ground.pods, **others}.items()
+                if end is not pod
+            ]
+            links += [Link(other, name, end, pod) for other, end in others.items()]
+        for name, pod in ground.pods.items():
+            links += [Link(one.name, name, one.endpoint, pod, (INGRESS,)) for one in ground.absent]
+            links += [Link(name, one.name, pod, one.endpoint, (EGRESS,)) for one in ground.absent]
         return {link[:2]: link.open_by(rules) for link in links}
 
 
