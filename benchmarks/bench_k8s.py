@@ -6,13 +6,16 @@ Prints a table of medians in ms: wall time, CPU time, and wall time as a share o
 allowed. "turn" is one `kubectl get` of an agent. The time of "kubectl", the same command with the
 same discovery cache but without a sandbox, is subtracted from it. CPU time is also meaningful on a
 busy machine; it does not include commands in a cell, whose processes are not children of this
-process. Afterwards an unchanged world is observed repeatedly, and all observations must be equal.
+process. "judge 40 writes" judges one command in the largest world of tickets: each write closes an
+opening, and intended traffic with it. Afterwards an unchanged world is observed repeatedly, and all
+observations must be equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
 import statistics
@@ -24,17 +27,20 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from netarena.model import JsonValue
 from netarena.sandbox.caller import Caller
 from netarena.sandbox.cell import Cell
 from netarena_k8s.app import Kubernetes
-from netarena_k8s.cluster import Access
-from netarena_k8s.config import KubernetesConfig
+from netarena_k8s.cluster import Access, Sight
+from netarena_k8s.config import MAX_LARGE, KubernetesConfig
 from netarena_k8s.embedded.cluster import Embedded
 from netarena_k8s.environment import KubernetesEnvironment
 from netarena_k8s.kubectl import program, programs
 from netarena_k8s.query import world_of
+from netarena_k8s.source.large import estate
 from netarena_k8s.source.varied import varied
-from netarena_k8s.world.model import reach
+from netarena_k8s.state import judge, make_state
+from netarena_k8s.world.model import Policy, World, Write, reach
 
 AT_ONCE = 8
 COMMAND = "kubectl get networkpolicies"
@@ -45,7 +51,9 @@ MOST_MS = {
     "ready": 150.0,
     "look": 5.0,
     "turn minus kubectl": 50.0,
+    "judge 40 writes": 1500.0,
 }
+WRITES = 40
 
 
 def cpu_s() -> float:
@@ -98,6 +106,28 @@ async def time_kubectl(access: Access, rounds: int) -> tuple[float, float]:
         return await time_rounds(run, rounds)
 
 
+def many_writes() -> tuple[World, str, str]:
+    """Return a large world, and its states before and after a command with 40 writes, as JSON."""
+    rng = random.Random(4)
+    world = estate(rng, MAX_LARGE, MAX_LARGE)
+    names = rng.sample(sorted(policy.name for policy in world.policies), WRITES)
+
+    def rewritten(rules: list[JsonValue]) -> tuple[Policy, ...]:
+        return tuple(
+            Policy(name=one.name, spec={**one.spec, "ingress": rules}) if one.name in names else one
+            for one in world.policies
+        )
+
+    before, after = rewritten([{}]), rewritten([])
+    specs = {policy.name: policy.spec for policy in after}
+    writes = tuple(Write(what=f"patch {name}", name=name, spec=specs[name]) for name in names)
+    return (
+        world,
+        json.dumps(make_state(Sight(before, reach(world, before)))),
+        json.dumps(make_state(Sight(after, reach(world, after), writes=writes))),
+    )
+
+
 async def main(rounds: int, looks: int) -> None:
     sys.stdout.write(f"{'':<24}{'wall':>10}{'CPU':>10}{'of most':>8}\n")
     config = KubernetesConfig.parse({"error_types": ["change_port"], "num_queries": 1})
@@ -112,6 +142,15 @@ async def main(rounds: int, looks: int) -> None:
             reach(world, world.policies)
 
         report(name, *await time_rounds(compute, rounds))
+
+    world, before, after = many_writes()
+
+    async def judge_writes() -> None:
+        start, end = json.loads(before), json.loads(after)
+        if "pair_broken" not in {one.rule for one in judge(world, start, start, end).findings}:
+            raise RuntimeError("no write removed intended traffic")
+
+    report("judge 40 writes", *await time_rounds(judge_writes, max(1, rounds // 4)))
 
     async with Embedded() as cluster, AsyncExitStack() as stack:
         cell = Cell(programs())

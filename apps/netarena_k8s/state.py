@@ -294,11 +294,12 @@ class _Carried:
 
 
 def _compare(world: World, was: str, now: str) -> _Change:
-    rows = list(zip(world.pairs, world.intended, was, now, strict=True))
+    rows = zip(world.pairs, world.intended, was, now, strict=True)
+    changed = [(pair, wanted, new == "1") for pair, wanted, old, new in rows if old != new]
     return _Change(
-        [pair for pair, wanted, old, new in rows if wanted and old == "1" and new == "0"],
-        [pair for pair, wanted, old, new in rows if not wanted and old == "0" and new == "1"],
-        [pair for pair, wanted, old, new in rows if (old == "1") != wanted == (new == "1")],
+        [pair for pair, wanted, works in changed if wanted and not works],
+        [pair for pair, wanted, works in changed if works and not wanted],
+        [pair for pair, wanted, works in changed if works == wanted],
     )
 
 

@@ -13,10 +13,9 @@ The namespace and ``marks`` describe where the world is deployed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -71,10 +70,7 @@ def opened(
     The comparison is exact: every pod, pods of other namespaces, outside addresses, and every port
     of three protocols.
     """
-    outside = outside_of(*before, after)
-    *known, now = (_net(world, policies, namespace, marks) for policies in (*before, after))
-    about = _altered(world, list(zip(before, known, strict=True)), after, now, marks)
-    return _beyond(now, known, outside, about)
+    return tuple(_openings(world, before, after, namespace, marks))
 
 
 def without_openings(
@@ -103,24 +99,38 @@ def without_openings(
     start = {policy.name: policy for policy in initial}
     now = {policy.name: policy for policy in after}
     known = (world.policies, tuple(after))
-    closed = {*opened(world, known, tuple(before), namespace, marks)}
+    closed = opened(world, known, tuple(before), namespace, marks)
     if not closed:
         return ()
+    strangers = _net(world, world.policies, namespace, marks).strangers
+    #: pods to which the policies apply although they are not part of the world
+    guests = frozenset(name for name, end in strangers.items() if end.namespace == namespace)
+    ends = {end for one in closed for end in (one.source, one.target)}
+    outside = ends - world.by_name.keys() - strangers.keys()
 
     def replaced(names: Collection[str]) -> tuple[Policy, ...]:
         return tuple(meant[one.name] if one.name in names else one for one in before)
 
+    def causes(name: str) -> bool:
+        """Return whether a closed opening does not exist if this policy is as intended.
+
+        Only openings of the pods that the policy selects can differ, and those of outside addresses
+        that no other state distinguishes.
+        """
+        policies = replaced({name})
+        about = selected_anew(world, before, policies, marks) | guests
+        about |= outside.difference(outside_of(*known, policies))
+        there = [one for one in closed if one.source in about or one.target in about]
+        links = ((one.source, one.target) for one in there)
+        found = _openings(world, known, policies, namespace, marks, links)
+        # Both are in the same order, so the comparison ends at the first difference.
+        return any(one != other for one, other in zip_longest(there, found))
+
     changed = [
         one.name for one in before if one.name in meant and now.get(one.name, one).spec != one.spec
     ]
-    repaired = {name for name in changed if now[name].spec == meant[name].spec}
-    causes = {
-        name
-        for name in changed
-        if not closed <= {*opened(world, known, replaced({name}), namespace, marks)}
-    }
-    names = causes | repaired
-    if closed & {*opened(world, known, replaced(names), namespace, marks)}:
+    names = {name for name in changed if now[name].spec == meant[name].spec or causes(name)}
+    if not {*opened(world, known, replaced(names), namespace, marks)}.isdisjoint(closed):
         names = {*changed}
     remaining = replaced(names)
     return remaining, tuple(
@@ -129,6 +139,22 @@ def without_openings(
         else start.get(one.name, one)
         for one in remaining
     )
+
+
+def _openings(  # noqa: PLR0913, PLR0917 -- the states and the placement
+    world: World,
+    before: Sequence[Sequence[Policy]],
+    after: Sequence[Policy],
+    namespace: str,
+    marks: Marks | None,
+    among: Iterable[tuple[str, str]] | None = None,
+) -> Iterator[Opening]:
+    """Yield the result of ``opened``. ``among`` limits it to links, given as (source, target)."""
+    outside = outside_of(*before, after)
+    *known, now = (_net(world, policies, namespace, marks) for policies in (*before, after))
+    about = _altered(world, list(zip(before, known, strict=True)), after, now, marks)
+    for one, _ in _fresh(now, known, outside, about, among):
+        yield one
 
 
 def _altered(
@@ -183,14 +209,15 @@ def narrowed(
     (healthy, last), now = (one.rules for one in nets), net.rules
     about = _altered(world, list(zip(states, nets, strict=True)), after, net, marks)
     found = []
-    pairs = [(last, now), (healthy, now)]
+    # The intended policies come first, because they rarely allow more on many links.
+    pairs = [(healthy, now), (last, now)]
     # Many pairs of ends share the same sets of ports, so results are cached by identity. The sets
     # are stored too, so that their ids stay unique.
     told: dict[tuple[object, ...], tuple[list[Stretches], str]] = {}
     each = (healthy, last, now)
     for link in net.ground.wider(pairs, outside, about, one_sided=True):
         tested = _tested(world, link)
-        sets = [one for rules in each for one in link.lets(rules)]
+        sets = link.lets(*each)
         key = (*tested.items(), *map(id, sets))
         if key not in told:
             meant, earlier, left = map(link.open_by, each)
@@ -233,22 +260,14 @@ def opened_by_each(  # noqa: PLR0913, PLR0917 -- the states and the placement
     """
     outside = outside_of(*before, *states)
     about = frozenset(among or ()).union(
-        *(selected_anew(world, states[0], policies, marks) for policies in states if not among)
+        *(selected_anew(world, *two, marks) for two in pairwise(states) if not among)
     )
-
     everywhere = {EGRESS: about, INGRESS: about}
-
-    def net(policies: Sequence[Policy]) -> Net:
-        return Net(world, policies, namespace=namespace, marks=marks)
-
-    known = [net(policies) for policies in before]
-    nets: dict[str, Net] = {}
-    last: Net | None = None
-    for policies in states:
-        key = _key(policies)
-        now = nets[key] if key in nets else nets.setdefault(key, net(policies))
-        if last is not None:
-            yield _beyond(now, [*known, last], outside, everywhere)
+    known = [_net(world, policies, namespace, marks) for policies in before]
+    last, *others = (_net(world, policies, namespace, marks) for policies in states)
+    for now in others:
+        found = _fresh(now, [*known, last], outside, everywhere)
+        yield tuple(one for one, _ in found)
         last = now
 
 
@@ -316,25 +335,33 @@ def _looks_up(spec: Spec) -> bool:
     return any(entry.get("port") == 53 for rule in rules for entry in rule.get("ports") or [])
 
 
-def _key(policies: Sequence[Policy]) -> str:
-    return json.dumps([policy.model_dump() for policy in policies], sort_keys=True)
-
-
-def _beyond(
-    now: Net, known: Sequence[Net], outside: Sequence[str], about: Altered
-) -> tuple[Opening, ...]:
-    return tuple(one for one, _ in _fresh(now, known, outside, about))
+def _key(policies: Sequence[Policy]) -> tuple[tuple[str, str], ...]:
+    return tuple((policy.name, policy.text) for policy in policies)
 
 
 def _fresh(
-    now: Net, known: Sequence[Net], outside: Sequence[str], about: Altered
+    now: Net,
+    known: Sequence[Net],
+    outside: Sequence[str],
+    about: Altered,
+    among: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[tuple[Opening, Stretches]]:
     """Yield the traffic that ``now`` allows and that none of ``known`` allows."""
     before = [net.rules for net in known]
-    for link in now.ground.wider([(now.rules, rules) for rules in before], outside, about):
-        ports = link.open_by(now.rules)
-        if new := difference(ports, union(*map(link.open_by, before))):
-            yield Opening(source=link.source, target=link.target, ports=show(new)), new
+    each = (now.rules, *before)
+    pairs = [(now.rules, rules) for rules in before]
+    # Many pairs of ends share the same sets of ports, so results are cached by identity. The sets
+    # are stored too, so that their ids stay unique.
+    told: dict[tuple[int, ...], tuple[list[Stretches], Stretches, str]] = {}
+    for link in now.ground.wider(pairs, outside, about, among=among):
+        sets = link.lets(*each)
+        key = tuple(map(id, sets))
+        if key not in told:
+            new = difference(link.open_by(now.rules), union(*map(link.open_by, before)))
+            told[key] = sets, new, show(new)
+        _, new, words = told[key]
+        if new:
+            yield Opening(source=link.source, target=link.target, ports=words), new
 
 
 def selected_anew(

@@ -22,7 +22,7 @@ from netarena_k8s.world.policy import (
     Side,
     matches,
 )
-from netarena_k8s.world.port_set import Stretches, intersection
+from netarena_k8s.world.port_set import ALL, Stretches, intersection
 
 #: maximum numbers of cached outside addresses, and of cached sets of pairs that a side allows
 _KEPT_OUTSIDE, _KEPT_WORKS = 1024, 1024
@@ -34,8 +34,8 @@ Altered: TypeAlias = Mapping[str, Container[str]]
 class Link(NamedTuple):
     """A possible connection: the names of its two ends, and the ends as endpoints.
 
-    If one end is an absent pod, only the policies of the other end count, and only one direction is
-    in ``directions``.
+    ``directions`` are those in which policies count. Policies do not apply to outside addresses and
+    to pods of other namespaces, and the policies of absent pods are unknown.
     """
 
     source: str
@@ -49,9 +49,16 @@ class Link(NamedTuple):
         first, *more = self.lets(rules)
         return intersection(first, *more) if more else first
 
-    def lets(self, rules: Rules) -> list[Stretches]:
-        """Return the ports that ``rules`` allow in each direction."""
-        return [rules.lets(direction, self.sender, self.receiver) for direction in self.directions]
+    def lets(self, *each: Rules) -> list[Stretches]:
+        """Return the ports that each of the rules allow, in one direction after the other."""
+        found = []
+        for direction in self.directions:
+            ends = (self.sender, self.receiver)
+            subject, peer = ends if direction == EGRESS else ends[::-1]
+            for rules in each:
+                side = rules.side(direction, subject)
+                found.append(ALL if side is None else side.lets(peer))
+        return found
 
 
 class Absent(NamedTuple):
@@ -116,74 +123,83 @@ class Ground:
         outside: Iterable[str],
         about: Altered,
         *,
+        among: Iterable[tuple[str, str]] | None = None,
         one_sided: bool = False,
     ) -> Iterator[Link]:
-        """Yield the links on which, in each pair of ``pairs``, the first rules allow more than the
+        """Yield the links on which, in one pair of ``pairs``, the first rules allow more than the
         second rules.
 
-        A link is yielded if its egress or its ingress allows more, even if both together allow no
-        more. ``one_sided`` includes links with absent pods.
+        Only the pair with the fewest changed sides is compared, because this pair has the fewest
+        links to examine. A link is yielded if its egress or its ingress allows more, even if both
+        together allow no more. ``about`` must contain the sender for egress, or the receiver for
+        ingress. ``among`` yields these links instead, as (source, target); the caller may stop
+        early. ``one_sided`` includes links with absent pods.
         """
-        outside = [*outside]
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
-        if one_sided:
-            ends |= {one.name: one.endpoint for one in self.absent}
-        wide: set[tuple[str, str]] | None = None
-        for rules, others in pairs:
-            found = set(self._beyond(rules, others, ends, about))
-            wide = found if wide is None else wide & found
-            if not wide:
-                return
-        yield from (link for link in self.links(outside, about) if link[:2] in (wide or ()))
-        if one_sided:
-            yield from (link for link in self.one_sided(about) if link[:2] in (wide or ()))
+        absent = {one.name: one.endpoint for one in self.absent} if one_sided else {}
+        ends |= absent
+        subject = self._subject(*(rules for pair in pairs for rules in pair))
+        places = {name: place for place, name in enumerate(ends)}
+
+        def order(link: tuple[str, str]) -> tuple[bool, int, bool, int]:
+            """Return a key that sorts links by pod: first the links from each pod, then those from
+            other ends to it. Links with absent pods are last, those to each pod first."""
+            source, target = link
+            far = source in absent or target in absent
+            if source in self.pods:
+                return far, places[source], far, places[target]
+            return far, places[target], not far, places[source]
+
+        if among is None:
+            changed = min((_changed(*pair, subject) for pair in pairs), key=len)
+            among = sorted(set(self._beyond(changed, ends, about)), key=order)
+        for source, target in among:
+            if source not in ends or target not in ends:
+                continue
+            if source not in about[EGRESS] and target not in about[INGRESS]:
+                continue
+            directions: tuple[str, ...] = _BOTH
+            if source not in subject or target not in subject:
+                directions = _BOTH[:1] if source in subject else _BOTH[1:]
+            yield Link(source, target, ends[source], ends[target], directions)
+
+    def _subject(self, *each: Rules) -> dict[str, Endpoint]:
+        """Return the ends to which policies apply."""
+        spaces = frozenset[str]().union(*(rules.namespaces for rules in each))
+        # A guest may be in the world's own namespace. Policies then apply to the guest too.
+        guests = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
+        return {**guests, **self.pods}
 
     def _beyond(
-        self, rules: Rules, others: Rules, ends: Mapping[str, Endpoint], about: Altered
+        self,
+        changed: Iterable[tuple[str, str, Side | None, Side]],
+        ends: Mapping[str, Endpoint],
+        about: Altered,
     ) -> Iterator[tuple[str, str]]:
-        """Yield (source, target) of the links on which ``rules`` allow more than ``others`` in at
-        least one direction."""
-        spaces = rules.namespaces | others.namespaces
-        # A guest may be in the world's own namespace. Policies then apply to the guest too.
-        subject_to = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
-        subject_to |= self.pods
-        for direction, opposite in (_BOTH, _BOTH[::-1]):
-            for name, end in subject_to.items():
-                side, other = rules.side(direction, end), others.side(direction, end)
-                if side is other or other is None:
-                    continue
-                among = ends
-                if name not in about[direction]:
-                    among = {
-                        peer: pod for peer, pod in self.pods.items() if peer in about[opposite]
-                    }
-                for peer in other.narrower(side, among):
-                    yield (name, peer) if direction == EGRESS else (peer, name)
+        """Yield (source, target) of the links on which a changed side allows more than the other
+        side."""
+        near = {
+            direction: {name: pod for name, pod in self.pods.items() if name in about[opposite]}
+            for direction, opposite in (_BOTH, _BOTH[::-1])
+        }
+        for direction, name, side, other in changed:
+            among = ends if name in about[direction] else near[direction]
+            for peer in other.narrower(side, among):
+                yield (name, peer) if direction == EGRESS else (peer, name)
 
-    def links(self, outside: Iterable[str], about: Altered) -> Iterator[Link]:
-        """Yield the links of pods with pods, pods of other namespaces and outside addresses, in
-        both directions.
 
-        Only links whose sender's egress or receiver's ingress is in ``about`` are included.
-        """
-        others = {**self.strangers, **{ip: self.outside(ip) for ip in outside}}
-        everybody = {**self.pods, **others}
-        entered = {name: pod for name, pod in self.pods.items() if name in about[INGRESS]}
-        for name, pod in self.pods.items():
-            for other, end in (everybody if name in about[EGRESS] else entered).items():
-                if end is not pod:
-                    yield Link(name, other, pod, end)
-            for other, end in others.items() if name in entered else ():
-                yield Link(other, name, end, pod)
-
-    def one_sided(self, about: Altered) -> Iterator[Link]:
-        """Yield the links between applications in ``about`` and absent pods. The policies of absent
-        pods are unknown."""
-        for name, pod in self.pods.items():
-            for one in self.absent if name in about[INGRESS] else ():
-                yield Link(one.name, name, one.endpoint, pod, (INGRESS,))
-            for one in self.absent if name in about[EGRESS] else ():
-                yield Link(name, one.name, pod, one.endpoint, (EGRESS,))
+def _changed(
+    rules: Rules, others: Rules, ends: Mapping[str, Endpoint]
+) -> list[tuple[str, str, Side | None, Side]]:
+    """Return (direction, name, side, other side) for each of ``ends`` whose side differs and whose
+    other side restricts traffic."""
+    return [
+        (direction, name, side, other)
+        for direction in _BOTH
+        for name, end in ends.items()
+        if (side := rules.side(direction, end)) is not (other := others.side(direction, end))
+        and other is not None
+    ]
 
 
 def _peers(value: JsonValue | Sequence[JsonValue]) -> Iterator[Manifest]:

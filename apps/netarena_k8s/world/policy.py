@@ -169,6 +169,8 @@ class Side:
         self._rules = [rule for policy in policies for rule in policy.rules[direction]]
         self._namespaces = namespaces
         self._lets: dict[Endpoint, Stretches] = {}
+        #: ids of sets of ports -> these sets, so that their ids stay unique, and their union
+        self._unions: dict[tuple[int, ...], tuple[list[Stretches], Stretches]] = {}
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
@@ -180,9 +182,13 @@ class Side:
             sets = [
                 rule.ports(target) for rule in self._rules if rule.meets(peer, self._namespaces)
             ]
-            # Usually only one rule matches. Its port set is then returned as the same object for
-            # all peers.
-            found = sets[0] if len(sets) == 1 else union(*sets)
+            # Peers that the same rules match get the same object.
+            key = tuple(map(id, sets))
+            known = self._unions.get(key)
+            if known is None:
+                whole = sets[0] if len(sets) == 1 else union(*sets)
+                known = self._unions.setdefault(key, (sets, whole))
+            found = known[1]
             # Threads that compute the set at the same time must get the same object.
             found = self._lets.setdefault(peer, found)
         return found
@@ -200,7 +206,8 @@ class Side:
         for name, end in ends.items():
             if end is self._subject:
                 continue
-            ports = mine.get(end) or self.lets(end)
+            if (ports := mine.get(end)) is None:
+                ports = self.lets(end)
             theirs = ALL if other is None else other.lets(end)
             if ports is theirs:
                 continue
