@@ -66,9 +66,10 @@ MAX_NAMED = 60
 MAX_ENTRIES = 500
 #: Limit on the total weight (``weigh``) of all states between the writes of one step. The weight of
 #: several intended states is added to this limit, because large worlds have large intended states.
-#: At the limit, the computation takes one or two seconds.
+#: A command may therefore rewrite every policy of the largest world, which takes about a second to
+#: compare.
 MAX_WEIGHT = 500_000
-_HEALTHY_STATES = 16
+_HEALTHY_STATES = 128
 
 
 def make_state(sight: Sight) -> State:

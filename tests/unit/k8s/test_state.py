@@ -304,14 +304,16 @@ def test_writes_too_large_to_compare_count_as_exposed():
     assert ("exposed", "10.0.0.0 -> adservice") in told(judge(WORLD, CLOSED, CLOSED, after))
 
 
-def test_several_writes_are_compared_in_a_large_world() -> None:
-    """A person repaired five policies of 56 applications in one line, each of them safely."""
+@pytest.mark.parametrize("number", [6, 98])
+def test_writes_to_all_policies_of_a_large_world_are_compared(number: int) -> None:
+    """Each write is safe; the second command rewrites every policy."""
     shop = estate(random.Random(4), 60, 60)
     healthy = make_state(Sight(shop.policies, reach(shop, shop.policies)))
     writes = [
         (policy.name, {"ingress": [*policy.spec.get("ingress", ()), RULE_OF_NOBODY]})
-        for policy in shop.policies[:6]
+        for policy in shop.policies[:number]
     ]
+    assert len(writes) == number
     assert judge(shop, healthy, healthy, written(healthy, *writes, world=shop)).safe
 
 
