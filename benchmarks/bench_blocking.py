@@ -132,9 +132,10 @@ class Asked:
         return abs(self.popularity(request) - fmean(map(self.popularity, same)))
 
     def only_here(self, request: Request) -> float:
-        """Return the number of places that distinguish a request from all others of its rule.
+        """Return the number of places (depots, racks or spines) that distinguish a request from all
+        other requests of its rule.
 
-        Either only this request lists such a place, or all requests except this one do.
+        A place counts if only this request lists it, or if all of them except this request list it.
         """
         others = [
             set(places(one))

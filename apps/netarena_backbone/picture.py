@@ -70,7 +70,9 @@ def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
 def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
     """Return the documented facts with which a state is compared.
 
-    During a change request, a fact may be as documented today or as documented afterwards.
+    Before the last step of a change request, a fact that still has its documented value from before
+    the change is compared with that value. Every other fact is compared with its documented value
+    after the change.
     """
     if case.plan is None or is_last:
         return case.wanted

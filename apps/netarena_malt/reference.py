@@ -336,7 +336,7 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
         # ``holder`` is left out, because names and descriptions of a switch's ports contain the
-        # switch.
+        # switch's name.
         EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }

@@ -1,7 +1,11 @@
 """Traces and forms of a live network: numbers that may reveal how each machine was set up.
 
+A *setting* of a host is a lock (an intended restriction) or a fault. A *form* is the number of
+entries of one shape on a machine. An entry is, for example, a route or a rule of a filter. Its
+shape contains no names of machines, no addresses and no numbers from rules.
+
 ``collect`` opens the network of a query, reads every machine to which the agent has access through
-the agent's sandbox (``reader``), and closes the network. These readings are not used as features:
+the agent's sandbox (``reader``), and closes the network. These readings are not used as traces:
 
 - symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
   hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states of
@@ -10,13 +14,13 @@ the agent's sandbox (``reader``), and closes the network. These readings are not
   requests and replies, only the number per working pair is a feature;
 - kernel state that all machines share, and state that the sandbox creates for each command.
 
-All other readings are traces. The kinds and number of a machine's entries are a symptom or a form,
-so traces are compared only among machines that have the same kinds of entries (``_kind``). Whether
-a host has a setting is a form too, so hosts with and without a setting are not compared. Forms are
-computed for hosts with a setting: a lock (an intended restriction) or a fault. A form contains
-the shapes of entries, without names, addresses and numbers. Forms of a backbone are computed for
-all machines from their configurations (``backbone.form``) and compared among all machines of a
-role.
+All other readings are *traces*. The kinds and number of a machine's entries are a symptom or a
+form, so traces are compared only among machines that have the same kinds of entries (``_kind``).
+Whether a host has a setting is a form too, so the traces of hosts with and without a setting are
+not compared.
+
+Forms are computed for hosts with a setting. Forms of a backbone are computed for all machines from
+their configurations (``netarena_backbone.world.form``) and compared among all machines of a role.
 """
 
 from __future__ import annotations

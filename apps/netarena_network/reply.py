@@ -170,7 +170,11 @@ def _checked(text: str, what: str = "command") -> str:
 
 
 def _objects(text: str) -> Iterator[_Said]:
-    """Yield objects with both keys in the order of their ends, including those in strings."""
+    """Yield the commands and declarations in a text, in the order in which they end.
+
+    A command is an object with the keys ``machine`` and ``command``. Objects inside strings are
+    also yielded.
+    """
     hopeless: set[int] = set()
     opening = _OPENING.search(text)
     while opening:
@@ -187,7 +191,7 @@ def _objects(text: str) -> Iterator[_Said]:
 
 
 def _alone(text: str) -> Iterator[dict[str, Any]]:
-    """Yield objects with both keys from a text that consists of exactly one object."""
+    """Yield the commands and declarations from a text that consists of exactly one object."""
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):

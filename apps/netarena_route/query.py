@@ -34,7 +34,8 @@ COUNTED_VERSION = "7"
 
 #: Maximum number of networks drawn until a combination counts as impossible for their size.
 _NETWORKS = 5
-#: Maximum number of draws of faults until a network counts as having no room for similar locks.
+#: Maximum number of times that faults are drawn for one network. If after none of these draws the
+#: locks (intended restrictions that resemble the faults) fit, the network is discarded.
 _TRIES = 20
 #: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
 _LEVEL3 = frozenset(

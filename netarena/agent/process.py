@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
-#: Time limit until the agent card is served, and time between SIGTERM and SIGKILL, in s.
+#: Time in s within which a started agent must serve its card, and time in s between SIGTERM and
+#: SIGKILL.
 START_S, STOP_S = 120.0, 5.0
 #: Maximum wait in s for remaining output after the program has ended.
 _WORDS_S = 0.5

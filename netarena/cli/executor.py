@@ -26,8 +26,8 @@ from netarena.run.worker import Source
 from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
-#: Options that errors of the workers may name. The operator of a service sets these options, not
-#: its client.
+#: Options that a ConfigError names if workers cannot be started. The operator of a service sets
+#: these options, so such an error does not mean that the client's request is wrong.
 _OPTIONS = {"--executor", "--ray-address"}
 #: Time in which a worker must connect to an agent's URL, in s.
 _PROBE_S = 20.0

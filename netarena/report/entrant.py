@@ -158,7 +158,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=unasked,
-        # the run may be older than this release, which may have other query and prompt versions
+        # an earlier release with different versions of queries and prompts may have made the run
         summary=summarise(
             stored.application,
             stored.config,

@@ -73,10 +73,12 @@ def _rate(count: Mapping[str, Any]) -> str:
 def write_scenarios(
     scope: Scope, outcome: Outcome, participant: Mapping[str, str], seed: int | None
 ) -> dict[str, str]:
-    """Return the scenario files by name: one for each setting, and ``scenario.toml``.
+    """Return the scenario files by name: one for each setting, and ``scenario.toml``, which lists
+    them. If there is only one setting, its file is ``scenario.toml``.
 
     ``participant`` has the key ``role`` and one of ``endpoint``, ``cmd`` and ``exec``. In a
-    command, ``{settings}`` is replaced with the options of ``netarena-purple`` for the config.
+    command, ``{settings}`` is replaced with the options with which ``netarena-purple`` uses the
+    same config as the scenario file.
     ``seed`` is the seed of the queries; without it each run draws new queries. The result is empty
     if no stratum was found.
     """

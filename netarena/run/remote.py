@@ -383,7 +383,7 @@ class Remote:
             # count pings, not seconds, because this process itself may have been stopped meanwhile
             while not (await asyncio.wait({receiving}, timeout=BEAT_S))[0]:
                 if not worker.ready:
-                    continue  # the time limit for the start applies instead
+                    continue  # not pinged yet; START_S limits how long a worker takes to start
                 if missed >= MOST_MISSED:
                     await self._examine(worker, receiving)
                 missed += 1

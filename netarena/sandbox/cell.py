@@ -66,8 +66,8 @@ Walls: TypeAlias = Literal["namespaces", "landlock"]
 #: server at a command's address accepts connections of this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
-#: Limits of one command. They are high, because Go programs reserve much address space and use many
-#: threads.
+#: Limits of one command. They are high, because Go programs reserve far more address space than
+#: they use and start many threads.
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
 #: Paths of the command's files and of the cache folder, for a command in its own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own

@@ -85,8 +85,9 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     # allocates memory that no process limit counts and that remains after the process
     "semget": (64, 190),
 }
-#: Calls that succeed without effect, mostly calls with a path. For example, kubectl changes modes
-#: in its cache and treats a refusal as a failure.
+#: Calls that return success without effect. Most of them change the mode, owner or times of a file
+#: given by its path, which landlock does not restrict. They are not refused, because kubectl, for
+#: example, sets the modes of its cache files and treats a refusal as a failure.
 PRETENDED: dict[str, tuple[int | None, int | None]] = {
     **shell.PRETENDED,
     "chmod": (90, None),

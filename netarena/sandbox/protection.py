@@ -515,7 +515,7 @@ def compose(
             for index, values in ((guard.argument, guard.values), *guard.also):
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
                 checks += [argument(index), *tests, refuse]
-            checks.pop()  # the block below ends with this refusal
+            checks.pop()  # the call of ``on`` below adds the last ``refuse`` again
         elif guard.pairs:
             checks = [allow]
         elif guard.forbidden:

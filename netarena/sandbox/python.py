@@ -58,7 +58,8 @@ _PARALLEL = 32
 
 
 class PythonStatus(StrEnum):
-    """How an answer ended. Every status except ``ok`` is an agent failure."""
+    """How the execution of an answer's code ended. Every status except ``ok`` is an agent
+    failure."""
 
     OK = "ok"
     RAISED = "raised"  # the guest raised an exception, or the returned value is not JSON

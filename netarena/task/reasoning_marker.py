@@ -92,7 +92,7 @@ PAIRS = (
     Pair("[REASONING]", re.escape("[/REASONING]"), opens=False, closes=False),
     # Open WebUI's default list; also used as a placeholder in texts
     Pair("<reason>", re.escape("</reason>"), opens=False, closes=False),
-    # Granite 3.2 (vLLM's parser "granite"); also ordinary English
+    # Granite 3.2 (vLLM's parser "granite"); these phrases also occur in ordinary English texts
     Pair("Here is my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
     Pair("Here's my thought process:", r"Here(?: i|')s my response:", opens=False, closes=False),
 )

@@ -75,7 +75,7 @@ class Tickets:
         return None
 
     def declare(self, causes: Sequence[Cause]) -> str:
-        """Return the reply that declares the end with these causes."""
+        """Return the reply with which an agent declares its work finished and names ``causes``."""
         raise NotImplementedError
 
     def causes(self, query: Query) -> Sequence[Cause]:

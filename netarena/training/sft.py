@@ -62,7 +62,7 @@ class Told:
     queries: Counter[str] = field(default_factory=Counter)
     #: Number of omitted queries by reason.
     lost: Counter[str] = field(default_factory=Counter)
-    #: Distinct worlds with faults.
+    #: Distinct pairs of a world and its faults, as digests.
     pairs: set[Pair] = field(default_factory=set)
     #: Number of lines whose queries belong to assessments (only from ``from_run``).
     examined: int = 0

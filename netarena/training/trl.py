@@ -122,7 +122,8 @@ def make_dialogues(
     """Return the episodes of a data set (``netarena sft``) as rollouts for ``SFTTrainer``.
 
     Each row has ``messages`` and ``tools``, as JSON. ``values`` are the config keys with which the
-    set was generated. Raises ConfigError if a line is not of such a data set, and OSError.
+    set was generated. Raises ConfigError if a line of the file was not written by ``netarena sft``,
+    and OSError if the file cannot be read.
     """
     loaded = load_for(application, training=True)
     tools = tools_of(loaded, config_of(loaded, values or {}))

@@ -39,7 +39,10 @@ def rates_of(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]:
-    """Yield, for level and label, the field, its title, and the rates by the field's values."""
+    """Yield one item for ``level`` and one for ``label``.
+
+    Each item contains the field's name, its title, and the rates for each value of the field.
+    """
     outlines = _outlines(run)
     for by in ("level", "label"):
         yield by, by, break_down(outlines, by)

@@ -93,7 +93,8 @@ class Room:
         self._harms: dict[tuple[_Left, _Left], bool] = {}
         #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
-        #: The link failures; a restart shows the same facts as the present state.
+        #: The contingencies that are link failures. The other contingency, a restart of all
+        #: daemons, is left out: after it, the facts are the same as in the present state.
         self.failures = failures(world)
         self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
         self._observed: dict[Contingency | None, Observation] = {}

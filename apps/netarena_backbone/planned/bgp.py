@@ -38,7 +38,8 @@ from netarena_backbone.world.render import entry_lines
 
 #: Sequence number of an entry that a request adds at the start of a route map.
 FIRST = 5
-#: Minimum number of our routers for requests of route reflection.
+#: Change requests ask for route reflection only in networks with at least this many routers of our
+#: AS.
 _FEWEST = 5
 #: Step by which a requested local preference differs from local preferences in use.
 _STEP = 30

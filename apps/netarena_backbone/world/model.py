@@ -343,7 +343,11 @@ class Offer(Record):
 
 
 class World(Record):
-    """One network; ``routers`` are ours, ``outside`` the routers of other ASes (``outsiders``)."""
+    """One network.
+
+    ``routers`` are the routers of our AS, and ``outside`` are the routers of the other ASes.
+    ``outsiders`` describes these other ASes.
+    """
 
     prefix: str
     asn: int

@@ -160,8 +160,8 @@ class Gate:
         try:
             sock, _ = listening.accept()
         except OSError:
-            # No file descriptor may be free. The connection stays queued, so wait before the next
-            # attempt.
+            # ``accept`` fails, for example, if all file descriptors are in use. The connection
+            # stays queued, so wait before the next attempt.
             loop.remove_reader(listening)
             self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
             return

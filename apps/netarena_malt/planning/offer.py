@@ -171,10 +171,11 @@ class _Basket:
 
 
 def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Basket | None:
-    """Return a basket: first the offers that requests need, then the best useful offer until no
-    unit is missing.
+    """Return a basket of offers in which no unit is missing.
 
-    The best offer has the smallest ``rank``. Return None if no offer is left.
+    First, offers are added until each request for a minimum number of offers is satisfied. Then
+    the best useful offer is added repeatedly until no unit is missing. The best offer has the
+    smallest ``rank``. Return None if offers are still needed but none of those left can be added.
     """
     basket = _Basket(data)
     for request in basket.requests:

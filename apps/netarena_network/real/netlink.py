@@ -479,7 +479,8 @@ def learnt_neighbours(netlink: Netlink) -> tuple[list[Message], set[tuple[int, b
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
     """Recreate permanent neighbours and the NOARP entries in ``kept``; delete other NOARP entries.
 
-    The age of an old entry would show when the entry was last used.
+    The kernel reports how long ago an entry was used. Recreating the entries hides from the agent
+    that a measurement has used them.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -617,7 +618,10 @@ def unsent(counters: int) -> Unsent:
 
 
 def _counter(text: bytes, protocol: bytes, name: bytes) -> int:
-    """Return a number of ``/proc/net/snmp``, in which a line of names precedes the values."""
+    """Return the counter ``name`` of a protocol from ``/proc/net/snmp``.
+
+    The file has, for each protocol, a line with the names of counters and a line with their values.
+    """
     names, values, _ = text[text.index(b"\n" + protocol) + 1 :].split(b"\n", 2)
     return int(values.split()[names.split().index(name)])
 

@@ -477,8 +477,8 @@ class _Sight:
             for start in range(0, pings, max(1, self._pairs)):
                 marks[start : start + self._pairs : size + 1] = b"\1" * size
         self._noise = _draw(size) if drawn is None else drawn
-        # Each value of ``look`` selects other pairs for a second ping; after enough values, all
-        # pairs have had one.
+        # Consecutive values of ``look`` select different pairs for a second ping. After enough
+        # values, every pair has had a second ping.
         self._nearest = 1 + look * _AGAIN
         # Within a span of this many seconds, all times of consecutive measurements differ. Shifted
         # times differ from current times by whole spans, so the remainder identifies the

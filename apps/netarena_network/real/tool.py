@@ -54,7 +54,9 @@ TEXTS = {
 def hide_consoles(but: Container[str] = ()) -> None:
     """Hide the consoles in ``CONSOLES``, except ``but``, from commands that this process runs."""
     for folder in _FOLDERS:
-        with suppress(OSError):  # without kernel support, consoles report that no daemon runs
+        # If the kernel does not support the overlay, the consoles stay visible. When started, they
+        # report that no daemon runs.
+        with suppress(OSError):
             names = [name for name in CONSOLES if name not in but]
             if found := [name for name in names if (folder / name).exists()]:
                 namespace.hide(folder, found)

@@ -250,10 +250,11 @@ class Worker:
         self._netlinks[""].send([forward(link.ifindex) for link in found[""] if blocked(link)])
 
     def _make_ready(self) -> None:
-        """Delete learnt ARP entries and paths.
+        """Delete the ARP entries, redirects and path MTUs that the machines have learnt.
 
-        The kernel repeats an unanswered ARP request only after a second. Without this call, a
-        conversation would measure this delay.
+        This is called before each conversation (one or two pings for each pair). If an ARP request
+        from before the conversation is unanswered, the kernel repeats it only after a second.
+        Without this call, that delay would be measured as a delay of the conversation's pings.
         """
         self._count_entries(sum(forget_neighbours(self._netlinks[name]) for name in self._names))
         self._forget_paths()

@@ -1,9 +1,9 @@
 """Parts of a row in the tables of faults: its site, its commands and its lost packets.
 
-The commands and words of a row are templates over ``Site.names``. The formula ``lost`` computes,
-from the intended paths (``path``), the packets that are lost while this is the only fault.
-Therefore the effect of a fault is known before any network is built, and the built network is
-checked against this effect.
+The commands and the description (``words``) of a row are templates that are filled in with
+``Site.names``. The formula ``lost`` computes, from the intended paths (``path``), the packets that
+are lost while this is the only fault. Therefore the effect of a fault is known before any network
+is built, and the built network is checked against this effect.
 """
 
 from __future__ import annotations

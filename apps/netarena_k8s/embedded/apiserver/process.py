@@ -68,11 +68,13 @@ T = TypeVar("T")
 
 
 class _Connection(H11Protocol):
-    """A connection in uvicorn's HTTP protocol, with an event for its end. It is aborted if its
-    episode has far exceeded its processor time.
+    """A connection in uvicorn's HTTP protocol, with the event ``ended``, which is set when the
+    connection is lost.
 
-    The check before each slice of data is needed because a body in chunks of one byte takes a
-    second of processor time per 50 kB.
+    The connection is aborted if data arrives while its episode owes a pause of more than
+    ``_MOST_REST_S`` for processor time that it has used. This is checked before each slice of
+    ``_SLICE_BYTES``, because parsing a body in chunks of one byte takes a second of processor time
+    per 50 kB.
     """
 
     def __init__(self, config: uvicorn.Config, state: ServerState, share: Share) -> None:
