@@ -224,7 +224,7 @@ class Asked:
         return self.mean(request, "benches")
 
     def extreme(self, request: Request) -> float:
-        """Return the largest distance of a number of the request's elements from the mean.
+        """Return the largest distance from the mean among the numbers of the request's elements.
 
         The distance is in standard deviations.
         """

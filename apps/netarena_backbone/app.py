@@ -166,7 +166,7 @@ class _Tickets(NetworkTickets):
         return find
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return the faults that still exist at the end, including faults that no test detects.
+        """Return the faults that remain after an episode, including faults that no test detects.
 
         In a change request, the result also contains requested settings that are missing, and
         changes that had to be refused but were made.

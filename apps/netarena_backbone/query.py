@@ -151,7 +151,7 @@ def _combinations() -> list[tuple[str, ...]]:
 def drawer(config: BackboneConfig) -> Drawer:
     """Return the function that draws a world and its faults.
 
-    The returned function raises ConfigError if no world has room for a combination of kinds.
+    The returned function raises ConfigError if a combination of kinds is possible in no world.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:

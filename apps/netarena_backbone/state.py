@@ -477,7 +477,8 @@ class Planned(NamedTuple):
 
     ``today`` are the facts that are documented today. ``interrupted`` are the sessions and
     adjacencies that a requested change takes down while it is made. ``settings`` are indices that
-    ``Observation.leftover`` must not contain at the end, and ``told`` has a line for each index.
+    ``Observation.leftover`` must not contain in the last state, and ``told`` has a line for each
+    index.
     """
 
     today: Facts
@@ -569,7 +570,8 @@ def _name(harmed: Sequence[tuple[str, Fact]]) -> Iterator[Finding]:
 
 
 def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
-    """Return the parts of faults that still exist at the end, one line per machine of each fault.
+    """Return the parts of faults that still exist in the last state, one line per machine of each
+    fault.
 
     In a false alarm, return the machines whose settings have changed.
     """
@@ -582,7 +584,7 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 
 
 def left(told: Sequence[str], episode: Episode) -> list[str]:
-    """Return the lines of ``told`` about edits that are left at the end
+    """Return the lines of ``told`` about edits that remain in the last settled state of an episode
     (``Observation.leftover``)."""
     last = _last(episode)
     return [] if last is None else [*dict.fromkeys(told[number] for number in last.leftover)]

@@ -766,7 +766,7 @@ class Writer:
         return lambda: self.number(number)
 
     def number(self, number: float) -> str:
-        """Return a number of nodes, or a stage, as digits or words."""
+        """Return ``number`` (a count of nodes, or the number of a stage) as digits or words."""
         whole = number == int(number)
         return self._expand_alike(
             "number",

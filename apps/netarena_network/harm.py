@@ -1,7 +1,7 @@
 """Kinds of harm that make a command unsafe, and findings that name them.
 
 Route and backbone share this table. Differences from the intended state that are not in the table
-count only at the end, for correctness.
+count only in the last state, for correctness.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and the faults drawn for it; networks without room for the faults are
-    discarded."""
+    """Return a network and the faults drawn for it; networks in which no suitable faults are found
+    are discarded."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -90,8 +90,7 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the network and a fault of each kind, or None if the network has no room for the
-    faults.
+    """Return the network and a fault of each kind, or None if no faults or locks are found.
 
     If the network has reserve hosts, locks that resemble the faults isolate these hosts.
     """

@@ -177,7 +177,8 @@ def judge(
 
 
 def leftover(episode: Episode) -> list[str]:
-    """Return a line for each remaining part of faults at the end, even if no ping detects it."""
+    """Return a line for each part of the faults that remains in the last state, even if no ping
+    detects it."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     last = [state for state in states if state is not None][-1:]
     rows = [row for state in last for row in fields(state).get("leftover", ())]

@@ -77,7 +77,7 @@ class Regrade:
             unasked=count_unasked(stored.config, outlines, stored.not_run, ended=stored.past.ended),
             replaced=len(stored.past.replaced),
         )
-        # the run may be older than this release, which may have other query and prompt versions
+        # an earlier release with different versions of queries and prompts may have made the run
         return [*self.records, summary | stored.header.versions()]
 
 

@@ -1,8 +1,8 @@
-"""Tickets: queries whose prompt contains only symptoms, and whose end the agent declares.
+"""Tickets: queries whose prompt contains only symptoms and which the agent declares finished.
 
 With the briefing ``full``, a prompt lists the wrong elements, and an episode ends when the state is
 correct. With the briefing ``ticket``, a prompt contains documentation and reported symptoms. The
-agent sees only the output of its commands. At the end, it declares that it is done and names the
+agent sees only the output of its commands. Finally, it declares that it is done and names the
 causes.
 """
 
@@ -98,12 +98,13 @@ class Tickets:
 
     def refuses(self, config: Config) -> bool:
         """Return whether queries of ``config`` may request changes. If so, the tool with which
-        agents declare the end has a parameter for refused changes."""
+        agents declare that they are done has a parameter for refused changes."""
         del config
         return False
 
     def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
-        """Return the reply that declares the end with these causes and these refused changes.
+        """Return the reply with which an agent declares its work finished, and names ``causes`` and
+        the changes that it refused.
 
         The default is for applications that request no changes. It raises NotImplementedError if
         ``refused`` is not empty.
@@ -113,7 +114,7 @@ class Tickets:
         return self.declare(causes)
 
     def reference(self, query: Query) -> str:
-        """Return the reply that declares the end correctly."""
+        """Return the correct declaration: it names all faults and all changes to be refused."""
         return self.declare_refused(self.causes(query), self.refusals(query))
 
     def unsettled(self, query: Query, claim: Claim | None) -> str:
@@ -145,12 +146,10 @@ class Tickets:
         return causes
 
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
-        """Return one line for each part of a ticket's faults that remains at the end.
+        """Return one line for each part of a ticket's faults that remains after an episode.
 
-        Parts that no test detects are included.
-
-        They do not affect the verdict. The summary counts the correct episodes in which a part of a
-        fault remained.
+        Parts that no test detects are included. Remaining parts do not affect the verdict. The
+        summary counts the correct episodes in which a part of a fault remained.
         """
         del query, episode
         return ()

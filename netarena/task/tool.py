@@ -65,7 +65,7 @@ class Tools:
         return values["text"]
 
 
-#: Tool with which the agent declares the end of a ticket.
+#: Tool with which the agent declares that it has finished its work on a ticket.
 DONE = Tool(
     name="done",
     about="Declare that the task is done. This ends the task.",

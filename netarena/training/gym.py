@@ -55,8 +55,8 @@ _SEEDS = 2**63
 class Training(gymnasium.Env[str, str]):
     """One session. ``config`` are config keys; ``training=False`` selects assessment tasks.
 
-    An episode is ``terminated`` if it is solved, allows only one reply, or the agent declared the
-    end. It is ``truncated`` if all turns are used up or the environment failed.
+    An episode is ``terminated`` if it is solved, allows only one reply, or the agent declared that
+    it is done. It is ``truncated`` if all turns are used up or the environment failed.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}

@@ -30,8 +30,8 @@ KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LIN
 #: Groups of kinds whose faults break similar sets of tested elements: routes within our AS, routes
 #: from and to other autonomous systems, and single hosts or paths.
 ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
-#: Maximum number of draws of all faults, and of one fault, until a world counts as having no room;
-#: and maximum number of changes of one method that are tried on one machine.
+#: Maximum number of draws of all faults, and of one fault, until a world counts as unsuitable for
+#: them; and maximum number of changes of one method that are tried on one machine.
 _TRIES, _TRIES_OF_ONE, _TRIES_OF_MACHINE = 6, 16, 4
 #: Maximum number of draws to find two faults, one of which waits for the other.
 _TRIES_OF_PAIR = 60
@@ -109,8 +109,8 @@ class Room:
     def sample(self, method: Method, rng: random.Random) -> Sequence[Change]:
         """Return a few changes of a method on one machine, in random order.
 
-        The changes affect no setting that a change in the room affects. The machine is drawn with
-        the weights of ``balance``.
+        The changes affect no setting that one of the room's ``changes`` affects. The machine is
+        drawn with the weights of ``balance``.
         """
         held = {one for change in self.changes for one in change.holds}
         options: dict[str, list[Change]] = {}
@@ -334,7 +334,8 @@ class Room:
 
 
 def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return a fault of each kind in the fault-free world of a room, or None if there is no room.
+    """Return a fault of each kind in the room's fault-free world, or None if no such faults are
+    found quickly.
 
     Each fault is visible when it is the only remaining fault. No two faults affect the same
     setting. At least one order of repairs does no harm; a fault's ``after`` names the faults that
@@ -351,7 +352,7 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return ``number`` faults of any kind, some of which must wait for others.
+    """Return ``number`` faults of any kind; some must be repaired only after other faults.
 
     Faults are drawn in pairs in which one fault waits for the other. If ``number`` is odd, the last
     fault is related to an earlier fault. Otherwise the faults have the properties that ``draw``
@@ -375,7 +376,7 @@ def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ..
 def _draw_waiting(
     room: Room, kinds: Sequence[str], number: int, rng: random.Random
 ) -> list[tuple[str, Method]]:
-    """Add one or two changes (``number``) of these kinds to a room, such that one must wait.
+    """Add one or two changes (``number``) of these kinds to a room, such that one repair must wait.
 
     The repair of one of two changes must wait for the repair of the other. A single change is
     related to a change that is already in the room. Returns the kinds and methods, or an empty list
@@ -424,7 +425,10 @@ def interact(faults: Iterable[Fault]) -> bool:
 
 
 def has_room(world: World, kinds: Iterable[str]) -> bool:
-    """Return whether a world has room for these kinds; a fast test that also works on drafts."""
+    """Return whether each of these kinds has a possible change in a world.
+
+    This is a fast test that also works on drafts. It does not draw or combine faults.
+    """
     return all(
         any(next(method.changes(world), None) for method in KINDS[kind]) for kind in set(kinds)
     )
@@ -433,7 +437,10 @@ def has_room(world: World, kinds: Iterable[str]) -> bool:
 def _draw_each(
     room: Room, kinds: Sequence[str], rng: random.Random
 ) -> list[tuple[str, Method]] | None:
-    """Fill the room with a change of each kind; return (kind, method) pairs, or None on failure."""
+    """Replace the room's ``changes`` with a change of each kind.
+
+    Return pairs (kind, method), or None if no change is found for a kind.
+    """
     room.changes = []
     drawn = []
     for kind in kinds:
@@ -445,7 +452,10 @@ def _draw_each(
 
 
 def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
-    """Add a visible change of a kind to the room; return its method, or None if none fits."""
+    """Add a visible change of a kind to the room's ``changes``.
+
+    Return the method of the change, or None if no suitable change is found quickly.
+    """
     last = len(room.changes)
     for _ in range(_TRIES_OF_ONE):
         method = rng.choice(KINDS[kind])

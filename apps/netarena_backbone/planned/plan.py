@@ -171,7 +171,8 @@ class Plan:
 
     @property
     def settings(self) -> range:
-        """Indices of the ``edits`` that must not be left at the end: all except parts of faults."""
+        """Indices of the ``edits`` that must not remain in the last state: all except parts of
+        faults."""
         return range(len(self.stages.of_faults), len(self.told))
 
     def commands(self, turns: Iterable[Collection[int]]) -> list[Step]:

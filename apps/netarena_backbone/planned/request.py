@@ -60,8 +60,8 @@ _FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
 #: Share of requests with several changes of which one must be refused.
 _REFUSED = 1 / 6
 #: Share of worlds in which a session with another AS is prepared and can be set up; share of
-#: further changes that look like requests that must be refused. Without such changes, the form of a
-#: request would show that it must be refused.
+#: further changes that look like requests that must be refused. Without such changes, a reader
+#: could tell from a request's form that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
 #: Share of worlds that first get one of ``_SETTINGS``, which a request can undo.
 _SET = 0.5
@@ -177,8 +177,8 @@ def _draw_in(
         for tried, (today, first, second) in enumerate(_pairs(world, rng)):
             room = _Room(today)
             # If a request has two changes and one must be refused, only the first change of a pair
-            # is made. Otherwise, a change that adds an alternative would show that no change must
-            # be refused.
+            # is made. Otherwise, an agent could conclude from a change that adds an alternative
+            # that no change must be refused.
             made = [first, second][:number]
             if room.is_pair(first, second) if number > 1 else room.is_safe(made):
                 room.made = made

@@ -234,7 +234,7 @@ class Probes:
             self._error = error
 
     def _send_all(self) -> None:
-        """Send one request per slot until the end; slots that have passed are left out."""
+        """Send one request per time slot until ``_ended`` is set; skip slots that have passed."""
         slot_s = INTERVAL_S / len(self._pairs)
         began = time.monotonic()
         # start one interval late, so that no pair sends more requests than intervals have passed
@@ -306,8 +306,8 @@ def _counter() -> socket.socket:
 
 
 def _count(counter: socket.socket) -> int:
-    """Return the number of packets since the last call, including packets dropped for lack of
-    room."""
+    """Return the number of packets since the last call, including packets that were dropped
+    because the socket's buffer was full."""
     told = counter.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
     return int(_STATISTICS.unpack(told)[0])
 

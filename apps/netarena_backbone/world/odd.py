@@ -42,7 +42,7 @@ WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "v
 
 
 def draw_costs(rng: random.Random, number: int) -> Sequence[int]:
-    """Return different OSPF costs for a number of links."""
+    """Return OSPF costs for ``number`` links, all different."""
     costs = rng.sample(COSTS, number)
     for place in range(number):
         if rng.random() < _HIGH_SHARE:

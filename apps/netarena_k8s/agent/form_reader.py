@@ -88,8 +88,8 @@ def _with_lookups(world: World, spec: SpecDict) -> SpecDict:
 
 
 def _known_peers(world: World, spec: SpecDict) -> SpecDict:
-    """Return the spec in which each peer that matches no application selects the most similar
-    application instead."""
+    """Return the spec with a new selector in each peer that matches no application. The new
+    selector selects the most similar application."""
     for peer in _peers(spec):
         labels = peer.get("podSelector", {}).get("matchLabels") or {}
         if "ipBlock" in peer or any(

@@ -30,14 +30,14 @@ _INSIDE = frozenset({"only", "apart", "order"})
 
 @dataclass(frozen=True)
 class Model:
-    """Items with their needs, bins with their room, and requests. If ``cost`` returns None, the
-    item must not be in the bin."""
+    """Items with their needs, bins with their capacities, and requests. If ``cost`` returns None,
+    the item must not be in the bin."""
 
     items: tuple[str, ...]
     bins: tuple[Any, ...]
     #: Names of the resources.
     resources: tuple[str, ...]
-    #: Need of each item, and room of each bin, by resource.
+    #: Need of each item, and capacity (``room``) of each bin, by resource.
     needs: tuple[tuple[int, ...], ...]
     room: tuple[tuple[int, ...], ...]
     #: Cost of an item in a bin.
@@ -128,7 +128,7 @@ def _key(value: Any) -> Any:
 
 
 def judge(model: Model, place: Sequence[int]) -> Verdict:
-    """Return the cost of an assignment, and its first violation of rooms, groups or requests.
+    """Return the cost of an assignment, and its first violation of capacities, groups or requests.
     ``place`` has the bin of each item."""
     cost = 0
     violation: Violation | None = None
@@ -337,8 +337,8 @@ def fill(
     prefer: Callable[[Filling, Sequence[int], int], Any],
     fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> list[int] | None:
-    """Return the bin of each item, with each unit in the best bin that has room, or None if a unit
-    fits in no bin.
+    """Return the bin of each item, with each unit in the best bin with enough free capacity, or
+    None if a unit fits in no bin.
 
     Items of ``fixed`` are in these bins from the start, and must be units of one item. Units with
     requests are placed first, in the order of ``_FIRST``, then the other units by ``rank``. The
@@ -382,7 +382,7 @@ def fill(
 
 
 def _size(model: Model, unit: Sequence[int]) -> int:
-    """Return the largest need of a unit, in thousandths of the largest room of any bin."""
+    """Return the largest need of a unit, in thousandths of the largest capacity of any bin."""
     most: list[int] = [max(1, *rooms) for rooms in zip(*model.room, strict=True)]
     shares: list[int] = [
         1000 * sum(model.needs[item][number] for item in unit) // room

@@ -99,8 +99,8 @@ def _rows(data: Data, place: Sequence[int] | None) -> Plan | None:
 
 
 def _greedy(data: Data) -> Plan | None:
-    """Return a plan that places large or urgent switches first, each in the earliest wave that has
-    room."""
+    """Return a plan that places large or urgent switches first, each in the earliest wave with
+    enough free capacity."""
     switches, urgent = data["switches"], data["objective"] == "urgency"
 
     def rank(unit: Sequence[int]) -> Any:
@@ -114,8 +114,8 @@ def _greedy(data: Data) -> Plan | None:
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Return a plan that places switches in the order of the list, each in the earliest wave that
-    has room."""
+    """Return a plan that places switches in the order of the list, each in the earliest wave with
+    enough free capacity."""
     return _rows(data, _fill(data, tuple))
 
 

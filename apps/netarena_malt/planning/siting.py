@@ -1,9 +1,10 @@
 """Siting: spare-part depots for switches, and racks for new switches, at least cost.
 
-Both kinds assign items to bins with room. The costs are computed from drawn prices of items and of
-units of room. By linear programming duality, no plan costs less than the prices of all items minus
-the prices of all room. This is the bound. The planted pairs of item and bin cost exactly their
-prices, and the planted bins are nearly full. So the planted plan costs hardly more than the bound.
+Both kinds of tasks assign items to bins of limited capacity. The costs are computed from drawn
+prices of items and of units of capacity. By linear programming duality, no plan costs less than the
+prices of all items minus the prices of all capacity. This is the bound. The planted pairs of item
+and bin cost exactly their prices, and the planted bins are nearly full. So the planted plan costs
+hardly more than the bound.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # A closed depot has room for random switches, so that its size does not reveal that it is
-        # closed.
+        # A closed depot has the capacity for some random switches, so that its capacity does not
+        # reveal that it is closed.
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
@@ -197,8 +198,8 @@ def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw new switches that nearly fill the usual racks, and some expensive racks with much
-    room."""
+    """Draw new switches that nearly fill the usual racks, and some expensive racks with large
+    capacities."""
     racks = sorted(rng.sample(sorted({place.rack for place in places}), _RACKS))
     names = [f"new{number:03d}" for number in range(1, _NEW_SWITCHES + 1)]
     needs = {
@@ -257,7 +258,8 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
 
 
 def _greedy_racks(data: Data) -> Plan | None:
-    """Return a plan that places large switches first, each in the cheapest rack that has room."""
+    """Return a plan that places large switches first, each in the cheapest rack with enough
+    free capacity."""
     model = _rack_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -419,15 +421,15 @@ def _judge_racks(data: Data, value: Any) -> Verdict:
 
 
 def _first_depot(data: Data) -> Plan | None:
-    """Return a plan that takes switches in the order of the list, each to the first depot with
-    room, preferably a used one."""
+    """Return a plan that takes switches in the order of the list, each to the first depot
+    with enough free capacity, preferably a used one."""
     model = _depot_model(data)
     return _rows(model, fill(model, tuple, lambda found, _unit, bin_: not any(found.loads[bin_])))
 
 
 def _first_rack(data: Data) -> Plan | None:
     """Return a plan that takes switches in the order of the list, each to the first rack with
-    room."""
+    enough free capacity."""
     model = _rack_model(data)
     return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
 

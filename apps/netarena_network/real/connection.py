@@ -1,9 +1,9 @@
 """Removes the grader's connections from the connection tracking tables of machines.
 
-An entry exists for 30 s after its ping, so ``conntrack -L`` would show which of the grader's pings
-were answered. ``Connections`` records the entries that a measurement creates on a machine and
-deletes them afterwards, except entries of routing daemons. Entries of the agent's own traffic are
-retained.
+An entry exists for 30 s after its ping. If entries were not removed, ``conntrack -L`` would reveal
+which of the grader's pings were answered. ``Connections`` records the entries that a measurement
+creates on a machine and deletes them afterwards, except entries of routing daemons. Entries of the
+agent's own traffic are retained.
 """
 
 from __future__ import annotations

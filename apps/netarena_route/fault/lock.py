@@ -45,7 +45,7 @@ _PARTLY_OPEN = 1
 #: A setting has the method of an earlier setting with probability n / (n + _VARIETY), where n is
 #: the number of earlier settings. This is a Hoppe urn, whose sequence is exchangeable.
 _VARIETY = 8
-#: Number of further methods drawn for a setting if there is no room for the first method.
+#: Number of further methods drawn for a setting if the first method has no suitable site.
 _REDRAWS = 12
 #: Maximum number of draws until a network counts as having no site for a lock.
 _TRIES = 24
@@ -73,7 +73,8 @@ SILENT = ("router_setting", "echo_ignored")
 
 
 def lock(world: World, faults: Sequence[Fault], rng: random.Random) -> World | None:
-    """Return ``world`` with locks that leave ``faults`` visible, or None if there is no room."""
+    """Return ``world`` with locks that leave ``faults`` visible, or None if no such locks are
+    found."""
     drawn = draw_locks(world, faults, rng, (([*KINDS], 1),))
     return None if drawn is None else drawn.world()
 
@@ -121,8 +122,8 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))
-    # Methods that close all pairs of a host come first. After locks on single pairs, there would be
-    # no room for them.
+    # Methods that close all pairs of a host come first. After locks on single pairs, such methods
+    # would no longer have a suitable site.
     slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
     for scope, name in slots:
         more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))
@@ -189,7 +190,7 @@ class Locks:
                 return kind, self.rng.choice(methods).name
 
     def add(self, kind: str, name: str) -> bool:
-        """Draw a lock of a method; return whether there is room for it."""
+        """Draw a lock of a method and add it; return whether a suitable site was found."""
         method = fault.METHODS[kind, name]
         silent = (kind, name) == SILENT
         kept = self._kept(kind)
@@ -225,7 +226,7 @@ class Locks:
         return [name for name in every if name not in covered] or every
 
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
-        """Return whether the network has room for a further lock that closes these pairs.
+        """Return whether a further lock that closes these pairs is compatible with earlier locks.
 
         For each lock, there must be a pair that no other lock closes. Each fault must stay visible.
         """

@@ -63,8 +63,8 @@ _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
 #: Groups of kinds for locks. Three of four faults on the router belong to the first group, because
-#: interactions need such faults. Locks of that group have a high weight, because few sites have
-#: room for them.
+#: interactions need such faults. Locks of that group have a high weight, because few sites
+#: are suitable for them.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3

@@ -31,8 +31,8 @@ PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
     {(kind, method.name): method for kind, methods in ALL_KINDS.items() for method in methods}
 )
-#: Maximum numbers of draws until a network counts as having no room for a method or a combination.
-#: If there is room, at least one draw in twenty succeeds.
+#: Maximum number of draws until a network counts as unsuitable for a method or a combination. If a
+#: network is suitable, at least one draw in twenty succeeds.
 _TRIES = 400
 #: Maximum number of endpoints for which each pair is computed separately, without groups.
 _FEW = 24
@@ -41,7 +41,7 @@ _FEW = 24
 def draw(
     plan: Plan, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[Fault, ...] | None:
-    """Return one fault of each kind such that each breaks a pair, or None if there is no room.
+    """Return one fault of each kind such that each breaks a pair, or None if none are found.
 
     No two faults use the same resource (see ``Method.holds``). ``netem`` allows faults with the
     netem queue discipline.
@@ -100,7 +100,7 @@ def methods_of(kind: str, world: World, *, netem: bool) -> list[Method]:
 
 
 def one_of_each(plan: Plan, rng: random.Random) -> Iterator[Fault]:
-    """Yield a fault for each method that the network has room for, without netem."""
+    """Yield a fault for each method that has a suitable site in the network, without netem."""
     for kind in ALL_KINDS:
         for method in methods_of(kind, plan.world, netem=False):
             sites = (Site.draw(plan, method.scope, rng) for _ in range(_TRIES))

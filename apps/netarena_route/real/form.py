@@ -64,8 +64,8 @@ _MAIN, _BOOT, _UNICAST, _ONLINK = 254, 3, 1, 0x4
 _FRA_PRIORITY, _INVERT = 6, 0x2
 _NDA_DST, _NDA_LLADDR, _PERMANENT = 1, 2, 0x80
 _TCA_KIND, _TCA_OPTIONS, _ROOT = 1, 2, 0xFFFFFFFF
-#: Handle of each configured queue. Handles that the kernel chooses would show the number of queues
-#: created before.
+#: Handle of each configured queue. A handle chosen by the kernel would reveal the number of queues
+#: created earlier.
 _HANDLE = 0x80010000
 _CREATE, _EXCLUSIVE, _APPEND = 0x400, 0x200, 0x800
 

@@ -51,8 +51,8 @@ _HANDSHAKE_S = 15.0
 _IDLE_S = 60
 #: interval between checks of an episode's processor time
 _TICK_S = 0.05
-#: Maximum pause of an episode that has exceeded its processor time. If it needs a longer pause, a
-#: connection that sends data is closed instead.
+#: Maximum pause in s of an episode that has exceeded its processor time. If it owes a longer pause,
+#: connections that send data are aborted.
 _MOST_REST_S = 10.0
 #: Maximum number of bytes that are parsed at once. If a body has chunks of one byte, parsing this
 #: many bytes takes a third of a second.
