@@ -136,8 +136,9 @@ _ACTING = frozenset(
 #: Interval at which bgpd checks a conditional default route (with a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
 #: Time in which OSPF neighbours exchange their databases, if they can and no packet is lost. ospfd
-#: replaces a lost packet after its retransmission interval.
-_EXCHANGE_S = 4 * MEET_S
+#: replaces a lost packet after its retransmission interval. A longer interval than ``_MOST_AGAIN_S``
+#: is not awaited, because the network would never count as settled.
+_EXCHANGE_S, _MOST_AGAIN_S = 4 * MEET_S, 10.0
 #: Lasting states of OSPF neighbours.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
 #: Lasting states of BGP peers that were shut down, in bgpd's words.
@@ -605,7 +606,7 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
                 mark=look.asked + _number(row.get("deadTimeMsecs")) / 1000,
                 lasting=kind in _LASTING,
                 up=kind in {"Full", "2-Way"},
-                next_s=max(_EXCHANGE_S, again_s + MEET_S),
+                next_s=max(_EXCHANGE_S, min(again_s, _MOST_AGAIN_S) + MEET_S),
             )
             if kind == "Full":
                 look.neighbours.add((router, "ospf", port))

@@ -490,8 +490,9 @@ class _Ospf:
         for prefix, (cost, _, hop) in known.items():
             if hop.port:
                 yield Route(prefix, hop, _OSPF, cost)
-        router = self._world.machines[name]
-        if name in self._world.names and isinstance(router, Router) and router.ospf:
+        # The OSPF results are shared by worlds with other routers of other ASes.
+        router = self._world.router(name) if name in self._world.names else None
+        if router is not None and router.ospf:
             for one in router.ospf.ranges:
                 summary = network_of(one.prefix)
                 if one.advertise and any(

@@ -488,7 +488,7 @@ def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) 
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
-@pytest.mark.parametrize(("again_s", "wait_s"), [(1, 5.4), (5, 7.1)])
+@pytest.mark.parametrize(("again_s", "wait_s"), [(1, 5.4), (5, 7.1), (65_535, 12.1)])
 def test_ospf_neighbour_is_given_time_to_repeat_a_lost_packet(
     again_s: int, wait_s: float, clock: Clock
 ) -> None:

@@ -207,6 +207,13 @@ def test_world_that_does_not_converge_is_doubtful(
     assert settle(world).doubtful
 
 
+def test_routes_do_not_depend_on_a_world_computed_before(world: World) -> None:
+    settle(world)
+    (name, *_) = (one.router for one in world.outsiders)
+    renamed = World.model_validate_json(world.model_dump_json().replace(f'"{name}"', f'"{name}b"'))
+    assert f"{name}b" in settle(renamed).fib
+
+
 @pytest.mark.parametrize("contradict", [True, False])
 def test_best_path_that_depends_on_session_order_is_doubtful(contradict: bool) -> None:
     """b and c each prefer the other's path to a's prefix: the first to receive it decides."""
