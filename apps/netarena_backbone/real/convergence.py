@@ -136,8 +136,8 @@ _ACTING = frozenset(
 #: Interval at which bgpd checks a conditional default route (with a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
 #: Time in which OSPF neighbours exchange their databases, if they can and no packet is lost. ospfd
-#: replaces a lost packet after its retransmission interval. A longer interval than ``_MOST_AGAIN_S``
-#: is not awaited, because the network would never count as settled.
+#: replaces a lost packet after its retransmission interval. An interval above ``_MOST_AGAIN_S`` is
+#: not awaited, because the network would never count as settled.
 _EXCHANGE_S, _MOST_AGAIN_S = 4 * MEET_S, 10.0
 #: Lasting states of OSPF neighbours.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
