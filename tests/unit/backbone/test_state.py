@@ -368,36 +368,37 @@ def test_announcement_that_ends_is_harm_and_one_that_another_router_makes_is_not
 
 
 def test_path_with_a_hidden_peer_or_a_false_origin_is_a_leak() -> None:
-    world = draw(random.Random(1))
-    wanted = intended(world)
-    upstream, other, customer = 65033, 65193, 65484
-    assert [one.kind for one in world.outsiders if one.asn in {upstream, other}] == ["upstream"] * 2
-    peer = next(one for one in world.outsiders if one.kind == "peer")
+    world = draw(random.Random(11))
+    wanted, ours = intended(world), world.asn
+    upstream, other = (one.asn for one in world.outsiders if one.kind == "upstream")
+    (peer,) = (one for one in world.outsiders if one.kind == "peer")
+    ((customer, prefix),) = (
+        (one.asn, one.prefixes[0]) for one in world.outsiders if one.kind == "customer"
+    )
     sender = _sender(world, peer.router)
     step = _Step(world, wanted, wanted, wanted)
 
     def is_forbidden(prefix: str, path: str) -> bool:
         return step.is_forbidden(Fact("route", peer.router, f"{prefix} from {sender}"), path)
 
-    prefix = "100.88.224.0/22"
     for path in (
-        f"path 64590 64999 {upstream} {customer}",
-        f"path 64590 {{{upstream},{customer}}}",
-        f"path 64590 {{{customer},{other}}}, next hop 192.0.2.9, not used",
-        f"path 64590 {customer}; path 64590 {customer} {upstream}",
-        "path 64590",
-        "path 64590 64590, not used",
+        f"path {ours} 64999 {upstream} {customer}",
+        f"path {ours} {{{upstream},{customer}}}",
+        f"path {ours} {{{customer},{other}}}, next hop 192.0.2.9, not used",
+        f"path {ours} {customer}; path {ours} {customer} {upstream}",
+        f"path {ours}",
+        f"path {ours} {ours}, not used",
     ):
         assert is_forbidden(prefix, path), path
     for path in (
-        f"path 64590 {customer}",
-        f"path 64590 64590 {customer}, next hop 192.0.2.9, not used",
-        f"path 64590 {customer} 64999",
-        f"path 64590 {customer} {peer.asn}",
+        f"path {ours} {customer}",
+        f"path {ours} {ours} {customer}, next hop 192.0.2.9, not used",
+        f"path {ours} {customer} 64999",
+        f"path {ours} {customer} {peer.asn}",
     ):
         assert not is_forbidden(prefix, path), path
-    assert not is_forbidden(world.block, "path 64590, not used")
-    assert is_forbidden(world.block, f"path 64590 {upstream}")
+    assert not is_forbidden(world.block, f"path {ours}, not used")
+    assert is_forbidden(world.block, f"path {ours} {upstream}")
 
 
 def test_first_findings_include_each_sort() -> None:

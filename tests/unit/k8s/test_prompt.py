@@ -155,7 +155,7 @@ def test_prompt_contains_report_and_history_within_the_size_limit():
     text = render(PromptStyle.FEWSHOT_COT, parts)
     assert "namespace shop-1" in text
     assert "$" not in parts.rules
-    assert "at most 16000 characters of its output" in parts.rules
+    assert "at most 16000 characters of the command's output" in parts.rules
     assert "All turns together show at most 48000 characters" in parts.rules
     assert "Connections after the command: repaired: " in text
     assert "Connections after the command: unchanged." in text
