@@ -1,7 +1,7 @@
 """Parser of replies, which name a machine and the command to run on this machine.
 
 The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
-the last object with both keys counts. The parser is as lenient as possible without guessing. It
+the last object with these two keys counts. The parser is as lenient as possible without guessing. It
 accepts:
 - keys in capitals or without quotes, and single or curled quotes;
 - line breaks and backslashes that JSON requires to be escaped;
@@ -10,7 +10,7 @@ accepts:
 
 A string without an end is invalid, because half a command is a different command. Without such an
 object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, if the command is complete and the
-next line does not continue it. A reply without a command may declare the end of a ticket
+next line does not continue it. A reply without a command may declare a ticket finished
 (``declaration``); the last declaration counts. Reasoning is skipped (``netarena.task.reasoning``).
 The environment checks that the machine exists and that the command is not empty.
 
@@ -81,7 +81,7 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 class _Said(NamedTuple):
-    """An object with both keys, or two equivalent lines, with its position in the text."""
+    """An object with a machine and a command, or two equivalent lines, with its position in the text."""
 
     values: dict[str, Any]
     start: int

@@ -540,7 +540,7 @@ def _requests(
 
 
 def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
-    """Return a spine block, a number of demands and a limit. The other spine blocks together cannot
+    """Return a spine block, the number of demands and a limit. The other spine blocks together cannot
     take this number of demands within the limit."""
     names = sorted(set(blocks.values()))
     limit = rng.randrange(*_SPREAD)
