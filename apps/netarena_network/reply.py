@@ -1,8 +1,8 @@
 """Parser of replies, which name a machine and the command to run on this machine.
 
 The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
-the last object with these two keys counts. The parser is as lenient as possible without guessing. It
-accepts:
+the last object with these two keys counts. The parser is as lenient as possible without guessing.
+It accepts:
 - keys in capitals or without quotes, and single or curled quotes;
 - line breaks and backslashes that JSON requires to be escaped;
 - an extra comma, and missing closing brackets at the end of the text or of its fence;
@@ -81,7 +81,7 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 class _Said(NamedTuple):
-    """An object with a machine and a command, or two equivalent lines, with its position in the text."""
+    """A machine and a command, from an object or two lines, with their position in the text."""
 
     values: dict[str, Any]
     start: int

@@ -6,7 +6,8 @@ It knows only the prompts of its conversation. These are its steps:
 - read the cluster once
 - compare the allowed connections with the documentation
 - repair a wrong connection with a rule that allows nothing else, and read the resulting policy
-- repeat until all connections are right, then declare the ticket finished and name the changed policies
+- repeat until all connections are right, then declare the ticket finished and name the
+  changed policies
 
 It checks whole connections, not the sender's and the receiver's policy separately. A fault can hide
 another fault of the same connection. The agent finds the hidden fault only after the first repair,

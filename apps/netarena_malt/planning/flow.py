@@ -540,8 +540,10 @@ def _requests(
 
 
 def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
-    """Return a spine block, the number of demands and a limit. The other spine blocks together cannot
-    take this number of demands within the limit."""
+    """Return a spine block, a count of demands and a limit.
+
+    The other spine blocks together cannot take this many demands within the limit.
+    """
     names = sorted(set(blocks.values()))
     limit = rng.randrange(*_SPREAD)
     members = rng.randrange((len(names) - 1) * limit + 1, len(names) * limit + 1)

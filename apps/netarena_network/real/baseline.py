@@ -47,8 +47,8 @@ def number_settings(folder: str = _NET) -> None:
     """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
 
     The kernel assigns the inode of a setting when its folder is first listed or its path is first
-    looked up. Without this call, the order of the inodes reveals which settings this program writes or
-    reads later.
+    looked up. Without this call, the order of the inodes reveals which settings this program
+    writes or reads later.
     """
     with os.scandir(folder) as entries:
         folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
