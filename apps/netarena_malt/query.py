@@ -553,8 +553,9 @@ _ATTEMPTS = 8
 
 
 def _edited(base: Base, places: list[str]) -> list[str]:
-    """Return the kinds whose nodes have at least one edit each on average, or all kinds if there
-    are none.
+    """Return the kinds whose nodes have at least one edit each on average.
+
+    Return all kinds if no kind has that many edits.
 
     In a very large network most switches have no edit, so questions about one switch would be
     trivial.

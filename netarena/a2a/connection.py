@@ -53,7 +53,7 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """What closing a connection would lose, from the least to the most valuable state."""
+    """The states of a connection, in ascending order of the loss that closing it would cause."""
 
     #: Nothing is lost: there is no request, or only part of its head.
     IDLE = auto()

@@ -87,7 +87,7 @@ class Arrived:
         self.out = out
         self.results: dict[str, list[Any]] = {}
         #: Sentence for users that says where the records of an incomplete assessment were written;
-        #: empty if there are none.
+        #: empty if no records have been written.
         self.kept = ""
 
     def keep(self) -> None:

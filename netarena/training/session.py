@@ -107,7 +107,7 @@ class Session:
 
     @property
     def query(self) -> Query:
-        """Return the current query. Raises ConfigError if there is none."""
+        """Return the current query. Raises ConfigError if no episode is running."""
         if self._world is None:
             raise ConfigError("session", "no episode is running: call reset")
         return self._world.query
@@ -293,7 +293,7 @@ class Session:
 
 
 def draw(application: Application, config: Config, seed: int, task: int) -> Query:
-    """Return query ``task`` of ``seed``. Raises ConfigError if there is none."""
+    """Return query ``task`` of ``seed``. Raises ConfigError if ``task`` is out of range."""
     if task >= 0:
         for query in application.generate_from(config, seed, task):
             if query.index == task:

@@ -174,7 +174,7 @@ def _call_of(
 ) -> tuple[str, dict[str, str]]:
     """Return the tool call (name and arguments) that is equivalent to ``reply``.
 
-    Raises ConfigError if there is none.
+    Raises ConfigError if the reply is unreadable or no tool call is equivalent.
     """
     try:
         move = application.parse(reply)

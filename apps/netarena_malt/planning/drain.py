@@ -490,7 +490,7 @@ def _packs(
 ) -> dict[str, int] | None:
     """Return a wave for each switch, except for at most ``spare`` switches that may be left out.
 
-    All assignments are tried. Return None if there is none.
+    The search is exhaustive. Return None if no assignment keeps all limits.
     """
     order = sorted(entries, key=lambda entry: (-entry["minutes"], -entry["benches"]))
     count = last - first + 1
