@@ -169,11 +169,17 @@ async def _announce_late(net: Net) -> None:
     )
     whole = await look(net)
     assert {route.prefix for route in whole.heard[0]} == {"10.0.0.0/8", "10.2.0.0/24"}
-    await net.cut(INNER)
-    apart = await net.observe(one for one in whole.neighbours if one[0] == "x0" or one[2] == EDGE)
-    await net.restore(INNER)
-    early = await look(net, whole)
-    assert early.settled
+    for _ in range(5):
+        await net.cut(INNER)
+        apart = await net.observe(
+            one for one in whole.neighbours if one[0] == "x0" or one[2] == EDGE
+        )
+        await net.restore(INNER)
+        early = await look(net, whole)
+        assert early.settled
+        # on a busy machine, the interval may end before the daemons are read: cut again
+        if early.heard != whole.heard:
+            break
     assert early.heard == Observation.model_validate(apart).heard != whole.heard
     final = Observation.model_validate(await net.observe(whole.neighbours, confirmed=True))
     assert final.settled
