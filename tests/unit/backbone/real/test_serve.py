@@ -223,6 +223,25 @@ def test_conversation_leaves_no_socket_in_time_wait(
 
 
 @pytest.mark.requires("root")
+def test_server_whose_reply_is_lost_keeps_no_half_open_connection(
+    here: tuple[dict[str, int], serve.Servers, dict[str, int]],
+) -> None:
+    spaces, servers, ports = here
+    one = Ask(source="h2", server="h1", target="127.0.0.1", protocol="tcp", port=ports["tcp"])
+    left = ["ss", "-Htan", "state", "syn-recv", f"sport = :{ports['tcp']}"]
+    lose = (f"add table ip lose; add chain ip lose out {{ type filter hook output priority 0; }}; "
+            f"add rule ip lose out tcp sport {ports['tcp']} drop")  # fmt: skip
+    subprocess.run(["nft", lose], check=True)
+    try:
+        assert serve.ask([one], {}, spaces, servers, lambda: None) == "0"
+        assert not subprocess.run(left, check=True, capture_output=True).stdout
+    finally:
+        subprocess.run(["nft", "delete table ip lose"], check=True)
+    # the server still listens
+    assert serve.ask([one], {}, spaces, servers, lambda: None) == "1"
+
+
+@pytest.mark.requires("root")
 @pytest.mark.parametrize("dropped", [None, 0, 1, 2])
 def test_name_is_resolved_only_if_each_of_its_queries_is_answered(
     dropped: int | None,
