@@ -184,8 +184,9 @@ def document(case: Case) -> Iterator[str]:
     )
     yield from _pings(world, wanted)
     yield (
-        "Services. Each must answer under its name and under its address, and only for hosts of "
-        "the listed zones. The other hosts of its own zone may use it only if that zone is listed:"
+        "Services. Each must answer the hosts of the zones in its line, under its name and under "
+        "its address. It must not answer other hosts, and this includes the hosts of its own zone "
+        "if its line does not list that zone:"
     )
     yield from _services(world, wanted)
     yield (

@@ -33,9 +33,9 @@ from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of, faults_of
 
 #: Must be increased with every change after which a seed generates a different query.
-VERSION = "9"
+VERSION = "10"
 #: The same for configs whose labels include change requests.
-CHANGES_VERSION = "10"
+CHANGES_VERSION = "11"
 
 #: Maximum number of worlds drawn for one combination of kinds.
 _WORLDS = 12
@@ -197,7 +197,7 @@ def _draw_fitting(
             world = draw_world(rng, config.routers, fits, contingent=contingent)
         except RuntimeError:
             continue
-        room = table.Room(world)
+        room = table.Room(world, faults=max(1, len(kinds)))
         shown = kinds[:-1] if is_latent else kinds
         faults = table.draw(room, shown, rng) if shown else ()
         if faults is None:

@@ -79,12 +79,12 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "The looking glass of {source} shows no route to {target}.",
         ),
         ("adjacency", FAILS): (
-            "The monitoring shows that an OSPF adjacency is missing, but not which one.",
-            "According to the monitoring, an OSPF adjacency is missing somewhere.",
+            "The monitoring shows that at least one OSPF adjacency is missing, but not which one.",
+            "According to the monitoring, at least one OSPF adjacency is missing.",
         ),
         ("session", FAILS): (
-            "The monitoring shows that a BGP session is not established, but not which one.",
-            "According to the monitoring, a BGP session is not established somewhere.",
+            "The monitoring shows that at least one BGP session is down, but not which one.",
+            "According to the monitoring, at least one BGP session is down.",
         ),
     }
 )

@@ -81,10 +81,12 @@ class Room:
     """A fault-free world, and its facts with each combination of a few changes.
 
     The facts of each combination are computed once, even if changes are replaced in between.
+    ``faults`` is the number of faults that will be drawn.
     """
 
-    def __init__(self, world: World, wanted: Facts | None = None) -> None:
+    def __init__(self, world: World, wanted: Facts | None = None, faults: int = 1) -> None:
         self.world = world
+        self._faults = faults
         self.wanted = intended(world) if wanted is None else wanted
         self.changes: list[Change] = []
         self._options: dict[Method, tuple[Change, ...]] = {}
@@ -130,7 +132,7 @@ class Room:
             for method in methods
             if (changes := self.options(method))
         ]
-        return weights(self.world, places)
+        return weights(self.world, places, self._faults)
 
     def find(self, fault: Fault) -> Change:
         """Return the change of a fault among the options of its method; raises StopIteration."""

@@ -313,20 +313,28 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Add summaries of unused networks."""
+    """Add summaries of unused networks.
+
+    Border routers of areas get more of them, because a fault may hide a network behind a summary.
+    """
     del world
 
     def change(router: Router) -> Router:
-        if router.ospf is None or rng.random() >= _SOME:
+        if router.ospf is None:
             return router
         areas = sorted({port.ospf.area for port in router.ports if port.ospf})
         others = [area for area in areas if area != BACKBONE_AREA]
-        one = Range(
-            area=rng.choice(others or areas),
-            prefix=str(spare(26, 27)),
-            advertise=rng.random() < _SOME,
+        number = rng.choice((0, 1, 1, 2)) if len(areas) > 1 else int(rng.random() < _SOME)
+        ranges = tuple(
+            Range(
+                area=rng.choice(others or areas),
+                prefix=str(spare(26, 27)),
+                advertise=rng.random() < _SOME,
+            )
+            for _ in range(number)
         )
-        return router.model_copy(update={"ospf": router.ospf.model_copy(update={"ranges": (one,)})})
+        ospf = router.ospf.model_copy(update={"ranges": (*router.ospf.ranges, *ranges)})
+        return router.model_copy(update={"ospf": ospf})
 
     return change
 
