@@ -45,6 +45,10 @@ ECHO_BYTES = 4000
 #: Length of an HTTP response in bytes, which is more than two full-size packets.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
+#: Number of tests that send packets before the servers answer. A test sends up to two packets at
+#: once, ``Servers.serve`` answers up to ``_MOST_LINES`` packets of a socket, and a socket buffers
+#: about 270 small packets (net.core.rmem_default).
+_BURST = _MOST_LINES // 2
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
 #: Time within which answers arrive unless the kernel is busy.
@@ -630,9 +634,18 @@ def ask(
     servers.update()
     servers.heard()
     clients = [_Client(one, resolvers.get(one.source, ""), spaces[one.source]) for one in asks]
-    for client in clients:
-        if client.socket is not None:
-            client.begin()
+
+    def answer_packets() -> None:
+        wait()
+        servers.serve()
+
+    def in_bursts(steps: Sequence[Callable[[], None]]) -> None:
+        for number, step in enumerate(steps, 1):
+            step()
+            if not number % _BURST:
+                answer_packets()
+
+    in_bursts([client.begin for client in clients if client.socket is not None])
     deadline = time.monotonic() + _MOST_S
     quiet = False
     while time.monotonic() < deadline:
@@ -643,9 +656,9 @@ def ask(
         for descriptor, client in waiting.items():
             poll.register(descriptor, client.events)
         came = servers.serve()
-        for descriptor, _ in poll.poll(0 if came or quiet else _PATIENCE_S * 1000):
-            waiting[descriptor].go_on()
-            came = True
+        ready = poll.poll(0 if came or quiet else _PATIENCE_S * 1000)
+        in_bursts([waiting[descriptor].go_on for descriptor, _ in ready])
+        came |= bool(ready)
         came |= servers.serve()
         if came:
             quiet = False
@@ -657,8 +670,7 @@ def ask(
     for client in clients:
         client.fail()
     for _ in range(2):  # servers close the connections that clients have closed
-        wait()
-        servers.serve()
+        answer_packets()
     _close_remaining(clients, spaces)
     heard = servers.heard()
     return "".join(

@@ -242,6 +242,22 @@ def test_server_whose_reply_is_lost_keeps_no_half_open_connection(
 
 
 @pytest.mark.requires("root")
+def test_more_names_are_resolved_at_once_than_a_socket_buffers(
+    here: tuple[dict[str, int], serve.Servers, dict[str, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spaces, servers, ports = here
+    services, zone = (tmp_path / "h1" / name for name in ("services", "zone"))
+    services.write_text(f"dns udp 127.0.0.1 {ports['udp']}\nweb tcp 127.0.0.1 {ports['tcp']}\n")
+    zone.write_text("web.example 127.0.0.1\n")
+    monkeypatch.setattr(serve, "_DNS_PORT", ports["udp"])
+    asked = Ask(source="h2", server="h1", target="web.example", protocol="tcp", port=ports["tcp"])
+    works = serve.ask([asked] * 400, {"h2": "127.0.0.1"}, spaces, servers, lambda: None)
+    assert works == "1" * 400
+
+
+@pytest.mark.requires("root")
 @pytest.mark.parametrize("dropped", [None, 0, 1, 2])
 def test_name_is_resolved_only_if_each_of_its_queries_is_answered(
     dropped: int | None,
