@@ -88,6 +88,9 @@ _FRR = re.compile(
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
 #: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
+#: Ages of ARP entries on routers. Daemons renew them whenever they retry a session that is not
+#: established, which is a symptom.
+_RETRIED = ("neigh.used ", "neigh.confirmed ")
 #: Source and target addresses of unanswered connections in ``conntrack -L``, except those of OSPF
 #: (listed as unknown protocol) and BGP (port 179).
 _UNREPLIED = re.compile(
@@ -221,7 +224,9 @@ def decode(name: str, output: str) -> Reading:
 
 def _traces(read: Reading) -> Iterator[tuple[str, float]]:
     for dump in _ATTRIBUTES:
-        yield from _dumped(dump, read[dump])
+        for name, value in _dumped(dump, read[dump]):
+            if "frr" not in read or not name.startswith(_RETRIED):
+                yield name, value
     yield from _filters(read["nft"])
     yield from _order("sysctl.inode", list(read["sysctl_inode"].values()))
     files = read["files"]

@@ -551,6 +551,8 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         hops = [IPv4Interface(one.address).ip for one in router.bgp.peers if one.asn != world.asn]
         is_known = all(any(hop in net for net in known) for hop in hops)
         tags = not is_border and not reflects
+        # a fault may have removed next-hop-self from all sessions
+        has_none = is_border and is_known and rng.random() < _SOME
 
         def drawn(peer: Peer) -> Peer:
             update: dict[str, object] = {}
@@ -563,7 +565,9 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             )
             if (tags or not reads) and not reflects and rng.random() < _FEW:
                 update["send_community"] = False
-            if is_known and rng.random() < _SOME:
+            if has_none:
+                update["next_hop_self"] = False
+            elif is_known and rng.random() < _SOME:
                 update["next_hop_self"] = not peer.next_hop_self
             return peer.model_copy(update=update)
 
