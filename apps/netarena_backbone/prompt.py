@@ -184,9 +184,9 @@ def document(case: Case) -> Iterator[str]:
     )
     yield from _pings(world, wanted)
     yield (
-        "Services. Each must answer the hosts of the zones in its line, under its name and under "
-        "its address. It must not answer other hosts, and this includes the hosts of its own zone "
-        "if its line does not list that zone:"
+        "Services. Each must answer the hosts of the zones listed in its line, under its name and "
+        "under its address. It must not answer any other host. Hosts of the service's own zone are "
+        "also excluded if the line does not list that zone. The name server may answer any host:"
     )
     yield from _services(world, wanted)
     yield (

@@ -197,7 +197,7 @@ def _draw_fitting(
             world = draw_world(rng, config.routers, fits, contingent=contingent)
         except RuntimeError:
             continue
-        room = table.Room(world, faults=max(1, len(kinds)))
+        room = table.Room(world, faults=len(kinds))
         shown = kinds[:-1] if is_latent else kinds
         faults = table.draw(room, shown, rng) if shown else ()
         if faults is None:

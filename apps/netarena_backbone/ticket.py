@@ -79,11 +79,11 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "The looking glass of {source} shows no route to {target}.",
         ),
         ("adjacency", FAILS): (
-            "The monitoring shows that at least one OSPF adjacency is missing, but not which one.",
+            "The monitoring shows that at least one OSPF adjacency is missing, but not which.",
             "According to the monitoring, at least one OSPF adjacency is missing.",
         ),
         ("session", FAILS): (
-            "The monitoring shows that at least one BGP session is down, but not which one.",
+            "The monitoring shows that at least one BGP session is down, but not which.",
             "According to the monitoring, at least one BGP session is down.",
         ),
     }

@@ -10,6 +10,7 @@ the agent's sandbox (``reader``), and closes the network. These readings are not
 - symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
   hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states of
   sessions and neighbours, and the number of each of these;
+- ages of ARP entries on routers: daemons use these entries when they retry a session that is down;
 - counters of packets that depend on which pings succeed: interfaces, SNMP, connections. For echo
   requests and replies, only the number per working pair is a feature;
 - kernel state that all machines share, and state that the sandbox creates for each command.
@@ -88,9 +89,11 @@ _FRR = re.compile(
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
 #: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
-#: Ages of ARP entries on routers. Daemons renew them whenever they retry a session that is not
-#: established, which is a symptom.
-_RETRIED = ("neigh.used ", "neigh.confirmed ")
+#: Features of the ages of ARP entries. They are not used on routers.
+_ARP_AGES = ("neigh.used ", "neigh.confirmed ")
+#: In /proc/net/tcp: port of BGP, and all states except LISTEN.
+_BGP = ":00B3"
+_STATES = tuple(f"{number:02X}" for number in range(1, 13) if number != 10)
 #: Source and target addresses of unanswered connections in ``conntrack -L``, except those of OSPF
 #: (listed as unknown protocol) and BGP (port 179).
 _UNREPLIED = re.compile(
@@ -225,7 +228,7 @@ def decode(name: str, output: str) -> Reading:
 def _traces(read: Reading) -> Iterator[tuple[str, float]]:
     for dump in _ATTRIBUTES:
         for name, value in _dumped(dump, read[dump]):
-            if "frr" not in read or not name.startswith(_RETRIED):
+            if "frr" not in read or not name.startswith(_ARP_AGES):
                 yield name, value
     yield from _filters(read["nft"])
     yield from _order("sysctl.inode", list(read["sysctl_inode"].values()))
@@ -241,8 +244,17 @@ def _traces(read: Reading) -> Iterator[tuple[str, float]]:
         yield from _order("file.inode", [seen[2] for _, seen in sorted(files.items())])
     for name in ("raw", "packet", "unix", "icmp"):
         yield f"sockets.{name}", float(read["proc"][name].count("\n"))
+    yield from _connections(read["proc"]["tcp"])
     if "frr" in read:
         yield from _routing(read)
+
+
+def _connections(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the number of TCP connections in each state, except those of BGP."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    states = Counter(row[3] for row in rows if not any(end.endswith(_BGP) for end in row[1:3]))
+    for state in _STATES:
+        yield f"sockets.tcp {state}", float(states[state])
 
 
 def _kind(role: str, features: Mapping[str, float]) -> str:

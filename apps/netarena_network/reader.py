@@ -36,7 +36,7 @@ COMMANDS = {
     "conntrack": ["conntrack", "-L"],
 }
 #: Files below /proc/net.
-TABLES = ("snmp", "raw", "icmp", "packet", "unix")
+TABLES = ("snmp", "raw", "icmp", "packet", "unix", "tcp")
 FOLDERS = ("/etc/frr", "/etc/serve", "/var/run/frr")
 #: Commands of vtysh that print one JSON value each.
 SHOWN = (

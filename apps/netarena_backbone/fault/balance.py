@@ -15,14 +15,16 @@ from netarena_backbone.world.model import World
 
 #: Number of iterations; further iterations hardly change the probabilities.
 _ITERATIONS = 30
-#: Relative probability that a firewall is drawn. It is below 1 because its faults are visible more
-#: often. Measured over 40 worlds.
+#: Relative probability of a firewall. It is below 1, because its faults are visible more often. The
+#: value was measured over 40 worlds.
 _FIREWALL = 0.9
-#: For 1, 2 and more faults: relative probability of border routers, and exponents of the number of
-#: OSPF interfaces in the relative probability of inner and of border routers. Faults on border
-#: routers, and faults that depend on each other on routers with many interfaces, are accepted more
-#: often. The values were fitted to 40 worlds (one fault) and 120 tickets (docs/evidence/traces.md).
+#: Relative probability of a border router, for one, two, and three or more faults.
 _BORDER = (0.8, 0.7, 0.6)
+#: Exponents for inner routers and for border routers, for one, two, and three or more faults: a
+#: router's relative probability is multiplied by its number of OSPF interfaces to this power. The
+#: generator discards drawn faults without a visible effect. It keeps faults on border routers more
+#: often, and, if faults depend on each other, also faults on routers with many interfaces. The
+#: values were fitted to drawn tickets (docs/evidence/traces.md).
 _SIZE = ((0.0, -0.4, -1.0), (0.0, -0.3, -0.7))
 
 
@@ -36,8 +38,8 @@ def weights(
     methods has weight 1. The weights are computed by iterative proportional fitting (Deming and
     Stephan, 1940).
     """
-    number = min(faults, len(_BORDER)) - 1
-    routers = {}
+    number = min(max(faults, 1), len(_BORDER)) - 1
+    routers: dict[str, float] = {}
     for router in world.routers:
         is_border = any(peer.asn != world.asn for peer in router.bgp.peers)
         size = max(1, sum(port.ospf is not None for port in router.ports))

@@ -606,6 +606,8 @@ class Lab(Worker):
                 self._records.hear()
             if neighbours_refused() == refused and not crowded():
                 break
+        self._servers.close_connections()
+        self._echo.wait()
         return "".join(str(int(count > _LOOKS // 2)) for count in works)
 
     def _ways(self) -> tuple[tuple[str, ...], ...]:

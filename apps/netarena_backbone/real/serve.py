@@ -45,7 +45,8 @@ ECHO_BYTES = 4000
 #: Length of an HTTP response in bytes, which is more than two full-size packets.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
-#: Number of tests that send packets before the servers answer. A test sends up to two packets at
+#: Number of tests that continue before the servers answer; connections to addresses are opened
+#: earlier, all at once. A test sends up to two packets at
 #: once, ``Servers.serve`` answers up to ``_MOST_LINES`` packets of a socket, and a socket buffers
 #: about 270 small packets (net.core.rmem_default).
 _BURST = _MOST_LINES // 2
@@ -70,13 +71,13 @@ _OPTIONS, _COOKIE_BYTES = struct.pack("!xHHIHHH", 41, 1232, 0, 12, 10, 8), 8
 #: Seconds from 1900, the epoch of NTP, to 1970.
 _NTP_EPOCH_S = 2_208_988_800
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
-#: From linux/inet_diag.h: types of the messages that describe and close a socket, layout of a
-#: request without the cookie, a cookie that matches any socket, positions of a socket's state and
-#: of its addresses in its description, and the state of a listening socket.
-_SOCK_DESCRIBE, _SOCK_DESTROY = 20, 21
+#: From linux/inet_diag.h: types of the messages that list and close sockets, layout of a message
+#: without the cookie, and a cookie that matches any socket.
+_SOCK_LIST, _SOCK_DESTROY = 20, 21
 _DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
-_STATE_AT, _SOCKET, _LISTENS = 1, slice(4, 52), 10
-_REQUEST = struct.Struct("=BBxxI")
+#: Layout of a message up to the socket's id, position of this id in a listed socket, length of the
+#: id, and all states except LISTEN.
+_DIAG_HEAD, _ID, _ID_BYTES, _CONNECTED = struct.Struct("=BBxxI"), slice(4, 52), 48, ~(1 << 10)
 _NAME_CHARS, _LABEL_CHARS = 253, 63
 
 #: Name, protocol, address and port.
@@ -367,6 +368,29 @@ class Servers:
             found = True
         return found
 
+    def close_connections(self) -> None:
+        """Close all TCP connections of the servers in the kernel, because ``ss`` lists them.
+
+        If its replies are lost, a server stays in state SYN_RECV and repeats them for a minute. If
+        a filter drops the last packets of a connection, the connection also remains. Each such
+        socket shows which host reaches the service. The client's address is not compared, because
+        NAT may have changed it.
+        """
+        ports: dict[str, set[bytes]] = {}
+        for machine, (_, protocol, _, port) in self._open:
+            if protocol == "tcp":
+                ports.setdefault(machine, set()).add(port.to_bytes(2))
+        head = _DIAG_HEAD.pack(socket.AF_INET, socket.IPPROTO_TCP, _CONNECTED & 0xFFFFFFFF)
+        for machine, own in ports.items():
+            with entered(self._spaces[machine]):
+                netlink = Netlink(SOCK_DIAG)
+            with netlink:
+                listed = [one[_ID] for one in netlink.dump(_SOCK_LIST, head + bytes(_ID_BYTES))]
+                # the id starts with the socket's own port
+                netlink.send(
+                    [Message(_SOCK_DESTROY, head + one) for one in listed if one[:2] in own]
+                )
+
     def _begin(self, machine: str, place: Place) -> None:
         one = self._open[machine, place]
         name, protocol, _, _ = place
@@ -431,9 +455,8 @@ class _Client:
         self._found: set[str] = set()
         self.socket: socket.socket | None = None
         self.works = False
-        #: Own and other (address, port) of a TCP connection, and whether it was closed normally.
-        self.ends: tuple[tuple[str, int], tuple[str, int]] | None = None
-        self.finished = False
+        #: Own and other (address, port) of a connection that was closed normally.
+        self.ended: tuple[tuple[str, int], tuple[str, int]] | None = None
         self._resolver = resolver
         if target := address(ask.target):
             self._connect(target, ask.port, ask.protocol)
@@ -455,7 +478,6 @@ class _Client:
             self.fail()
             return False
         if protocol == "tcp":
-            self.ends = self.socket.getsockname(), (address, port)
             self._unsent = web_request(self._ask.target, port)
         return True
 
@@ -534,7 +556,7 @@ class _Client:
         tag = self._got.partition(b'ETag: "')[2].partition(b'"')[0]
         self._mark = tag
         self.works = self._got == response(self._got.partition(b"\r\n\r\n")[2], tag)
-        self.finished = True
+        self.ended = self.socket.getsockname(), self.socket.getpeername()
         self.socket.close()
         self.socket = None
 
@@ -571,53 +593,28 @@ class _Names:
         return not self._open
 
 
-def _close_remaining(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
-    """Close the TCP sockets that remain after the tests, because ``ss`` lists them.
-
-    A client that has closed its connection is in state TIME_WAIT. If replies do not arrive, a
-    server is in state SYN_RECV and repeats its reply for a minute, so it would show which service
-    fails in which direction. Any machine may have the server's address.
-    """
-    half_open = []
+def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
+    """Close the sockets that are in state TIME_WAIT after the tests, because ``ss`` lists them."""
+    found: dict[str, list[Message]] = {}
     for client in clients:
-        if client.ends is None:
-            continue
-        own, other = client.ends
-        if not client.finished:
-            half_open.append(_socket(other, own))
-            continue
-        with entered(spaces[client.source]), Netlink(SOCK_DIAG) as netlink:
-            # an error is ignored: the socket may have been closed meanwhile
-            netlink.send([Message(_SOCK_DESTROY, _socket(own, other))])
-    if not half_open:
-        return
-    for space in spaces.values():
-        with entered(space), Netlink(SOCK_DIAG) as netlink:
-            for body in half_open:
-                try:
-                    found = netlink.ask(_SOCK_DESCRIBE, body)
-                except OSError:  # there is no such socket
-                    continue
-                # without such a connection, the kernel describes the listening socket
-                if found[_STATE_AT] != _LISTENS:
-                    of = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0xFFFFFFFF)
-                    netlink.send([Message(_SOCK_DESTROY, of + found[_SOCKET])])
-
-
-def _socket(own: tuple[str, int], other: tuple[str, int]) -> bytes:
-    """Return the body of a message about the TCP socket with these two (address, port)."""
-    (source, port), (target, far_port) = own, other
-    of = _DIAG.pack(
-        socket.AF_INET,
-        socket.IPPROTO_TCP,
-        0xFFFFFFFF,
-        port.to_bytes(2),
-        far_port.to_bytes(2),
-        socket.inet_aton(source),
-        socket.inet_aton(target),
-        0,
-    )
-    return of + _NO_COOKIE
+        if client.ended is not None:
+            (own, port), (other, far_port) = client.ended
+            body = _DIAG.pack(
+                socket.AF_INET,
+                socket.IPPROTO_TCP,
+                0xFFFFFFFF,
+                port.to_bytes(2),
+                far_port.to_bytes(2),
+                socket.inet_aton(own),
+                socket.inet_aton(other),
+                0,
+            )
+            found.setdefault(client.source, []).append(Message(_SOCK_DESTROY, body + _NO_COOKIE))
+    for source, messages in found.items():
+        with entered(spaces[source]):
+            netlink = Netlink(SOCK_DIAG)
+        with netlink:
+            netlink.send(messages)  # errors are ignored: a socket may have been closed meanwhile
 
 
 def ask(
@@ -642,7 +639,8 @@ def ask(
     def in_bursts(steps: Sequence[Callable[[], None]]) -> None:
         for number, step in enumerate(steps, 1):
             step()
-            if not number % _BURST:
+            # if the servers received nothing, the kernel may not have delivered the packets yet
+            if not number % _BURST and not servers.serve():
                 answer_packets()
 
     in_bursts([client.begin for client in clients if client.socket is not None])
@@ -671,7 +669,7 @@ def ask(
         client.fail()
     for _ in range(2):  # servers close the connections that clients have closed
         answer_packets()
-    _close_remaining(clients, spaces)
+    _end_waiting(clients, spaces)
     heard = servers.heard()
     return "".join(
         str(int(client.came_to(heard, one.server, one.also)))

@@ -315,7 +315,8 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Add summaries of unused networks.
 
-    Border routers of areas get more of them, because a fault may hide a network behind a summary.
+    Area border routers get more summaries, because a fault may add a summary that is not advertised
+    and hides a network.
     """
     del world
 
@@ -551,8 +552,9 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         hops = [IPv4Interface(one.address).ip for one in router.bgp.peers if one.asn != world.asn]
         is_known = all(any(hop in net for net in known) for hop in hops)
         tags = not is_border and not reflects
-        # a fault may have removed next-hop-self from all sessions
-        has_none = is_border and is_known and rng.random() < _SOME
+        # some border routers intend no next-hop-self at all, because a fault can remove it from all
+        # sessions
+        omits_next_hop_self = is_border and is_known and rng.random() < _SOME
 
         def drawn(peer: Peer) -> Peer:
             update: dict[str, object] = {}
@@ -565,7 +567,7 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             )
             if (tags or not reads) and not reflects and rng.random() < _FEW:
                 update["send_community"] = False
-            if has_none:
+            if omits_next_hop_self:
                 update["next_hop_self"] = False
             elif is_known and rng.random() < _SOME:
                 update["next_hop_self"] = not peer.next_hop_self

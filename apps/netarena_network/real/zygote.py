@@ -12,6 +12,7 @@ namespaces are removed.
 
 from __future__ import annotations
 
+import contextlib
 import encodings.ascii
 import encodings.idna
 import encodings.latin_1  # noqa: F401 -- loaded early, since user nobody may be unable to read the files
@@ -21,6 +22,7 @@ import socket
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netarena.sdk import Forks, NamespaceUnavailable, command_environment, isolate, lacking
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Maximum size of a worker's error report in bytes.
 _MOST_BYTES = 2048
+#: Number of entries in the table of TCP connections of each network namespace that is created.
+_TABLE_ENTRIES = Path("/proc/sys/net/ipv4/tcp_child_ehash_entries")
 
 
 class Zygote(Forks):
@@ -70,6 +74,7 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
             os.close(words)
             os.waitpid(inner, 0)
         else:
+            _shrink_tables()
             # The pipe stays open in the worker, so that end-of-file means that the worker has
             # exited.
             serve(socket.socket(fileno=descriptor), make())
@@ -77,6 +82,16 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
         os.write(words, str(error).encode())
     except BaseException as error:  # noqa: BLE001 -- the child must not return to the parent's loop
         os.write(words, f"{type(error).__name__}: {error}".encode())
+
+
+def _shrink_tables() -> None:
+    """Give each machine a small hash table of TCP connections of its own.
+
+    The kernel then lists a machine's connections in 0.05 ms, otherwise in 4 ms or more, because it
+    reads the whole table of the host. Kernels before 6.1 have no such setting.
+    """
+    with contextlib.suppress(OSError):
+        _TABLE_ENTRIES.write_text("512", encoding="ascii")
 
 
 def serve(connection: socket.socket, worker: Worker) -> None:

@@ -45,7 +45,10 @@ def reading(number):
                         "expr": [RULE, {"drop": None}]}} for handle in (2, 3)),
         ]}),
         "conntrack": "",
-        "proc": {"snmp": SNMP.format(2, 2, 2), "raw": "", "icmp": "", "packet": "", "unix": ""},
+        "proc": {
+            **dict.fromkeys(("raw", "icmp", "packet", "unix", "tcp"), ""),
+            "snmp": SNMP.format(2, 2, 2),
+        },
         "sysctl": {"net/ipv4/ip_forward": "0"},
         "sysctl_inode": {"net/ipv4/ip_forward": 10, "net/ipv4/ip_default_ttl": 11},
         "files": {},
@@ -102,6 +105,8 @@ def test_target_machine_is_marked_and_equal_machines_have_equal_traces():
         (lambda read: read.__setitem__("conntrack",
          "icmp 1 29 src=10.0.0.2 dst=10.0.0.9 type=8 [UNREPLIED] src=10.0.0.9\n"),
          "rule.unreplied"),
+        (lambda read: read["proc"].__setitem__("tcp",
+         "sl local rem st\n0: 0500000A:01BB 0900000A:C350 03\n"), "sockets.tcp 03"),
     ],
 )  # fmt: skip
 def test_changed_machine_has_a_different_trace(change, feature):
@@ -152,6 +157,21 @@ def test_numbers_of_neighbours_and_routes_in_frr_are_no_traces_but_gaps_are():
     assert traces[0] == traces[1]
     assert not any("Counter" in name for name in traces[0])
     assert [one["show ip route.nexthopGroupId gaps"] for one in traces] == [0, 0, 3]
+
+
+def test_listening_sockets_and_connections_of_bgp_are_no_traces():
+    rows = "sl local rem st\n0: 0500000A:01BB 00000000:0000 0A\n1: 0500000A:00B3 0900000A:C350 03\n"
+    candidates, _ = look(h2=lambda read: read["proc"].__setitem__("tcp", rows))
+    assert candidates["p1_h2", "host"].trace["sockets.tcp 03"] == 0
+
+
+def test_ages_of_arp_entries_are_traces_except_on_routers():
+    shown = {"frr.conf": "", "frr": {"running": ""}}
+    candidates, _ = look(h2=lambda read: read.update(shown))
+    router, host = (
+        {name.split()[0] for name in candidates[one, "host"].trace} for one in ("p1_h2", "p1_h3")
+    )
+    assert {"neigh.used", "neigh.confirmed"} <= host - router
 
 
 def test_machines_with_a_setting_are_compared_by_form():

@@ -49,6 +49,25 @@ def test_routers_of_one_function_are_equally_likely_despite_methods_of_few_route
     assert all(likely[name] == pytest.approx(0.8 * inner, rel=0.02) for name in plain & borders)
 
 
+@pytest.mark.parametrize("faults", [1, 2, 3, 5])
+def test_routers_with_more_interfaces_are_less_likely_the_more_faults_there_are(
+    faults: int,
+) -> None:
+    world = draw(random.Random(11), 8)
+    every = frozenset(router.name for router in world.routers)
+    places = [(1.0, every)]
+    likely = _probabilities(places, weights(world, places, faults))
+    sizes = {
+        router.name: sum(port.ospf is not None for port in router.ports)
+        for router in world.routers
+        if router.name not in _borders(world) | {world.firewall}
+    }
+    assert len({*sizes.values()}) > 1
+    exponent = {1: 0.0, 2: -0.4}.get(faults, -1.0)
+    relative = [likely[name] / size**exponent for name, size in sizes.items()]
+    assert max(relative) == pytest.approx(min(relative), rel=0.02)
+
+
 def test_hosts_keep_the_probability_of_their_methods(world: World) -> None:
     hosts = frozenset(host.name for host in world.hosts)
     routers = frozenset(router.name for router in world.routers)

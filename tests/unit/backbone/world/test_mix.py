@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from statistics import mean
 
 import pytest
 
@@ -61,6 +62,33 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
                     known = {one.address for one in world.router(peer.description).bgp.peers}
                     assert known.isdisjoint({peer.update_source} if peer.update_source else own)
     assert num_prepared
+
+
+def test_some_border_routers_intend_no_next_hop_self_on_any_session(
+    drafts: Sequence[World],
+) -> None:
+    found = {
+        any(peer.next_hop_self for peer in router.bgp.peers if peer.asn == world.asn)
+        for world in drafts
+        for router in world.routers
+        if any(peer.asn != world.asn for peer in router.bgp.peers)
+    }
+    assert found == {True, False}
+
+
+def test_area_border_routers_have_more_hidden_summaries_than_others(
+    drafts: Sequence[World],
+) -> None:
+    numbers: dict[bool, list[int]] = {True: [], False: []}
+    for world in drafts:
+        for router in world.routers:
+            if router.ospf is not None:
+                areas = {port.ospf.area for port in router.ports if port.ospf}
+                hidden = sum(not one.advertise for one in router.ospf.ranges)
+                numbers[len(areas) > 1].append(hidden)
+    assert max(numbers[False]) == 1
+    assert max(numbers[True]) > 1
+    assert mean(numbers[True]) > 2 * mean(numbers[False])
 
 
 #: Methods that leave a router in a form that no intended router has. Each intended router
