@@ -163,8 +163,9 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise single lines.
 
-    Without a terminal, at most ``PLAIN_LINES`` lines report the finished episodes if their total is
-    known. Otherwise, and for drawn queries, a line is printed each time the number has doubled.
+    Without a terminal, at most ``PLAIN_LINES`` lines report the drawn queries, and as many the
+    finished episodes, if their total is known. Otherwise, a line is printed each time the number
+    has doubled.
 
     ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
     workers; the progress then shows this number and the episodes per minute.
@@ -216,13 +217,12 @@ class Meter:
     def draw(self) -> None:
         """Count one more drawn query. All queries are drawn before the first query is asked."""
         self._num_drawn += 1
-        now = time.monotonic()
+        self._begin = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, tally=f"{self._num_drawn} drawn")
-        elif _is_told(self._num_drawn, None):
-            line = f"{self._what}: {self._num_drawn} drawn in {now - self._entered:.1f} s"
-            console(sys.stderr).print(line, soft_wrap=True)
-        self._begin = now
+        elif _is_told(self._num_drawn, self._total):
+            counts = self._tell_counts(self._num_drawn, "drawn", self._begin - self._entered)
+            console(sys.stderr).print(f"{self._what}: {counts}", soft_wrap=True)
 
     def advance(self, kind: str) -> None:
         """Count one more episode, with the result ``kind``."""
@@ -235,15 +235,17 @@ class Meter:
             self._bar.update(self._task, completed=done, tally=tally)
             return
         if _is_told(done, self._total):
-            spent_s = time.monotonic() - self._begin
-            counts = f"{done}/{self._total}" if self._total else f"{done}"
-            left = ""
-            if self._total and self._total > done:
-                left = f", about {duration(spent_s / done * (self._total - done))} left"
-            line = (
-                f"{self._what}: {counts} in {spent_s:.1f} s{left}{speed}: {tally.replace('_', ' ')}"
-            )
+            counts = self._tell_counts(done, "", time.monotonic() - self._begin)
+            line = f"{self._what}: {counts}{speed}: {tally.replace('_', ' ')}"
             console(sys.stderr).print(line, soft_wrap=True)
+
+    def _tell_counts(self, done: int, what: str, spent_s: float) -> str:
+        """Return a text such as ``3/12 drawn in 4.0 s, about 12 s left``."""
+        counts = f"{done}/{self._total}" if self._total else f"{done}"
+        left = ""
+        if self._total and self._total > done:
+            left = f", about {duration(spent_s / done * (self._total - done))} left"
+        return f"{counts}{what and ' '}{what} in {spent_s:.1f} s{left}"
 
     def _tell_speed(self, done: int) -> str:
         """Return text with the number of workers and the speed; empty without workers."""

@@ -57,7 +57,7 @@ from netarena.run.journal import (
     lock_folder,
     read_journal,
 )
-from netarena.run.opening import Opening
+from netarena.run.opening import DrawingNotes, Opening
 from netarena.run.play import clock
 from netarena.run.purse import Account, Purse
 from netarena.run.query_store import Deck, Variety
@@ -940,7 +940,17 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                     )
                 )
             )
-            await _take_steps(drawing, slots, deadline, opening)
+            await _take_steps(
+                drawing,
+                slots,
+                deadline,
+                opening,
+                DrawingNotes(
+                    partial(pump.tell, "noted", next(iter(agents))),
+                    lambda: len(deck.cards),
+                    _count_to_draw(application, config, shard),
+                ),
+            )
             number = await asyncio.to_thread(_count_queries, application, config, deck, shard)
             config = config.model_copy(update={"seed": seed, "num_queries": number})
             order = await asyncio.to_thread(_order, application, config, seed, shard)
@@ -1114,8 +1124,24 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
     return all(clock() < end for _ in steps)
 
 
+def _count_to_draw(application: Application, config: Config, shard: Shard | None) -> int | None:
+    """Return the number of queries that an assessment draws.
+
+    Returns None if the queries are in a file, or for a shard, whose number is not known yet.
+    """
+    if shard is not None or stored_file(config) is not None:
+        return None
+    size = application.size(config)
+    end = size if config.end_index is None else min(size, config.end_index)
+    return end - (config.start_index or 0)
+
+
 async def _take_steps(
-    steps: Iterator[None], slots: Slots, deadline: float | None, opening: Opening
+    steps: Iterator[None],
+    slots: Slots,
+    deadline: float | None,
+    opening: Opening,
+    notes: DrawingNotes,
 ) -> None:
     """Run all steps of drawing in a thread, in turn with other assessments.
 
@@ -1136,6 +1162,7 @@ async def _take_steps(
             step_s = clock() - begin
             used_s += step_s
             if not done:
+                notes.tell()
                 opening.check()
             if slots.held and not done:
                 await asyncio.sleep(_RESTS * step_s)

@@ -1,12 +1,14 @@
-"""Start of an assessment: contacts the agents while queries are generated, and reports waiting.
+"""Start of an assessment: contacts the agents while queries are drawn, and reports both.
 
 An unreachable agent is therefore detected early. Waiting for an agent is reported after
-``FIRST_NOTE_S``, then at growing intervals; each report is a status message over A2A.
+``FIRST_NOTE_S``, then at growing intervals. The number of drawn queries is reported after
+``FIRST_DRAWN_S``, then at growing intervals. Over A2A, each report is a status message.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -15,6 +17,9 @@ from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
 #: Seconds of waiting until the first report; each later interval is twice the previous interval.
 FIRST_NOTE_S = 1.0
+
+#: The same for drawn queries, and the longest interval.
+FIRST_DRAWN_S, _DRAWN_MOST_S = 2.0, 60.0
 
 Note = Callable[[str, str], None]
 
@@ -69,3 +74,36 @@ class Opening:
             spent_s = asyncio.get_running_loop().time() - begin
             self._note(role, f"waiting for the agent card of {role} at {place} ({spent_s:.0f} s)")
             pause_s *= 2
+
+
+class DrawingNotes:
+    """Reports the number of drawn queries and, if ``total`` is known, the time left.
+
+    ``note`` is called with a line of text; ``count`` returns the number of queries drawn so far.
+    """
+
+    def __init__(
+        self, note: Callable[[str], None], count: Callable[[], int], total: int | None
+    ) -> None:
+        self._note = note
+        self._count = count
+        self._total = total
+        self._begin = time.monotonic()
+        self._pause_s = FIRST_DRAWN_S
+        self._next = self._begin + self._pause_s
+
+    def tell(self) -> None:
+        """Report the number if the next report is due."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._pause_s = min(2 * self._pause_s, _DRAWN_MOST_S)
+        self._next = now + self._pause_s
+        spent_s, drawn = now - self._begin, self._count()
+        counts = f"{drawn}" if self._total is None else f"{drawn} of {self._total}"
+        left = ""
+        if self._total is not None and 0 < drawn <= self._total:
+            left_s = spent_s / drawn * (self._total - drawn)
+            about = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min"
+            left = f", about {about} left"
+        self._note(f"{counts} queries drawn in {spent_s:.0f} s{left}")
