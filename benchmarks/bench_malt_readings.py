@@ -24,7 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from netarena.audit.check import Item, draw
+from netarena.audit.draw import Item, draw
 from netarena.report.markdown import replace_section, table
 from netarena_malt.app import Malt
 from tests.malt_reader.second import SecondReader, objections

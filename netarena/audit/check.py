@@ -28,23 +28,19 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import multiprocessing
-import os
-import signal
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from itertools import zip_longest
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from netarena.aio import finish
-from netarena.config import Briefing, Config, with_seed_text
-from netarena.errors import ConfigError, EnvironmentFailed, ReplyRefused
-from netarena.model import Claim, Judgement, Move, Query, Record, State
-from netarena.run.assessment import MOST_QUERIES
+from netarena.audit.draw import Item, draw_steps
+from netarena.audit.result import Audit, Checked, Count, Flaw, Ledger, Reason
+from netarena.audit.workers import share_out
+from netarena.config import Briefing, Config
+from netarena.errors import EnvironmentFailed, ReplyRefused
+from netarena.model import Claim, Judgement, Move, Query, State
 from netarena.task.application import Application, Environment
 from netarena.task.evidence import Evidence
 from netarena.task.prompt import render
@@ -54,100 +50,11 @@ from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 CONCURRENCY = 2
 #: Number of attempts to open a world if the environment fails, as in an assessment.
 TRIES = 2
-#: Number of queries per request to a worker process: about a second of work.
-BATCH = 16
 #: A check that takes this long, in s, is reported, and again each time its duration doubles.
 SLOW_S = 10.0
-#: Maximum number of characters of a value in a variant's name.
-_MAX_VALUE_CHARS = 24
 
 
 T = TypeVar("T")
-
-
-class Reason(StrEnum):
-    """The condition that a query violates (see the module's docstring)."""
-
-    ENVIRONMENT = "environment"  # the world cannot be built or breaks, or a fault has no effect
-    SOLVED = "solved"  # doing nothing solves the query
-    UNSTABLE = "unstable"  # observations of an unchanged world differ
-    REFUSED = "refused"  # the parser refuses the reference solution
-    UNSOLVED = "unsolved"  # the reference solution does not solve the query
-    UNSAFE = "unsafe"  # the reference solution breaks a safety rule
-    ORDER = "order"  # a wrong order of repairs is safe
-    RECORD = "record"  # duplicate id, empty text, or query changed by a JSON round trip
-    BUG = "bug"  # NetArena's own code raised an error
-
-
-class Flaw(Record):
-    """One invalid query: the violated condition, and the details."""
-
-    id: str
-    variant: str
-    label: str
-    level: str
-    reason: Reason
-    detail: str
-
-
-class Audit(Record):
-    """Result of an audit. ``retried`` counts worlds that needed two attempts."""
-
-    application: str
-    version: str
-    seed: int
-    #: Number of checked queries by variant and label. A config without variants has one variant,
-    #: "".
-    drawn: dict[str, dict[str, int]]
-    levels: dict[str, int]
-    retried: int
-    flaws: tuple[Flaw, ...]
-    #: Number of queries that an interrupted audit did not reach.
-    not_checked: int = 0
-
-    @property
-    def queries(self) -> int:
-        """Return the number of checked queries."""
-        return sum(self.labels.values())
-
-    @property
-    def labels(self) -> dict[str, int]:
-        """Return the number of checked queries by label."""
-        counts: Counter[str] = Counter()
-        for labels in self.drawn.values():
-            counts.update(labels)
-        return dict(sorted(counts.items()))
-
-    @property
-    def variants(self) -> dict[str, int]:
-        """Return the number of checked queries by variant, in the order of the variants."""
-        return {variant: sum(labels.values()) for variant, labels in self.drawn.items()}
-
-    @property
-    def invalid(self) -> int:
-        """Return the number of invalid queries; each query is counted once."""
-        return len({flaw.id for flaw in self.flaws})
-
-    def reasons(self) -> dict[str, int]:
-        """Return the number of flaws by reason."""
-        return dict(sorted(Counter(flaw.reason.value for flaw in self.flaws).items()))
-
-    def as_json(self) -> dict[str, object]:
-        """Return the data that ``netarena audit --json`` prints."""
-        return {
-            "application": self.application,
-            "version": self.version,
-            **with_seed_text({"seed": self.seed}),
-            "queries": self.queries,
-            "invalid": self.invalid,
-            "not_checked": self.not_checked,
-            "reasons": self.reasons(),
-            "labels": self.labels,
-            "levels": self.levels,
-            "variants": self.variants,
-            "retried": self.retried,
-            "flaws": [flaw.model_dump(mode="json") for flaw in self.flaws],
-        }
 
 
 class _Flawed(Exception):
@@ -155,115 +62,6 @@ class _Flawed(Exception):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
-
-
-class Spot(NamedTuple):
-    """Source of a query: the variant of the config, and the index in that variant."""
-
-    variant: str
-    number: int
-
-
-class Item(NamedTuple):
-    """A query of the audit, and its variant of the config."""
-
-    variant: str
-    config: Config
-    query: Query
-
-
-def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """Return the queries of an audit of ``total`` queries, spread evenly over ``config``'s variants
-    and labels.
-
-    The result has only the queries at positions from ``config.start_index`` to below ``end_index``;
-    ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
-    """
-    steps = _draw(application, config, seed, total)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: list[Item] = end.value
-            return found
-
-
-def _draw(
-    application: Application, config: Config, seed: int, total: int
-) -> Generator[None, None, list[Item]]:
-    """Generate the same queries as ``draw``, one per step, because generating all may take a long
-    time."""
-    if total < 1:
-        raise ConfigError("num_queries", f"must be at least 1, not {total}")
-    chosen = chosen_of(config, total)
-    if total > MOST_QUERIES:
-        raise ConfigError("num_queries", f"must be at most {MOST_QUERIES:,}, not {total:,}")
-    variants = _named(application.variants(config))
-    labels = {name: len(application.labels(variant)) for name, variant in variants.items()}
-    if not any(labels.values()):
-        raise ConfigError("config", "does not select any query; check error_types and levels")
-    each = -(-total // sum(labels.values()))
-    piles: list[list[list[Spot]]] = []
-    for place, (name, number) in enumerate(labels.items()):
-        own = [
-            [Spot(name, index) for index in range(n, each * number, number)] for n in range(number)
-        ]
-        # variants alternate and start with different labels, so that even a few queries cover many
-        # variants and labels
-        start = place * number // len(variants)
-        piles.append(own[start:] + own[:start])
-    dealt = [pile for turn in zip_longest(*piles) for pile in turn if pile is not None]
-    spots = [spot for turn in zip_longest(*dealt) for spot in turn if spot is not None]
-    wanted = [spots[place] for place in chosen if place < len(spots)]
-    drawn: dict[Spot, Item] = {}
-    for name, variant in variants.items():
-        indices = {spot.number for spot in wanted if spot.variant == name}
-        if not indices:
-            continue
-        asked = variant.model_copy(update={"num_queries": each})
-        for query in application.generate_from(asked, seed, min(indices)):
-            if query.index in indices:
-                drawn[Spot(name, query.index)] = Item(name, variant, query)
-            yield
-            if query.index >= max(indices):
-                break
-    return [drawn[spot] for spot in wanted]
-
-
-def chosen_of(config: Config, total: int) -> range:
-    """Return the positions of the queries that ``config`` selects in an audit of ``total`` queries.
-
-    Raises ConfigError if ``config`` selects no query.
-    """
-    end = total if config.end_index is None else min(total, config.end_index)
-    chosen = range(config.start_index or 0, end)
-    if not chosen:
-        raise ConfigError(
-            "start_index",
-            f"must be below {end} to select any of the {total} queries, not {chosen.start}",
-        )
-    return chosen
-
-
-def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Return the variants by name. A name lists the keys in which variants differ, with their
-    values; the name of a single variant is ""."""
-    shapes = [variant.shape() for variant in variants]
-    keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
-
-    def name(most: int | None) -> list[str]:
-        return [", ".join(f"{key}={_plain(shape[key], most)}" for key in keys) for shape in shapes]
-
-    names = name(_MAX_VALUE_CHARS)
-    if len(set(names)) < len(names):
-        names = name(None)
-    return dict(zip(names, variants, strict=True))
-
-
-def _plain(value: object, most: int | None) -> str:
-    """Return a value as text for a name, truncated to ``most`` characters."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if most is None or len(text) <= most else f"{text[:most]}…"
 
 
 class Depth(NamedTuple):
@@ -287,54 +85,6 @@ class Depth(NamedTuple):
 
 #: The application's own choices.
 AS_IT_IS = Depth()
-
-
-class Ledger:
-    """Findings of an audit so far."""
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._checked: set[str] = set()
-        self._flaws: list[Flaw] = []
-        self._retried = 0
-
-    def enter(self, item: Item) -> None:
-        """Record a query that the audit will check."""
-        self._items.append(item)
-
-    def add(self, flaws: Iterable[Flaw]) -> None:
-        """Add flaws that were found without building a world."""
-        self._flaws += flaws
-
-    def check(self, checked: Checked) -> None:
-        """Record a checked query."""
-        self._checked.add(checked.item.query.id)
-        self._retried += checked.tries - 1
-        if checked.flaw is not None:
-            self._flaws.append(checked.flaw)
-
-    def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result so far of an audit of ``total`` queries.
-
-        It contains the queries that were checked or are flawed.
-        """
-        told = self._checked | {flaw.id for flaw in self._flaws}
-        items = [item for item in self._items if item.query.id in told]
-        order = {item.query.id: number for number, item in enumerate(items)}
-        drawn: dict[str, dict[str, int]] = {}
-        for (variant, label), number in Counter((i.variant, i.query.label) for i in items).items():
-            drawn.setdefault(variant, {})[label] = number
-        return Audit(
-            application=application.name,
-            version=" and ".join(sorted({application.version_of(i.config) for i in items}))
-            or application.version,
-            seed=seed,
-            drawn=drawn,
-            levels=_count(item.query.level for item in items),
-            retried=self._retried,
-            flaws=tuple(sorted(self._flaws, key=lambda flaw: order[flaw.id])),
-            not_checked=total - len(items),
-        )
 
 
 async def audit(  # noqa: PLR0913 -- options of the draw and of the progress reports
@@ -363,7 +113,7 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
     EnvironmentFailed if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
-    items = await _rest(_draw(application, config, seed, total), drawn)
+    items = await _rest(draw_steps(application, config, seed, total), drawn)
     await _rest(_inspect(application, items, ledger))
 
     def count(found: Iterable[Checked]) -> None:
@@ -373,9 +123,10 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
                 checked(one.item.query, one.flaw)
 
     if processes > 1:
-        await _share_out(application, items, processes, concurrency, depth, count)
+        check = partial(_check_all, concurrency=concurrency, depth=depth)
+        await share_out(application, items, processes, check, count)
     else:
-        await _check_all(application, items, concurrency, depth, count, slow)
+        await _check_all(application, items, count, concurrency, depth, slow)
     return ledger.audit(application, seed, len(items))
 
 
@@ -395,7 +146,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     If the environment of a query fails, it is built once more. Raises ConfigError if the config
     selects no queries.
     """
-    items = await _rest(_draw(application, config, seed, total), drawn)
+    items = await _rest(draw_steps(application, config, seed, total), drawn)
     waiting = iter(items)
 
     async def work() -> None:
@@ -434,16 +185,6 @@ async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None
         await asyncio.sleep(0)
 
 
-class Checked(NamedTuple):
-    """A checked query, its flaw, if any, and 1 plus the number of its worlds that were rebuilt."""
-
-    item: Item
-    flaw: Flaw | None
-    tries: int
-
-
-#: Callback for checked queries.
-Count = Callable[[Iterable[Checked]], None]
 #: Callback for a slow query: the query, the seconds so far, and the current stage of its check.
 Slow = Callable[[Query, float, str], None]
 
@@ -545,9 +286,9 @@ class _Case:
 async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
     application: Application,
     items: Sequence[Item],
+    count: Count,
     concurrency: int,
     depth: Depth,
-    count: Count,
     slow: Slow | None = None,
 ) -> None:
     def trials() -> Iterator[tuple[_Case, int]]:
@@ -567,90 +308,6 @@ async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
             group.create_task(lane())
-
-
-# Worker processes.
-
-
-async def _share_out(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
-    application: Application,
-    items: Sequence[Item],
-    processes: int,
-    concurrency: int,
-    depth: Depth,
-    count: Count,
-) -> None:
-    """Check ``items`` in worker processes, which end when their connections are closed."""
-    batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
-    # spawned processes do not inherit this process's event loop and threads
-    context = multiprocessing.get_context("spawn")
-    fresh = type(application)(unsandboxed=application.unsandboxed, training=application.training)
-
-    async def lane() -> None:
-        ours, theirs = context.Pipe()
-        worker = context.Process(
-            target=_work, args=(fresh, concurrency, depth, theirs), daemon=True
-        )
-        with theirs, _safe_path():
-            worker.start()
-        try:
-            for batch in batches:
-                count(await asyncio.to_thread(_exchange, ours, batch))
-        finally:
-            ours.close()
-            await finish(asyncio.to_thread(worker.join))
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(processes):
-                group.create_task(lane())
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Prevent spawned processes from importing files of the current folder."""
-    known = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if known is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = known
-
-
-def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
-    try:
-        connection.send(batch)
-        found: list[Checked] = connection.recv()
-    except (EOFError, OSError) as error:
-        raise EnvironmentFailed("an audit worker process exited before it finished") from error
-    return found
-
-
-def _work(application: Application, concurrency: int, depth: Depth, connection: Connection) -> None:
-    """Worker: check batches until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
-    asyncio.run(_answer(application, concurrency, depth, connection))
-
-
-async def _answer(
-    application: Application, concurrency: int, depth: Depth, connection: Connection
-) -> None:
-    async with application:
-        with suppress(EOFError, OSError):
-            while True:
-                batch = await asyncio.to_thread(connection.recv)
-                done: list[Checked] = []
-                await _check_all(application, batch, concurrency, depth, done.extend)
-                connection.send(done)
-
-
-def _count(names: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(names).items()))
 
 
 def _inspect(

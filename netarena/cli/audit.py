@@ -11,7 +11,9 @@ from pathlib import Path
 
 import click
 
-from netarena.audit.check import CONCURRENCY, Audit, Depth, Flaw, Ledger, audit, chosen_of
+from netarena.audit.check import CONCURRENCY, Depth, audit
+from netarena.audit.draw import chosen_of
+from netarena.audit.result import Audit, Flaw, Ledger
 from netarena.cli import Stopped
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.option import audit_options, json_option, read_pairs

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from netarena.audit.check import CONCURRENCY, chosen_of, collect
+from netarena.audit.check import CONCURRENCY, collect
+from netarena.audit.draw import chosen_of
 from netarena.cli.interrupt import run_until_stopped
 from netarena.cli.screen import Meter, bounded, show_table
 from netarena.cli.terminal import json_text

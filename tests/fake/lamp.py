@@ -161,6 +161,16 @@ class Lamp(Application):
         ]
 
 
+class Dim(Lamp):
+    """Lamps whose reference solutions lack a reply.
+
+    Defined at module level, so that worker processes can import it.
+    """
+
+    def solve(self, query: Query) -> Sequence[str]:
+        return super().solve(query)[:1]
+
+
 class Scripted:
     """A scripted agent; ``turn`` has the last turn of each context, from 0."""
 

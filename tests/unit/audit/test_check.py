@@ -3,23 +3,22 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import multiprocessing
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
-from netarena.audit.check import Audit, Depth, _answer, _difference, audit, draw
+from netarena.audit.check import Depth, _difference, audit
+from netarena.audit.result import Audit
 from netarena.cli import main, screen
 from netarena.cli.audit import _letters, _tabulate
 from netarena.config import Config, shapes
-from netarena.errors import ConfigError, EnvironmentFailed
+from netarena.errors import EnvironmentFailed
 from netarena.model import Execution, Judgement, Move, Query, State
 from netarena.task.application import Application, Environment
-from tests.fake.lamp import Lamp, LampConfig, Room
+from tests.fake.lamp import Dim, Lamp, LampConfig, Room
 
 CONFIG = LampConfig()
 
@@ -35,55 +34,6 @@ def test_valid_queries_pass():
     assert result.as_json()["labels"] == {"one": 3, "two": 3}
     assert result.as_json()["levels"] == {"level1": 3, "level2": 3}
     assert result.as_json()["reasons"] == {}
-
-
-@pytest.mark.parametrize("total", [1, 2, 3, 7, 20])
-def test_draws_as_many_as_asked_spread_over_labels(total):
-    queries = draw(Lamp(), CONFIG, 7, total)
-    assert len(queries) == total
-    ones = sum(item.query.label == "one" for item in queries)
-    assert abs(2 * ones - total) <= 1
-
-
-def test_draws_the_same_for_the_same_seed():
-    assert draw(Lamp(), CONFIG, 7, 9) == draw(Lamp(), CONFIG, 7, 9)
-    assert draw(Lamp(), CONFIG, 7, 9) != draw(Lamp(), CONFIG, 8, 9)
-
-
-def test_a_part_of_an_audit_is_what_the_whole_has_there():
-    part = CONFIG.model_copy(update={"start_index": 3, "end_index": 7})
-    found = draw(Lamp(), part, 7, 9)
-    assert [one.query for one in found] == [one.query for one in draw(Lamp(), CONFIG, 7, 9)[3:7]]
-    with pytest.raises(
-        ConfigError, match="start_index: must be below 2 to select any of the 2 queries, not 3"
-    ):
-        draw(Lamp(), part, 7, 2)
-
-
-def test_what_is_not_asked_for_is_not_drawn():
-    drawn = []
-
-    class Late(Lamp):
-        def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
-            for query in self.generate(config, seed):
-                if query.index >= start:
-                    drawn.append(query.index)
-                    yield query
-
-    part = CONFIG.model_copy(update={"start_index": 500, "end_index": 502})
-    assert len(draw(Late(), part, 7, 1000)) == 2
-    assert drawn == [500, 501]
-
-
-@pytest.mark.parametrize("total", [0, -1])
-def test_refuses_to_draw_nothing(total):
-    with pytest.raises(ConfigError, match="num_queries: must be at least 1"):
-        draw(Lamp(), CONFIG, 7, total)
-
-
-def test_says_when_nothing_can_be_drawn():
-    with pytest.raises(ConfigError, match="does not select any query"):
-        draw(Lamp(), LampConfig(complexity_level=("level3",)), 7, 4)
 
 
 class FolderConfig(LampConfig):
@@ -194,62 +144,6 @@ def test_variants_of_several_keys_are_told_once():
     assert labels == ["label", "A", "B", "C", "D", "queries", "invalid"]
     assert rows == [["one", 1, 2, 3, 4, 10, 0]]
     assert [_letters(number) for number in (0, 25, 26, 52)] == ["A", "Z", "AA", "BA"]
-
-
-def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
-    # worker processes must not import a user's file of this name from the current folder
-    (tmp_path / "types.py").write_text("raise SystemExit('of the current folder')")
-    monkeypatch.chdir(tmp_path)
-    seen: list[str] = []
-
-    async def share() -> Audit:
-        return await audit(
-            Dim(), CONFIG, 7, 40, processes=2, checked=lambda query, flaw: seen.append(query.id)
-        )
-
-    result = asyncio.run(share())
-    assert result == run(Dim(), 40)
-    assert result.reasons() == {"unsolved": 20}
-    assert sorted(seen) == sorted({item.query.id for item in draw(Dim(), CONFIG, 7, 40)})
-
-
-def test_a_worker_answers_until_its_owner_closes_the_connection():
-    ours, theirs = multiprocessing.Pipe()
-    worker = threading.Thread(target=lambda: asyncio.run(_answer(Dim(), 2, Depth(), theirs)))
-    worker.start()
-    items = draw(Dim(), CONFIG, 7, 4)
-    for batch in (items[:3], items[3:]):
-        ours.send(batch)
-        answers = ours.recv()
-        assert {answer.item.query.id for answer in answers} == {i.query.id for i in batch}
-        assert [answer.flaw is not None for answer in answers] == [
-            answer.item.query.label == "two" for answer in answers
-        ]
-    ours.close()
-    worker.join(60)
-    assert not worker.is_alive()
-
-
-class Dim(Lamp):
-    """Lamps whose reference solutions lack a reply.
-
-    Defined at module level, so that worker processes can import it.
-    """
-
-    def solve(self, query: Query) -> Sequence[str]:
-        return super().solve(query)[:1]
-
-
-class Fatal(Lamp):
-    """Lamps that end the process in which a solution is requested."""
-
-    def solve(self, query: Query) -> Sequence[str]:
-        os._exit(3)
-
-
-def test_a_worker_that_dies_is_no_verdict():
-    with pytest.raises(EnvironmentFailed, match="audit worker process exited"):
-        asyncio.run(audit(Fatal(), CONFIG, 7, 4, processes=2))
 
 
 class Stopped(Dim):

@@ -9,7 +9,8 @@ import pytest
 from netarena_toy import ToyConfig
 from orders import Orders, OrderTickets
 
-from netarena.audit.check import Audit, audit
+from netarena.audit.check import audit
+from netarena.audit.result import Audit
 from netarena.config import Config
 from netarena.model import Claim, Query, Refusal
 
