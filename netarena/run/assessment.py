@@ -948,7 +948,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
                 DrawingNotes(
                     partial(pump.tell, "noted", next(iter(agents))),
                     lambda: len(deck.cards),
-                    _count_to_draw(application, config, shard),
+                    partial(_count_to_draw, application, config, shard),
                 ),
             )
             number = await asyncio.to_thread(_count_queries, application, config, deck, shard)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import cast
 
 from netarena.agent.interface import Agent
@@ -77,17 +78,22 @@ class Opening:
 
 
 class DrawingNotes:
-    """Reports the number of drawn queries and, if ``total`` is known, the time left.
+    """Reports the number of drawn queries and, if their total is known, the time left.
 
     ``note`` is called with a line of text; ``count`` returns the number of queries drawn so far.
+    ``total`` returns the total or None. It is called before the first report, because some
+    applications draw queries to count them.
     """
 
     def __init__(
-        self, note: Callable[[str], None], count: Callable[[], int], total: int | None
+        self,
+        note: Callable[[str], None],
+        count: Callable[[], int],
+        total: Callable[[], int | None],
     ) -> None:
         self._note = note
         self._count = count
-        self._total = total
+        self._find_total = cache(total)
         self._begin = time.monotonic()
         self._pause_s = FIRST_DRAWN_S
         self._next = self._begin + self._pause_s
@@ -99,11 +105,11 @@ class DrawingNotes:
             return
         self._pause_s = min(2 * self._pause_s, _DRAWN_MOST_S)
         self._next = now + self._pause_s
-        spent_s, drawn = now - self._begin, self._count()
-        counts = f"{drawn}" if self._total is None else f"{drawn} of {self._total}"
+        spent_s, drawn, total = now - self._begin, self._count(), self._find_total()
+        counts = f"{drawn}" if total is None else f"{drawn} of {total}"
         left = ""
-        if self._total is not None and 0 < drawn <= self._total:
-            left_s = spent_s / drawn * (self._total - drawn)
+        if total is not None and 0 < drawn <= total:
+            left_s = spent_s / drawn * (total - drawn)
             about = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min"
             left = f", about {about} left"
         self._note(f"{counts} queries drawn in {spent_s:.0f} s{left}")

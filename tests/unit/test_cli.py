@@ -1172,7 +1172,7 @@ def test_audit_counts_queries_in_total(fake, capsys):
     result = json.loads(out)
     assert (result["queries"], result["invalid"], result["reasons"]) == (7, 0, {})
     assert result["labels"] == {"one": 4, "two": 3}
-    assert "audit lamp: 4/4 drawn in " in err
+    assert "audit lamp: 7/7 drawn in " in err
     assert err.splitlines()[-1].startswith("audit lamp: 7/7 in ")
 
 
@@ -1203,7 +1203,7 @@ def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
     assert main([*arguments, "--out", str(saved)]) == 1
     out, err = capsys.readouterr()
     assert "goal missed: trace, logistic regression: top-1 accuracy is 100.0%, above chance" in out
-    assert "audit lamp --traces: 16/16 drawn in " in err
+    assert "audit lamp --traces: 24/24 drawn in " in err
     assert "audit lamp --traces: 24/24 in " in err
     assert len(saved.read_text().splitlines()) == 24
     assert main([*arguments, "--evidence", str(saved), "--json"]) == 1

@@ -30,7 +30,7 @@ def test_drawn_queries_are_reported_at_growing_intervals(
 ) -> None:
     seconds, told = 0.0, list[str]()
     monkeypatch.setattr(opening.time, "monotonic", lambda: seconds)
-    notes = DrawingNotes(told.append, lambda: int(seconds), total)
+    notes = DrawingNotes(told.append, lambda: int(seconds), lambda: total)
     while seconds < 60:  # one query per second
         notes.tell()
         seconds += 1
@@ -40,7 +40,7 @@ def test_drawn_queries_are_reported_at_growing_intervals(
 def test_long_drawing_is_reported_every_minute_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, told = 0.0, list[Any]()
     monkeypatch.setattr(opening.time, "monotonic", lambda: seconds)
-    notes = DrawingNotes(told.append, lambda: int(seconds / 10), 100)
+    notes = DrawingNotes(told.append, lambda: int(seconds / 10), lambda: 100)
     while seconds < 300:
         notes.tell()
         seconds += 1
