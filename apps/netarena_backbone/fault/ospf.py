@@ -320,6 +320,13 @@ def _summary(*, everywhere: bool) -> Method:
                 ]
                 groups = [borders] if everywhere else [[border] for border in borders]
                 for chosen in filter(None, groups):
+                    # FRR has only one range per prefix, so the new one would replace the old one
+                    if any(
+                        has.prefix == net
+                        for border in chosen
+                        for has in (border.ospf.ranges if border.ospf else ())
+                    ):
+                        continue
                     names = " and ".join(border.name for border in chosen)
                     verbs = ("summarises", "does") if len(chosen) == 1 else ("summarise", "do")
                     parts = tuple(

@@ -17,7 +17,7 @@ import pytest
 from netarena.config import MIN_TURNS
 from netarena_backbone.draw import draw
 from netarena_backbone.fault import table
-from netarena_backbone.fault.change import Change
+from netarena_backbone.fault.change import Change, on_ospf
 from netarena_backbone.fault.derive import orders
 from netarena_backbone.fault.table import (
     KINDS,
@@ -305,3 +305,20 @@ def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world:
                 if session.router == name
                 and now.router(name).bgp.peers[session.peer].address == address
             ]
+
+
+@pytest.mark.parametrize("name", ["hidden", "hidden_everywhere"])
+def test_summary_that_exists_is_not_replaced_by_a_hidden_one(world: World, name: str) -> None:
+    (method,) = (one for one in KINDS["ospf_summary"] if one.name == name)
+    change = next(method.changes(world))
+    border = next(
+        router
+        for router in world.routers
+        if router.ospf and change.edit(world).router(router.name).ospf != router.ospf
+    )
+    assert border.ospf is not None
+    hidden = change.edit(world).router(border.name).ospf
+    assert hidden is not None
+    summary = hidden.ranges[-1].model_copy(update={"advertise": True})
+    covered = on_ospf(border.name, ranges=(*border.ospf.ranges, summary))(world)
+    assert change.key not in {one.key for one in method.changes(covered)}
