@@ -56,3 +56,21 @@ async def test_reader_of_configurations_and_files_finds_no_trace_of_the_injectio
                 assert not [one for one in await _read(environment, world) if "differs" in one]
             finally:
                 await environment.close()
+
+
+async def test_service_tests_leave_no_connection_although_replies_are_lost() -> None:
+    keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
+    async with Backbone() as app:
+        config = app.config_type.parse({**keys, "error_types": ["one_way"], "num_queries": 1})
+        (query,) = app.generate(config, 5)
+        environment = app.environment(query, config)
+        try:
+            await environment.open()
+            found = []
+            for host in case_of(query).world.hosts:
+                done = await environment.execute({"machine": host.name, "command": "ss -Htan"})
+                found += done.output.splitlines() if done.executed else []
+            assert found
+            assert [line for line in found if not line.startswith("LISTEN")] == []
+        finally:
+            await environment.close()

@@ -607,7 +607,7 @@ class Lab(Worker):
             if neighbours_refused() == refused and not crowded():
                 break
         self._servers.close_connections()
-        self._echo.wait()
+        self._echo.wait()  # to close an established connection, the kernel sends a packet
         return "".join(str(int(count > _LOOKS // 2)) for count in works)
 
     def _ways(self) -> tuple[tuple[str, ...], ...]:

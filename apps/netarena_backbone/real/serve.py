@@ -46,9 +46,9 @@ ECHO_BYTES = 4000
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
 #: Number of tests that continue before the servers answer; connections to addresses are opened
-#: earlier, all at once. A test sends up to two packets at
-#: once, ``Servers.serve`` answers up to ``_MOST_LINES`` packets of a socket, and a socket buffers
-#: about 270 small packets (net.core.rmem_default).
+#: earlier, all at once. A test sends up to two packets at once, ``Servers.serve`` answers up to
+#: ``_MOST_LINES`` packets of a socket, and a socket buffers about 270 small packets
+#: (net.core.rmem_default).
 _BURST = _MOST_LINES // 2
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096

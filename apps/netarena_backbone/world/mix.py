@@ -552,8 +552,8 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         hops = [IPv4Interface(one.address).ip for one in router.bgp.peers if one.asn != world.asn]
         is_known = all(any(hop in net for net in known) for hop in hops)
         tags = not is_border and not reflects
-        # some border routers intend no next-hop-self at all, because a fault can remove it from all
-        # sessions
+        # Some border routers correctly have no next-hop-self on any session. A router from which a
+        # fault has removed it therefore has no unusual form.
         omits_next_hop_self = is_border and is_known and rng.random() < _SOME
 
         def drawn(peer: Peer) -> Peer:

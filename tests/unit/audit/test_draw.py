@@ -1,3 +1,5 @@
+"""Drawing the queries of an audit."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,3 +1,5 @@
+"""Worker processes of an audit."""
+
 from __future__ import annotations
 
 import asyncio

@@ -222,7 +222,7 @@ def test_conversation_leaves_no_socket_in_time_wait(
     assert found == ["0A"]  # only the listening socket
 
 
-@pytest.mark.requires("root")
+@pytest.mark.requires("root", "netns")
 def test_server_whose_reply_is_lost_keeps_no_half_open_connection(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
