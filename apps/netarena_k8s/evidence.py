@@ -330,7 +330,7 @@ class _Reader:
 
 
 def _first(bits: int, most: int) -> Iterator[int]:
-    """Yield the positions below ``most`` of the set bits."""
+    """Yield the positions of the set bits, up to but not including ``most``."""
     return numbers(bits & (1 << most) - 1)
 
 

@@ -29,9 +29,9 @@ from netarena_k8s.declaration import read_claim
 MAX_COMMAND_BYTES = 65_536
 #: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
-#: Maximum number of lines ending in backticks that are tried as the end of a block, and maximum
-#: number of bare lines that are tried as commands. Each try may parse a whole command, so without
-#: this limit a hostile reply could use much processor time.
+#: Maximum number of lines that are tried as the end of a block, and of bare lines that are tried as
+#: commands. Each try may parse a whole command, so without this limit a hostile reply could use
+#: much processor time.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"

@@ -13,9 +13,9 @@ network policies that differ from their deployed form. Some clusters add keys:
   text, and the evaluator's digits (``reached`` has the measurement)
 - ``writes`` (embedded), if a command made several writes: for each write, the policy's new spec
 
-Safety is judged for each step: for each pair on settled states, and for all traffic that policies
-open. The evaluator computes the states between two writes of one step, which are judged in the same
-way.
+Safety is judged for each step, with the settled states before and after it: for each pair, and for
+all traffic that policies open. For a step with several writes, the evaluator computes the states
+between the writes, which are judged in the same way.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ class _Change:
 class _Carried:
     """Connections that work only through an opening that a step closes.
 
-    They also fail in the computed states with the remaining faults and without this opening, which
-    are computed only if a connection is lost.
+    Such a connection fails in every state that has the remaining faults but not the opening. These
+    states are computed only if a connection is lost.
     """
 
     def __init__(
@@ -381,7 +381,7 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         where = namespace_of(after), marks_of(after)
         (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
         return _both(opened(world, states[:-1], states[-1], *where), strayed)
-    # The policies became smaller. Their openings were counted with the steps that opened them.
+    # The step made the policies smaller. Openings of earlier steps were counted with those steps.
     if now <= last:
         return ()
     return (_anything(now),)

@@ -30,8 +30,9 @@ _STOP_S = 10.0
 _ANSWER_S = 60.0
 #: Maximum time in s without any message from the process while it executes an order.
 _SIGN_S = 30.0
-#: Policies that have at most this many list items more than the intended policies are evaluated in
-#: the event loop, because starting a thread would take longer.
+#: Maximum number of list items by which policies may exceed the intended policies and still be
+#: evaluated in the event loop. For so few items, starting a thread would take longer than the
+#: evaluation.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
@@ -75,7 +76,7 @@ class Embedded(Cluster):
         """Deploy a world. This starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
-        # A world exists only as long as its process, so the process is recorded too.
+        # A world ends with its process, so ``life`` records in which process the world exists.
         number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:

@@ -350,8 +350,8 @@ class _Source:
         return drafts
 
     def draft(self, policy: Policy) -> Draft | None:
-        """Draw an intended spec with which the shown spec of ``policy`` is faulty. Return None if
-        no such spec is found."""
+        """Return a draft with a random intended spec, under which the shown spec of ``policy`` is
+        faulty. Return None if no such spec is found."""
         if (known := self._altered.get(policy.name)) is not None:
             one = _draft(policy, known.kind, known.method, _before(known))
             if self._rng.random() < _ALTERED and self._shows((), [one]):
@@ -368,7 +368,8 @@ class _Source:
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def alike(self, kind: str) -> int:
-        """Return the number of policies that seem to have a fault of this kind, and can get one."""
+        """Return the number of policies that seem to have a fault of this kind and for which such a
+        fault can be drawn."""
         return sum(
             self._kind_of(policy) == kind and self._of_kind(policy, kind) is not None
             for policy in self._places
@@ -525,8 +526,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """Return (index, inward) of each pair that policies block at only one end, if an
-        application in ``names`` is this end. ``inward`` is true if this end is the target."""
+        """Return (index, inward) of each pair that policies block at only one end, where this end
+        is an application in ``names``. ``inward`` is true if this end is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -567,7 +568,8 @@ class _Source:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # Other connections of the same application that are blocked only at this end
+        # Other connections of the same application that are also blocked only at this end. A draft
+        # may allow one of them in addition to ``use``.
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -788,8 +790,8 @@ def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
-    """Return ``policies`` in which policies named in ``specs`` (policy name -> spec) have the spec
-    given there."""
+    """Return ``policies`` with the specs in ``specs`` (policy name -> spec) in place of their
+    own."""
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
         for policy in policies

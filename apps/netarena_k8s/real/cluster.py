@@ -35,7 +35,7 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: namespaces that this process uses and that no clean-up may remove
+#: namespaces that this process uses and that clean-ups must not remove
 _STANDING: set[str] = set()
 #: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node with a limit of 110
 #: pods
@@ -96,7 +96,8 @@ class RealCluster(Cluster):
         self._listener = Listener()
         #: episodes in the order of their start
         self._episodes: list[RealShop] = []
-        #: held while an episode begins, and while all episodes except at most one are suspended
+        #: lock held while an episode begins, and while all episodes except at most one are
+        #: suspended
         self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
@@ -121,8 +122,8 @@ class RealCluster(Cluster):
         async with self._starting:
             if self._api is not None:
                 return
-            # A caller that waited while another start failed gets the same error instead of a
-            # second attempt.
+            # A caller that waited for a failed attempt gets the same error instead of a second
+            # attempt.
             if self._failure is not None and self._failure[0] > called:
                 raise self._failure[1]
             self._api = await Api.connect(self._context)
@@ -371,7 +372,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
                 why = await _tried(_remove(api, name, about["uid"]))
             if why:
                 kept.append(f"{name}: {why}")
-            elif "deletionTimestamp" not in about:  # otherwise already removed
+            elif "deletionTimestamp" not in about:  # not yet being deleted
                 removed.append(name)
     except Refused:
         if not namespace:

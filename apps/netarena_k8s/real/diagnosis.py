@@ -80,8 +80,8 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` names no readable file, or "" if it names
-    one."""
+    """Return a clause that says that ``KUBECONFIG`` does not name a readable file, or "" if it
+    does."""
     if not environ.get("KUBECONFIG"):
         return ""
     with suppress(ConfigError):

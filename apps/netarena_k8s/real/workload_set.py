@@ -42,10 +42,10 @@ from netarena_k8s.world.policy import Manifest
 
 #: maximum time in s to wait until the measurement agrees with the prediction
 DISAGREE_S = 10.0
-#: Maximum time in s for each trial, in which only the agent's policies can cause a difference. If
-#: the difference remains in all trials, it counts as an agent failure. An outage of the network
-#: plug-in has this effect only if it affects every trial. The last trial gives a slow plug-in
-#: enough time.
+#: Maximum time in s of each trial. A trial measures the pairs again while only the agent's policies
+#: can cause a disagreement. A disagreement that remains in all trials counts as an agent failure. A
+#: failure of the network plug-in counts as an agent failure only if it affects every trial. The
+#: last trial gives a slow plug-in enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
 #: Time for the network plug-in to apply the agent's policies, as a multiple of its time for the
 #: intended policies.
@@ -310,7 +310,8 @@ class Shop:
         """Measure only the pairs whose expected result has changed, until they are as expected or
         the time ``until`` is reached.
 
-        A round of all pairs cannot agree earlier. The results do not count for the observation.
+        Before these pairs are as expected, a round of all pairs cannot agree. The results do not
+        count for the observation.
         """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
@@ -531,16 +532,16 @@ class _Course:
     def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
         """Add a round, and return whether the measurement is settled.
 
-        It is settled if enough rounds agree with the prediction. After the deadline, it is also
-        settled if enough rounds with the longest wait have the same result, although they disagree
-        with the prediction.
+        The measurement is settled if enough rounds agree with the prediction. After the deadline,
+        enough rounds with the longest wait and equal results also settle it, even against the
+        prediction.
         """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # If the wait was too short for this machine, a pair without a reply need not be
-            # blocked.
+            # A round counts only if the wait was long enough for this machine. Otherwise a pair
+            # without a reply may work.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -572,9 +573,9 @@ class RealShop(Deployed):
         self._api = api
         self._end = end
         self._alone = alone
-        #: held during commands and observations, and while the episode is suspended
+        #: lock held during commands and observations, and while the episode is suspended
         self._acting = asyncio.Lock()
-        #: held while all policies are removed or restored, and while the episode ends
+        #: lock held while all policies are removed or restored, and while the episode ends
         self._moving = asyncio.Lock()
         #: policies that were removed while the episode is suspended (otherwise None), and the error
         #: if they could not be restored
@@ -671,7 +672,7 @@ class RealShop(Deployed):
     async def aside(self) -> AsyncIterator[None]:
         """Suspend this episode: no command runs, and its policies are removed.
 
-        Raises no error. If the policies cannot be restored, the episode fails later.
+        This raises no error. If the policies cannot be restored, the episode fails later.
         """
         async with self._acting:
             try:
@@ -804,8 +805,8 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # A cancellation waits for the end of ``_leave``, because the namespace would otherwise be
-        # lost.
+        # ``_leave`` runs to its end even after a cancellation; otherwise the pool would lose the
+        # namespace.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -845,8 +846,8 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return the uid and generation of each policy. They change with every change of a spec, even
-    if the change was reverted."""
+    """Return the uid and generation of each policy. These values differ after any change of a spec,
+    even a change that was reverted."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 

@@ -236,7 +236,7 @@ class _Passed:
     def __init__(self) -> None:
         self._told: list[str] = []
         self._kinds: Counter[str] = Counter()
-        #: ids of the skipped documents
+        #: ``id`` of each skipped document
         self._skipped: set[int] = set()
 
     def add(self, document: _Document, why: str, field: str = "") -> None:
@@ -796,8 +796,8 @@ def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = F
 
 
 def _values(expression: Mapping[str, Any]) -> Sequence[str]:
-    """Return the values of a match expression about the name of namespaces, or no values for
-    another key."""
+    """Return the values of a match expression whose key is the label with the namespace's name. For
+    any other key, the result is empty."""
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 
@@ -820,7 +820,7 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
 }
 #: kind of a workload -> its kind in a world
 _AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
-#: kinds whose pods policies could select, but which are not read
+#: kinds of workloads that are not read, although policies could select their pods
 _RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
 #: maximum number of characters of ``generateName`` in a generated name
 _MAX_PREFIX = 58

@@ -290,8 +290,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # Rules that the wide rule makes redundant are added, because such rules also occur together
-        # with a wide rule that a fault has added.
+        # The wide rule makes the other rules redundant. They are added because a wide rule that a
+        # fault adds also occurs next to redundant rules.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]

@@ -41,7 +41,7 @@ from netarena_k8s.world.policy import (
 #: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
 #: label of every object that this project creates on a cluster, including namespaces. Policies, and
-#: objects that controllers create, do not have it.
+#: objects that controllers create, do not have this label.
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
 #: Labels of other namespaces. The grader checks whether policies expose pods to these namespaces;
 #: one of them stands for the namespace of another episode.
@@ -375,7 +375,7 @@ class World(Record):
         return free and not self.restricts_egress
 
 
-#: an address that is in no block of an intended policy
+#: an address outside all blocks of the intended policies
 _OUTSIDE = Endpoint("198.51.100.77")
 
 

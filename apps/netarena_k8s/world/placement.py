@@ -34,8 +34,8 @@ Altered: TypeAlias = Mapping[str, Container[str]]
 class Link(NamedTuple):
     """A possible connection: the names of its two ends, and the ends as endpoints.
 
-    ``directions`` are those in which policies count. Policies do not apply to outside addresses and
-    to pods of other namespaces, and the policies of absent pods are unknown.
+    ``directions`` are those in which policies are evaluated. Policies do not apply to outside
+    addresses and to pods of other namespaces, and the policies of absent pods are unknown.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Link(NamedTuple):
         return intersection(first, *more) if more else first
 
     def lets(self, *each: Rules) -> list[Stretches]:
-        """Return the ports that each of the rules allow, in one direction after the other."""
+        """Return the ports that each of ``each`` allows, for each direction in turn."""
         found = []
         for direction in self.directions:
             ends = (self.sender, self.receiver)

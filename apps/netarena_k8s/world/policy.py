@@ -174,8 +174,8 @@ class Side:
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """Return the allowed ports of connections to or from ``peer``. They are ports of the
-        connection's target."""
+        """Return the allowed ports of connections to (egress) or from (ingress) ``peer``. The ports
+        are those of the connection's target."""
         found = self._lets.get(peer)
         if found is None:
             target = peer if self._leaves else self._subject
@@ -237,7 +237,7 @@ class Book:
 
     ``namespaces`` maps each namespace to its labels. Successive states differ in few policies, so
     most results are reused. Policies are identified by their text, endpoints by identity. Threads
-    may share a book. For each policy, the selected ones of ``pods`` are computed once.
+    may share a book. The pods in ``pods`` that a policy selects are computed once.
     """
 
     def __init__(self, namespaces: Mapping[str, Labels], pods: Iterable[Endpoint] = ()) -> None:

@@ -33,8 +33,8 @@ class Share:
         self._used_s, self._then_s = processor(), monotonic()
 
     def owed_s(self) -> float:
-        """Return for how many seconds the thread must pause because it has used too much time, or
-        0."""
+        """Return the number of seconds for which the thread must pause because it has used too much
+        processor time, or 0."""
         used_s, now_s = self._processor(), self._monotonic()
         had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
         self._left_s = had_s - (used_s - self._used_s)

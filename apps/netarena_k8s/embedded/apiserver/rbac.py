@@ -67,7 +67,8 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """An action for which the right is checked. An empty namespace means the whole cluster."""
+    """An action that a user must be authorized to perform. An empty namespace means the whole
+    cluster."""
 
     verb: str
     group: str = ""

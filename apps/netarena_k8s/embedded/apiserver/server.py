@@ -86,7 +86,7 @@ _WARNINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-#: memory that episodes use in addition to their own reserves
+#: memory that all episodes share in addition to their own reserves
 _pool = Pool(_SHARED_BYTES)
 _one_large = threading.Lock()
 
@@ -483,8 +483,8 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces. Data that the client has not read yet remains counted as the
-    episode's memory."""
+    """Send a response in pieces. A piece waits while the client has too much unread data, which
+    still counts as memory of the episode."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import encodings.ascii
 import encodings.idna
-import encodings.latin_1  # noqa: F401 -- codecs are files, unreadable later
+import encodings.latin_1  # noqa: F401 -- codecs load from files, later unreadable
 import json
 import os
 import select
@@ -53,8 +53,8 @@ class Network:
     """The pods of one episode, each in a network namespace. The kernel removes a namespace when its
     descriptor is closed.
 
-    ``listen`` has, for each pod, the (protocol, port) on which it listens. ``services`` are as in
-    ``rule.translation``.
+    ``listen`` has, for each pod, the (protocol, port) tuples on which the pod listens. ``services``
+    are as in ``rule.translation``.
     """
 
     def __init__(

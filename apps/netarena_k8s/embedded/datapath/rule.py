@@ -27,8 +27,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> first letter of its chains' names, packet field with the peer's address, and
-#: the keys of rules and of peers in a spec
+#: policy direction -> first letter of chain names, packet field with the peer's address, key of
+#: rules in a spec, key of peers in a rule
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
