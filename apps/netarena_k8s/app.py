@@ -152,7 +152,7 @@ class _Tickets(Tickets):
 
 
 def _leftover(query_: Query, state_: State) -> list[str]:
-    """Return one line for each remaining fault that other policies hide (``state.leftover``)."""
+    """Return the lines of ``state.leftover`` for the policies that the query's faults change."""
     policies = [one.policy for one in query.faults_of(query_)]
     return state.leftover(_world(query_), policies, state_)
 

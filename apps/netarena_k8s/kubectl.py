@@ -1,7 +1,8 @@
 """The agent's kubectl: finds the program and runs commands.
 
 A command runs in a sandbox (``Cell``) that reaches only its episode's API server. The command's
-token has the agent's rights. It works only from this sandbox and only while the command runs.
+token has the agent's rights. The API server accepts the token only from this sandbox and only while
+the command runs.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ NARROWED = "narrowed"
 #: Maximum number of pairs and openings that a judgement names for each rule. Further ones are only
 #: counted.
 MAX_NAMED = 60
-#: Maximum number of list items of policies in addition to those of the intended or faulty policies.
-#: Above this number, openings are not compared and the state counts as exposed, because the cost
-#: grows with the square of the number.
+#: Maximum number of list items by which policies may exceed the intended and the faulty policies.
+#: The traffic of larger policies is not compared, because the cost grows with the square of the
+#: number. The state then counts as exposed.
 MAX_ENTRIES = 500
 #: Limit on the total weight (``weigh``) of all states between the writes of one step. The weight of
 #: several intended states is added to this limit, because large worlds have large intended states.
@@ -223,9 +223,11 @@ def judge(
 
 
 def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
-    """Return one line for each policy among ``named`` whose fault is hidden by other policies.
+    """Return one line for each policy in ``named`` that would make a connection wrong even if all
+    other policies were as intended.
 
-    A fault is hidden if it would be visible only with all other policies as intended.
+    If all connections are as intended in ``state``, other policies hide the faults of these
+    policies.
     """
     now = {policy.name: policy for policy in policies_of(state)}
     found = []

@@ -2,9 +2,9 @@
 
 The operator knows only the prompts of its conversation. It lists the policies, takes the first
 wrong connection, and compares the policies at both ends with the documentation. It patches the
-first policy that differs from the documentation, the receiver's before the sender's. It reads plain
-labels and port numbers. It treats label expressions, other namespaces, address blocks, named ports
-and port ranges as different from the documentation.
+first policy that differs from the documentation, the receiver's before the sender's. It understands
+only plain labels and port numbers, and treats label expressions, other namespaces, address blocks,
+named ports and port ranges as different from the documentation.
 """
 
 from __future__ import annotations

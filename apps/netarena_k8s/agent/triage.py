@@ -113,8 +113,8 @@ class Triage:
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
-        """Replace the known spec of the policy that the last command patched with the spec in the
-        prompt's output."""
+        """Update the known spec of the policy that the last command patched. The new spec is in the
+        output that the prompt shows."""
         name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
         name = name.rpartition("\n")[2]
         if name in self._policies:
@@ -250,7 +250,7 @@ def _granted(world: World) -> list[bool]:
     return [(pair.source, pair.target) in calls for pair in world.pairs]
 
 
-#: name of a policy, its new spec, and the word that names its fault in a declaration
+#: policy name, new spec of the policy, and the word for its fault in a declaration
 Repair: TypeAlias = tuple[str, SpecDict, str]
 
 

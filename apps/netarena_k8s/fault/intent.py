@@ -50,8 +50,8 @@ _PROBES, _SCALINGS = 2, 30
 _ALIKE = 2
 #: probability that the intended spec of an altered policy is the spec before the alteration
 _ALTERED = 0.85
-#: (kind, method) that turns an unaltered policy into its intended spec -> (kind, method) of the
-#: fault that the unaltered policy then has
+#: (kind, method) that changes a shown spec into the intended spec -> (kind, method) of the fault
+#: that the shown spec then has
 _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("remove_ingress", "rule"): ("add_ingress", "rule"),
@@ -95,8 +95,8 @@ _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         ],
     }
 )
-#: kind of fault -> (kind, method) that turns an unaltered policy into its intended spec, and the
-#: method of the fault
+#: kind of fault -> (kind, method) that changes a shown spec into the intended spec, and the method
+#: of the fault that the shown spec then has
 _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         kind: [

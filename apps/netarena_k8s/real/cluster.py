@@ -71,7 +71,7 @@ class RealCluster(Cluster):
     """The cluster of ``context`` (None: the current context), with a namespace per world or a given
     namespace.
 
-    ``workloads`` maps applications to manifests that run instead of stand-ins.
+    ``workloads`` maps applications to manifests of workloads that run instead of stand-ins.
     """
 
     def __init__(

@@ -121,9 +121,9 @@ class Shop:
     ) -> None:
         self.namespace = namespace
         self.world = world
-        #: application -> manifest that runs instead of the stand-in
+        #: application -> manifest of the workload that runs instead of the stand-in
         self._workloads = workloads
-        #: whether the namespace also has objects of other programs
+        #: whether the namespace may also have objects of other programs
         self._shared = shared
         self._api = api
         self._image = image
@@ -582,8 +582,7 @@ class RealShop(Deployed):
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False
-        #: result of the last repeated measurement of a disagreement between measurement and
-        #: evaluator
+        #: result of the last measurement that was repeated because it disagreed with the evaluator
         self._doubted: Sight | None = None
         # Each episode has its own proxy, so that all of the agent's connections are closed with the
         # episode.
@@ -713,8 +712,8 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """Return an observation. If it has a disagreement that was not measured again yet, repeat
-        it while all other episodes are suspended."""
+        """Return an observation. If it disagrees with the evaluator, and ``doubt`` has not repeated
+        it yet, observe again while all other episodes are suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -740,8 +739,8 @@ class RealShop(Deployed):
         )
 
     async def _try_again(self) -> Sight:
-        """Measure the agent's policies in several trials, and return the result. A disagreement
-        that remains can have no cause other than the agent's policies."""
+        """Measure the agent's policies in several trials, and return the result. Only the agent's
+        policies can cause a disagreement that remains."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:

@@ -522,8 +522,8 @@ def _named(document: _Document, named: Counter[str]) -> _Document:
 
 
 def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
-    """Return the manifests of a file, the number of their values, and a text about the first value
-    that JSON cannot express, or "".
+    """Return the manifests of a file, the number of their values, and a message about the first
+    value that JSON does not support ("" if JSON supports all values).
 
     Raises ConfigError if the file is not YAML or has more than ``most`` values.
     """

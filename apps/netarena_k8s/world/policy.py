@@ -169,7 +169,7 @@ class Side:
         self._rules = [rule for policy in policies for rule in policy.rules[direction]]
         self._namespaces = namespaces
         self._lets: dict[Endpoint, Stretches] = {}
-        #: ids of sets of ports -> these sets, so that their ids stay unique, and their union
+        #: ids of sets of ports -> the sets and their union; storing the sets keeps their ids unique
         self._unions: dict[tuple[int, ...], tuple[list[Stretches], Stretches]] = {}
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 

@@ -24,7 +24,8 @@ APPLY = "application/apply-patch+yaml"
 MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
 #: maximum number of operations in one JSON patch, as in a real API server
 _OPERATIONS = 10_000
-#: maximum number of bytes of a YAML body, because the YAML parser is slow and no policy needs more
+#: maximum number of bytes of a YAML body; the YAML parser is slow, and all policies of realistic
+#: size are smaller
 _YAML_BYTES = 128 << 10
 #: path of a list that a strategic merge patch merges -> merge key; with an empty key, the items are
 #: strings and are compared with each other
