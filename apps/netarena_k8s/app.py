@@ -219,7 +219,8 @@ class Kubernetes(Reactive):
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
         # The agent card is served even if commands cannot run for lack of permissions. ``check``
-        # reports the missing permissions for each task, and each environment tries to start again.
+        # reports the missing permissions for each task, and each environment tries again to start
+        # them.
         with suppress(EnvironmentFailed):
             await embedded.start()
             await self._cell.start()

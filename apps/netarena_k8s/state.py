@@ -57,8 +57,8 @@ _LOOSED = "must be blocked, was blocked before this step and works now"
 #: key in a judgement's detail: intended traffic that the step removed, other than the tested
 #: connections
 NARROWED = "narrowed"
-#: Maximum number of pairs and openings that a judgement names for each rule. Further ones are only
-#: counted.
+#: Maximum number of pairs and openings that a judgement names for each rule. A judgement only
+#: counts the others.
 MAX_NAMED = 60
 #: Maximum number of list items by which policies may exceed the intended and the faulty policies.
 #: The traffic of larger policies is not compared, because the cost grows with the square of the

@@ -148,7 +148,8 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # The order fails if the process has ended; no connection is then accepted anyway.
+            # The order fails if the process has ended. An ended process accepts no connections, so
+            # the error is ignored.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
@@ -175,7 +176,7 @@ class EmbeddedShop(Deployed):
         seen = self._seen or await self._ask("look")
         self._seen = None
         told, known, _ = self._last
-        if told != seen["policies"]:  # Most turns change few policies or none.
+        if told != seen["policies"]:  # Most turns change at most a few policies.
             same = {one["name"]: (one, policy) for one, policy in zip(told, known, strict=True)}
 
             def read(one: dict[str, Any]) -> Policy:

@@ -331,8 +331,7 @@ class _Source:
     # Drafts of intended specs
 
     def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
-        """Return one draft for each policy of ``chosen``, or None if no draft is found for one of
-        them."""
+        """Return one draft for each policy of ``chosen``, or None if some policy gets no draft."""
         drafts: list[Draft] = []
         if masked:
             first, second = chosen[:2]
@@ -637,7 +636,7 @@ class _Source:
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
         """Return the faults of the shown policies in the intended world ``world``. Return None if
-        one of them by itself changes no tested connection."""
+        one of these faults by itself changes no tested connection."""
         now = {policy.name: policy for policy in self._shown.policies}
         then = {policy.name: policy for policy in world.policies}
         found = []
@@ -713,8 +712,8 @@ class _Source:
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """Return the connections that egress policies allow, and those that ingress policies allow,
-        after the repair of ``repaired``."""
+        """Return the connections that policies allow in each direction after the repair of
+        ``repaired``."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())

@@ -841,9 +841,9 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
     """Return whether an intermediate state allows traffic that neither the intended policies nor
     all faults together allow.
 
-    ``between`` are the policies of these states. Where only one fault affects the traffic, each
-    intermediate state equals the intended or the faulty state. So the check covers only pairs of
-    pods that two or more faults affect together, and all access to and from a pod that two or more
+    ``between`` are the policies of these states. Traffic that only one fault affects is the same in
+    each intermediate state as in the intended or the faulty state. The check therefore covers only
+    pairs of pods that two or more faults affect together, and all traffic of pods that two or more
     faults affect.
     """
     about: dict[str, set[int]] = {app.name: set() for app in world.apps}

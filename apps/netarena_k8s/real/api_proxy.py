@@ -191,7 +191,7 @@ class Gate:
 
     async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
         caller = self._caller
-        # This runs in a thread, because the kernel's connection table may be long.
+        # The check runs in a thread, because the kernel's connection table may be long.
         if caller is None or not await asyncio.to_thread(caller.made, sock):
             sock.close()
             del self._shaking[handler]
@@ -221,7 +221,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # These handshakes ended during the close.
+        for one in server.connections:  # connections whose handshake ended after ``dismiss``
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -315,7 +315,7 @@ class Gate:
         """Send a request to the server with the query ``pairs`` and the agent's token.
 
         ``body`` and ``headers``, if given, replace those of the client. Raises EnvironmentFailed if
-        there is no token.
+        no token is available.
         """
         assert self._session is not None
         # The query is encoded anew from ``pairs``, so that the server reads exactly what was

@@ -278,7 +278,8 @@ class RealCluster(Cluster):
                 self._left.append(shop)
                 return
             _STANDING.discard(shop.namespace)
-        # This comes after the removal, so that an interrupted removal can be repeated.
+        # The namespace is forgotten only after its removal, so that an interrupted removal can be
+        # repeated.
         self._shops.pop(shop.namespace, None)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -173,7 +173,7 @@ async def settle(api: Api, namespace: str) -> None:
 
 
 async def _made_by_us(api: Api, namespace: str) -> list[Json]:
-    """Return the workloads with NetArena's label. Their pods do not have this label."""
+    """Return the workloads with NetArena's label. Pods of these workloads do not have the label."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         # Without the right to list a kind, the service cannot have created objects of this kind.

@@ -778,9 +778,9 @@ class RealShop(Deployed):
         """Check that the cluster enforces the intended policies, and then policies that allow no
         ingress.
 
-        Both are needed, because the rules left by a network plug-in that has stopped might match
-        one of the two. Return the longer of the two times in seconds until the policies took
-        effect. Raises EnvironmentFailed if the policies do not take effect.
+        Both checks are needed: a network plug-in that has stopped leaves rules, which might match
+        the policies of one check. Return the longer of the two times in seconds until the policies
+        took effect. Raises EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0

@@ -588,8 +588,8 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         named.update({name: count for name, count in own.items() if name in named})
         known = named.most_common(1)[0][0]
     else:
-        # If several Namespace objects exist and no object names one of them, no namespace is
-        # chosen.
+        # If no object names a namespace and several Namespace objects exist, the choice would be
+        # arbitrary, so no namespace is chosen.
         known = next(iter(own)) if len(own) == 1 else ""
     for one in objects:
         space = one.metadata.get("namespace")

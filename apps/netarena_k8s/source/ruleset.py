@@ -1,9 +1,9 @@
 """Writer of a large world's intended policies, which implement the grants of its plan.
 
 A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
-written either in one policy per application or in one policy for the whole group. So the rules of
-one application are spread over several policies, and a policy may cover many applications. Policy
-names are meaningless.
+written either in one policy per application or in one policy for the whole group. The rules of one
+application are therefore spread over several policies, and a policy may cover many applications.
+Policy names are meaningless.
 """
 
 from __future__ import annotations

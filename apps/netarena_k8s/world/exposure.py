@@ -113,7 +113,8 @@ def without_openings(
         return tuple(meant[one.name] if one.name in names else one for one in before)
 
     def causes(name: str) -> bool:
-        """Return whether a closed opening does not exist if this policy is as intended.
+        """Return whether this policy, if it were as intended, would close one of the closed
+        openings.
 
         Only openings of the pods that the policy selects can differ, and those of outside addresses
         that no other state distinguishes.
@@ -124,7 +125,8 @@ def without_openings(
         there = [one for one in closed if one.source in about or one.target in about]
         links = ((one.source, one.target) for one in there)
         found = _openings(world, known, policies, namespace, marks, links)
-        # Both are in the same order, so the comparison ends at the first difference.
+        # ``there`` and ``found`` have the same order, so the comparison ends at the first
+        # difference.
         return any(one != other for one, other in zip_longest(there, found))
 
     changed = [
@@ -173,8 +175,8 @@ def _altered(
     """
     found = []
     for policies, net in known:
-        # Rules of uncached policies are new objects in each state, so they cannot be compared by
-        # identity. Then only pods that changed policies select are compared.
+        # The sides of uncached policies are new objects in each state, so identity does not show
+        # which sides are equal. The comparison then covers only pods that changed policies select.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)

@@ -83,7 +83,8 @@ class Endpoint:
 
     @property
     def selectable(self) -> bool:
-        """Return whether selectors can match the endpoint. Otherwise only its address counts."""
+        """Return whether selectors can match the endpoint. If not, only address blocks can match
+        it."""
         return bool(self.namespace) and not self.host_network
 
 

@@ -44,8 +44,8 @@ class Owner:
 def leaves(one: Object) -> dict[Leaf, Any]:
     """Return a map from each leaf of an object to its value.
 
-    A map of labels or annotations is itself also a leaf, without a value. A field without a value,
-    which the configuration of an apply may contain, is a leaf too.
+    A map of labels or annotations is itself a leaf, without a value, in addition to its entries. A
+    field without a value, which the configuration of an apply may contain, is also a leaf.
     """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}

@@ -341,8 +341,8 @@ class _Watch:
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # The generator holds no object while the client reads. Otherwise each watch could keep
-            # a set of old objects in memory.
+            # While the client reads, the generator holds only bytes. If it held objects, each watch
+            # could keep many old objects in memory.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]

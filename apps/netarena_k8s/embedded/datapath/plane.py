@@ -106,7 +106,7 @@ class Network:
         """Remove the rate limit for ICMP errors in the thread's network namespace, so that refused
         packets are reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
-            with contextlib.suppress(OSError):  # on older kernels the limit is global
+            with contextlib.suppress(OSError):  # Older kernels have only a global limit.
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
 
     def _listen(self, place: int, protocol: str, port: int) -> None:
@@ -149,7 +149,7 @@ class Network:
         self._listening, self._descriptors = {}, []
 
     def load(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """Apply these policies. They are in force when this returns. Raises OSError."""
+        """Apply these policies. They are in force when the method returns. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
             self._rules = ""  # The rules in force are unknown until nft has accepted the new ones.
