@@ -1,4 +1,4 @@
-"""Detection of turns without effect, from the output of their command.
+"""Detection of turns without effect, based on the output of the command.
 
 A nonzero exit status does not mean failure. For example, ``grep`` may have found no match, ``diff``
 may have found differences, or a watch may have been stopped after it printed output. A command had

@@ -30,9 +30,8 @@ _STOP_S = 10.0
 _ANSWER_S = 60.0
 #: Maximum time in s without any message from the process while it executes an order.
 _SIGN_S = 30.0
-#: Maximum number of list items by which policies may exceed the intended policies and still be
-#: evaluated in the event loop. For so few items, starting a thread would take longer than the
-#: evaluation.
+#: Policies with at most this many list items more than the intended policies are evaluated in the
+#: event loop. Starting a thread would take longer.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")

@@ -42,8 +42,8 @@ _SHARE, _ORDERED = 0.7, 0.9
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
 #: Maximum numbers of attempts: methods for one policy, and drafts of a hidden fault.
 _TRIES, _HIDDEN = 16, 8
-#: number of draws that test whether a kind applies to a policy, and number of rounds in which the
-#: probabilities of policies are scaled
+#: Number of draws that test whether a kind applies to a policy. Number of rounds in which the
+#: probabilities of policies are scaled.
 _PROBES, _SCALINGS = 2, 30
 #: Minimum number of policies that seem to have a fault of each kind. If only one policy did, a
 #: script that repairs such policies would find the fault without the documentation.
@@ -95,8 +95,8 @@ _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         ],
     }
 )
-#: kind of fault -> (kind, method) that changes a shown spec into the intended spec, and the method
-#: of the fault that the shown spec then has
+#: The reverse map of ``_INVERSE``: kind of fault -> (kind, method) that changes a shown spec into
+#: the intended spec, and method of the fault
 _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         kind: [
@@ -232,10 +232,10 @@ class _Reach(NamedTuple):
     blocked_out: int
     #: pairs whose target the policy selects, and which the target's ingress policies block
     blocked_in: int
-    #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
-    #: rule or peer
+    #: pairs that only one egress rule or peer of the policy allows; no working pair needs this rule
+    #: or peer
     lets_out: int
-    #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs that
+    #: pairs that only one ingress rule or peer of the policy allows; no working pair needs this
     #: rule or peer
     lets_in: int
 

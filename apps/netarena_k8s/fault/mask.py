@@ -37,8 +37,8 @@ _WIDE = (
     *("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress"),
     *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
 )
-#: kinds that block the calls of an application, and kinds that allow calls from another application
-#: (repeated kinds are drawn more often)
+#: Kinds that block the calls of an application, and kinds that allow calls from another
+#: application. Repeated kinds are drawn more often.
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
 #: kinds that allow far too many clients

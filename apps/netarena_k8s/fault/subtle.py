@@ -218,8 +218,8 @@ def _block_of_partner(scene: Scene) -> SpecDict | None:
 
 
 def _anywhere(method: Method) -> Method:
-    """Return ``method`` changed so that the rule or peer that it appends is inserted at a random
-    position."""
+    """Return a variant of ``method`` that inserts the new rule or peer at a random position instead
+    of at the end."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = method(scene)

@@ -28,7 +28,7 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: maximum number of attempts to draw one fault of a combination, and to draw the whole combination
+#: maximum numbers of attempts: to draw one fault of a combination; to draw the whole combination
 _TRIES, _STARTS = 60, 6
 #: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")

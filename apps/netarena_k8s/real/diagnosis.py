@@ -113,8 +113,7 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 
 
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
-    """Return in one line why a cluster cannot be used for a world with these kinds of workloads, or
-    "".
+    """Return in one line why a cluster cannot be used for a world with these kinds of workloads.
 
     The result is "" if the cluster responds and grants all needed rights.
     """

@@ -55,11 +55,11 @@ _HEARD_TIMES = 2
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
 #: initial and maximum wait for a pair from which no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: minimum wait for a reply before a pair counts as blocked, as a multiple of the longest time until
-#: a reply in the same round
+#: A pair counts as blocked only after a wait of this multiple of the longest time until a reply in
+#: the same round.
 _MARGIN = 3
-#: initial wait in rounds that test only pairs whose expected result has changed, and the growth
-#: factor of this wait after each missing reply
+#: Initial wait in rounds that test only pairs whose expected result has changed, and growth factor
+#: of this wait. The wait grows after a round in which an expected reply is missing.
 _SCOUT_MS, _LONGER = 50, 1.5
 #: interval of rounds that test only changed pairs
 _SCOUT_PAUSE_S = 0.05

@@ -32,8 +32,8 @@ _SHARED = 0.4
 #: The share is proportional to the number of applications, so smaller worlds list more applications
 #: individually. All policies together therefore never fit into the output of one command.
 _TOGETHER, _LARGEST = 0.25, 60
-#: Maximum number of applications of a world in which a rule may select a group with ``NotIn`` and
-#: all other applications, and the share of such rules.
+#: In worlds of at most ``_FEW`` applications, a rule may select a group with ``NotIn`` and the
+#: names of all other applications. ``_INVERTED`` is the share of such rules.
 _FEW, _INVERTED = 40, 0.06
 #: share of the groups with one peer per application for which a single rule lists these peers
 _LISTED = 0.2

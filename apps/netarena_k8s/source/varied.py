@@ -244,7 +244,8 @@ def _range(port: ContainerPort) -> dict[str, Any]:
     return {"port": port.number, "endPort": port.number, "protocol": port.protocol}
 
 
-#: forms of peers and forms of ports; a policy uses one form of each
+#: Functions that write peers, and functions that write a port. A policy uses one function of each
+#: kind.
 _PeerForm: TypeAlias = Callable[[Draft, Sequence[App]], list[Any]]
 _PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
 _PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)

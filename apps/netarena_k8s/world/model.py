@@ -113,7 +113,7 @@ class App(Record):
 
     @property
     def served_as(self) -> str:
-        """The name of the service, under which clients call the application."""
+        """The name of the service, which clients use to call the application."""
         return self.service_name or self.name
 
 
@@ -257,8 +257,8 @@ class World(Record):
 
     @cached_property
     def wanted(self) -> int:
-        """The tested connections of ``matrix``, as bits: all pairs, and the further connections
-        that should work."""
+        """The tested connections of ``matrix``, as bits: all pairs, and all other connections that
+        should work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
     @cached_property
@@ -272,8 +272,8 @@ class World(Record):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The evaluator of all pairs, followed by all further connections that the plan names, on
-        the embedded cluster."""
+        """The evaluator of connections on the embedded cluster: first all pairs, then all other
+        connections that the plan names."""
         uses = [*self.needs, *(use for uses in self.named for use in uses)]
         return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 

@@ -99,8 +99,8 @@ class _Rule:
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: Target endpoint -> ports of the rule. If the rule has no named port, the ports are the
-        #: same for every target, and the only key is None.
+        #: Target endpoint -> ports of the rule. Without named ports, the rule's ports are the same
+        #: for every target, and the only key is None.
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 #: Processor seconds that an episode gets per second of real time, and the maximum number of unused
-#: processor seconds that it can save. A kubectl command costs 5 to 10 ms. Eight episodes at their
-#: limit leave a fifth of one processor unused.
+#: processor seconds that an episode can accumulate. A kubectl command costs 5 to 10 ms. Eight
+#: episodes at their limit leave a fifth of one processor unused.
 PART, AT_ONCE_S = 0.1, 1.0
 
 

@@ -27,8 +27,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> first letter of chain names, packet field with the peer's address, key of
-#: rules in a spec, key of peers in a rule
+#: policy direction -> first letter of chain names, packet field with the peer's address, key of a
+#: spec's rules, key of a rule's peers
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),
