@@ -577,8 +577,8 @@ class RealShop(Deployed):
         self._acting = asyncio.Lock()
         #: lock held while all policies are removed or restored, and while the episode ends
         self._moving = asyncio.Lock()
-        #: policies that were removed while the episode is suspended (otherwise None), and the error
-        #: if they could not be restored
+        #: While the episode is suspended: the policies that were removed, otherwise None. Error of
+        #: the last attempt to restore these policies, if it failed.
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False

@@ -26,8 +26,8 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: prefix of headers with extra attributes of an impersonated user, and the API group of these
-#: attributes
+#: Prefix of the headers that name extra attributes of an impersonated user. API group of these
+#: attributes.
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
 

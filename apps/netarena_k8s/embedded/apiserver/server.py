@@ -483,8 +483,8 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces. A piece waits while the client has too much unread data, which
-    still counts as memory of the episode."""
+    """Send a response in pieces. A piece is sent after the client has read most of the earlier
+    pieces, so unread data still counts as memory of the episode."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):
