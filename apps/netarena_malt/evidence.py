@@ -21,6 +21,7 @@ from netarena.sdk import RULE, Action, Candidate, Evidence, Query, relative
 from netarena_malt.action import OPERATIONS, Addition, Loop, Question, Removal, Update
 from netarena_malt.base_network import Base, base_of
 from netarena_malt.overlay import changes_of
+from netarena_malt.planning.evidence import candidates
 from netarena_malt.query import initial_graph, plan_data
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
@@ -37,11 +38,13 @@ _EDITS = tuple(
 def evidence(query: Query) -> Evidence | None:
     """Return the features of the containers that ``query`` may be about.
 
-    Returns None for a planning task, and if every container of each suitable kind is a target.
-    Raises ConfigError as ``base_of`` does.
+    For a planning task, returns the features of choices that a plan may contain. Returns None if
+    every container of each suitable kind is a target. Raises ConfigError as ``base_of`` does.
     """
-    if plan_data(query) is not None:
-        return None
+    if (data := plan_data(query)) is not None:
+        rng = random.Random(f"evidence of {query.id}")  # noqa: S311 -- not used for a secret
+        found = tuple(candidates(data, query.actions[0].parameters, rng))
+        return Evidence(id=query.id, label=query.label, candidates=found)
     edits = _Edits(base_of(query.initial), query)
     asked = _asked(query.actions, edits)
     if asked is None:
@@ -55,7 +58,7 @@ def evidence(query: Query) -> Evidence | None:
     features = relative(
         {name: edits.of_place(name) | {"order": order[name]} for name in present if name in chosen}
     )
-    candidates = tuple(
+    compared = tuple(
         Candidate(
             name=name,
             target=name in targets,
@@ -67,7 +70,7 @@ def evidence(query: Query) -> Evidence | None:
     return Evidence(
         id=query.id,
         label=query.label,
-        candidates=candidates,
+        candidates=compared,
         trace=edits.of_network(),
     )
 

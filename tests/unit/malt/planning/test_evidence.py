@@ -1,0 +1,112 @@
+"""Order and names of a planning task do not reveal the reference plan."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from netarena.model import Query
+from netarena.task.application import load
+from netarena.task.evidence import Candidate
+from netarena_malt.evidence import evidence
+from netarena_malt.planning import catalogue
+from netarena_malt.planning.evidence import CHOICE, DECISIONS, REQUEST, candidates
+from netarena_malt.query import MaltConfig, plan_data
+
+LABELS = list(catalogue.KINDS)
+
+
+@cache
+def queries() -> dict[str, Query]:
+    config = MaltConfig.parse({"complexity_level": "level5", "num_queries": 1})
+    return {query.label: query for query in load("malt").generate(config, 5)}
+
+
+def leaking(data: dict[str, Any], plan: list[Any]) -> dict[str, Any]:
+    """Return the data with the choices of the plan first."""
+    if "offers" in data:
+        first = [offer for offer in data["offers"] if offer["name"] in plan]
+        rest = [offer for offer in data["offers"] if offer["name"] not in plan]
+        return {**data, "offers": first + rest}
+    if "demands" in data:
+        used = {link for row in plan for link in row[1:]}
+        links = sorted(data["links"], key=lambda link: link["name"] not in used)
+        return {**data, "links": links}
+    chosen = dict(plan)
+    if "waves" in data:
+        switches = sorted(data["switches"], key=lambda entry: chosen[entry["name"]])
+        return {**data, "switches": switches}
+    switches = []
+    for entry in data["switches"]:
+        costs = dict(
+            sorted(entry["costs"].items(), key=lambda one: one[0] != chosen[entry["name"]])
+        )
+        switches.append({**entry, "costs": costs})
+    return {**data, "switches": switches}
+
+
+#: Label -> feature that shows the order of ``leaking``; smaller values are those of targets.
+SHOWN = dict(
+    zip(
+        LABELS,
+        (
+            "list and wave: distance", "list and wave: distance", "up", "up", "offers",
+            "among the costs", "among the costs",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+
+
+def means(found: list[Candidate], feature: str) -> tuple[float, float]:
+    """Return the mean of a feature of the targets, and of the other candidates."""
+    values = {
+        target: [one.trace[feature] for one in found if one.target is target]
+        for target in (True, False)
+    }
+    return fmean(values[True]), fmean(values[False])
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_order_that_shows_the_reference_is_found(label: str) -> None:
+    query = queries()[label]
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    plan: Any = hidden["plan"]
+    shown = leaking(dict(data), plan)
+    before, after = (
+        list(candidates(one, {**hidden, "blocking": None}, random.Random(1)))
+        for one in (data, shown)
+    )
+    assert sum(one.target for one in before) == DECISIONS
+    assert {one.role for one in before} == {CHOICE}
+    own, other = means(after, SHOWN[label])
+    if label.endswith("plan-utilisation"):  # the reference uses all links
+        assert means(before, SHOWN[label]) == (own, other)
+    else:
+        assert own < other - 0.2, (own, other)
+
+
+def test_blocking_request_is_the_only_target_among_requests() -> None:
+    query = queries()[LABELS[0]]
+    data = plan_data(query)
+    assert data is not None
+    wrong = data["requests"][3]["id"]
+    hidden = {**query.actions[0].parameters, "blocking": wrong}
+    found = list(candidates(data, hidden, random.Random(1)))
+    assert [one.name for one in found if one.role == REQUEST and one.target] == [wrong]
+    assert sum(one.role == REQUEST for one in found) == len(data["requests"])
+
+
+def test_evidence_depends_on_the_query_only() -> None:
+    for query in queries().values():
+        first, second = evidence(query), evidence(query.model_copy())
+        assert first is not None
+        assert second is not None
+        assert first == second
+        assert json.loads(first.model_dump_json())["candidates"]
