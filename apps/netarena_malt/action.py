@@ -62,7 +62,7 @@ class Selection(Record):
 class NewNode(Record):
     """A node to add, with its contents and its parents.
 
-    ``parents`` does not list a new node that already has this node in its ``contents``.
+    If this node is in the ``contents`` of another new node, ``parents`` omits that node.
     """
 
     name: str
@@ -158,10 +158,10 @@ class Loop(Record):
     """Parameters of ``each``, which runs ``then`` or ``otherwise`` for each selected node.
 
     The nodes are selected on the network at the start of the loop and visited in ascending order of
-    their names. ``when`` is tested at the start of each visit; None is always true. ``variable``
-    (``$1``, or ``$2`` in a nested loop) stands for the node's name in any text of the actions.
-    Actions are ``add``, ``remove``, ``update`` and ``each``. No action removes a node that is
-    visited later.
+    their names. ``when`` is tested at the start of each visit. If ``when`` is None, ``then`` always
+    runs. In the texts of the actions, ``variable`` (``$1``, or ``$2`` in a nested loop) stands for
+    the node's name. Actions are ``add``, ``remove``, ``update`` and ``each``. No action removes a
+    node that is visited later.
     """
 
     select: Selection
@@ -176,10 +176,10 @@ P = TypeVar("P", bound=Record)
 
 @dataclass(frozen=True)
 class Operation(Generic[P]):
-    """One kind of action: its parameters, description, effect, and form of answer."""
+    """A kind of action: its parameters, description, effect, and form of answer."""
 
     parameters: type[P]
-    #: Returns an imperative sentence with everything on which the effect depends.
+    #: Returns imperative sentences that state everything on which the effect depends.
     describe: Callable[[P], str]
     #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]
@@ -289,7 +289,7 @@ def holds(graph: Graph, condition: Condition, name: str) -> bool:
 
 
 def substitute(action: Action, variable: str, name: str) -> Action:
-    """Return ``action`` with ``name`` in place of ``variable`` in every text of its parameters."""
+    """Return ``action`` with ``name`` in place of ``variable`` in all texts of its parameters."""
 
     def put(value: JsonValue) -> JsonValue:
         if isinstance(value, str):
@@ -372,8 +372,8 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Return groups of nodes that differ only in their names. A node with contents forms its own
-    group."""
+    """Return groups of new nodes that differ only in their names. A node with contents forms a
+    separate group."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()
