@@ -19,10 +19,11 @@ MAX_CHARS = 2000
 
 
 def draw(query: Query, state: State) -> tuple[Picture, ...]:
-    """Return up to three pictures of the state after an answer, or none if the answer is unusable.
+    """Return up to three pictures of the state after an answer. The result is empty if the answer
+    is unusable.
 
-    The pictures show the answer's data next to the right data, its changes of the network, and the
-    differences between the resulting network and the right network.
+    One picture shows the answer's data next to the right data. The others show the answer's changes
+    of the network, and the differences of the resulting network from the right network.
     """
     if not isinstance(state, dict) or not state.get("answered") or "error" in state:
         return ()
@@ -65,7 +66,7 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
 
 
 def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Picture:
-    """Return the objective of a plan next to that of the reference, and the first violated
+    """Return the objectives of the answer's plan and of the reference, and the first violated
     constraint."""
     judgement = judge(query, {key: value for key, value in state.items() if key != "trial"})
     hidden = query.actions[0].parameters
