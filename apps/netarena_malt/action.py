@@ -199,17 +199,17 @@ def effect(graph: Graph, action: Action) -> JsonValue | None:
 
 
 def describe(action: Action) -> str:
-    """Return ``action`` as one or more imperative sentences."""
+    """Return a description of ``action``: one or more imperative sentences."""
     operation = OPERATIONS[action.kind]
     return operation.describe(operation.parameters.model_validate(action.parameters))
 
 
 def act(kind: str, parameters: Record) -> Action:
-    """Return an action of ``kind``; parameters with default values are left out."""
+    """Return an action of ``kind``; parameters that have their default values are left out."""
     return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
 
 
-# # Helpers of the effects.
+# Helper functions of the effects.
 
 
 def total_port_capacity(graph: Graph, name: str) -> float:
@@ -323,7 +323,7 @@ def _rank(graph: Graph, question: Question) -> JsonValue:
     return [[name, bps] for name, bps in sorted(rows, key=lambda row: (-row[1], row[0]))]
 
 
-# Descriptions in words.
+# Descriptions of actions in words.
 
 _CAPACITY_RULE = (
     "total port capacity (the sum of physical_capacity_bps over all ports that a node contains, "

@@ -223,7 +223,8 @@ class Malt(Labelled):
     def brief(
         self, config: Config, query: Query, state: State, steps: Sequence[Step]
     ) -> PromptParts:
-        """Return the parts of the prompt, with the number of the attempt if there are several."""
+        """Return the parts of the prompt. If the query allows several attempts, they include the
+        number of the attempt."""
         parts = super().brief(config, query, state, steps)
         attempts = self.turns(config)
         if attempts == 1:
@@ -232,7 +233,8 @@ class Malt(Labelled):
         return dataclasses.replace(parts, situation=situation)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the prompt, without the network, which only the agent's program gets."""
+        """Return the prompt. It does not contain the network, which only the agent's program
+        gets."""
         del state
         planning = plan_data(query) is not None
         limits = _told_limits(key_of(query.initial), planning=planning)
@@ -242,8 +244,8 @@ class Malt(Labelled):
         return {"code": extract_code(reply)}
 
     def turns(self, config: Config, query: Query | None = None) -> int:
-        """Return the number of programs that an agent may send: ``attempts`` of the config, by
-        default one."""
+        """Return the number of programs that an agent may send: the value of ``attempts`` in the
+        config, by default 1."""
         del query
         return int(getattr(config, "attempts", 1))
 
@@ -358,8 +360,8 @@ class Malt(Labelled):
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """Return states of answers that a program can give without solving the task.
 
-        These answers contain the unchanged network. Their data are missing or, if the task also
-        changes the network, right.
+        These answers contain the unchanged network. Their data are missing. If the task also
+        changes the network, there is a second answer with the right data.
         """
         del initial
         unchanged: dict[str, JsonValue] = {

@@ -157,7 +157,8 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """Return the most frequent capacity of ports in bps; of several, the smallest."""
+        """Return the most frequent capacity of ports in bps. If several are equally frequent,
+        return the smallest."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
@@ -200,8 +201,9 @@ class Base:
         #: network obeys all rules, and None before the check.
         self.fault = fault
         self._topology = topology
-        #: Cached results: whether edits are spread over the network -> label -> whether the network
-        #: has queries of this label. A missing label has not been checked.
+        #: Cached results of the check whether the network has queries of a label. The keys are
+        #: whether edits are spread over the network, and the label. A missing label has not been
+        #: checked.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -247,7 +249,7 @@ def released_base() -> Base:
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
-#: Only one network is built at a time, because two simultaneous builds could exceed the memory.
+#: Only one network is built at a time, because two simultaneous builds could use too much memory.
 _building = threading.Lock()
 
 
@@ -295,7 +297,8 @@ class Parameters(Record):
         switches = self.columns * (
             blocks * len(self.agg_stages) + self.spine_blocks * len(self.spine_stages)
         )
-        # Each block has a rack. Spine blocks, and superblocks with a block, have a control domain.
+        # Each block has a rack. Each spine block, and each superblock that has a block, has a
+        # control domain.
         around = 2 * blocks + 3 * self.spine_blocks
         around += self.superblocks * (2 if self.agg_blocks else 1)
         return 1 + around + switches * (1 + self.ports)

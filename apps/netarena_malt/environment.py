@@ -112,8 +112,8 @@ class Sandboxes:
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        #: Sandboxes by the text of the reference to a base. The bases themselves are no keys,
-        #: because equal bases may be different objects.
+        #: Sandboxes by the text of the reference to a base. Bases are not used as keys, because
+        #: equal bases may be different objects.
         self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)

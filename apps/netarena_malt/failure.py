@@ -71,7 +71,7 @@ def classify(episode: Episode) -> Failure:
         detail = told_of(episode)
         return Failure(kind=FailureKind.OPERATIONAL, rule=episode.reason, detail=detail)
     if judgement is None:
-        detail = told_of(episode) or "No program ran to its end."
+        detail = told_of(episode) or "No program ran to completion."
         return Failure(kind=FailureKind.OPERATIONAL, rule="not run", detail=detail)
     if judgement.findings:
         # Findings that only show errors in the program's logic are not safety violations.

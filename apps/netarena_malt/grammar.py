@@ -207,7 +207,7 @@ def _usable(productions: Sequence[Production], absent: frozenset[str]) -> Sequen
     return [one for one in productions if absent.isdisjoint(one.needs)]
 
 
-# Reading and checking.
+# Reading and checking of grammars and packs.
 
 
 @dataclass

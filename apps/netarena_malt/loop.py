@@ -57,7 +57,7 @@ _OUTER, _INNER = "$1", "$2"
 class Edit(NamedTuple):
     """The effect of one action on one node of the draft."""
 
-    #: ``set``, ``add`` or ``remove``.
+    #: The kind of edit: ``set``, ``add`` or ``remove``.
     verb: str
     name: str
     #: Capacity of a port.
@@ -117,7 +117,7 @@ def _selected(draft: Draft, select: Selection) -> set[str]:
     return {name for name in names if low <= draft.total(name) < high}
 
 
-# Shapes of loops.
+# Draws of loops, one function for each shape.
 
 
 def _draw_each(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
@@ -221,7 +221,7 @@ def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
         raise _UnfitError
 
 
-# Selections of nodes.
+# Draws of selections of nodes.
 
 
 def _draw_members(
@@ -292,7 +292,7 @@ def _blocks(draft: Draft, name: str) -> list[str]:
     return found
 
 
-# Conditions.
+# Draws of conditions.
 
 
 def _draw_condition(
@@ -350,7 +350,7 @@ _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
-# Operations on a node.
+# Draws of operations on a node.
 
 
 def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
@@ -456,7 +456,7 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 )
 
 
-# # Effects on the draft.
+# Effects of loops on the draft.
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:

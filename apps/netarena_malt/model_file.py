@@ -127,7 +127,7 @@ def _refuse(path: Path, line: int, problem: str) -> ConfigError:
     return ConfigError("topology", f"{path.name}, line {line}: {problem}")
 
 
-# The text format.
+# Reader of the text format.
 
 
 def _read_text(text: str, model: _Model) -> None:
@@ -276,7 +276,7 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
     model.edges.append((source, target, kind, offset))
 
 
-# Node-link JSON.
+# Reader of node-link JSON.
 
 
 def _read_json(text: str, model: _Model) -> None:
@@ -350,7 +350,7 @@ class _Places:
         return self._at
 
 
-# Rules.
+# Checks of the rules.
 
 
 def _checked(model: _Model) -> Graph:

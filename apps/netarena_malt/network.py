@@ -30,7 +30,7 @@ class Changes:
 
     nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
     edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
-    #: Whether the changes are incomplete.
+    #: Whether the list of changes is incomplete.
     more: bool = False
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Network:
         return [name for name in {**self._root[0], **self._nodes} if self.node(name) is not None]
 
     def node(self, name: str) -> Attributes | None:
-        """Return the attributes of a node; None if it does not exist."""
+        """Return the attributes of a node, or None if the node does not exist."""
         if name in self._nodes:
             return self._nodes[name]
         found: Attributes | None = self._root[0].get(name)
@@ -92,7 +92,7 @@ class Network:
         return self._root[2].get(name, {}) if found is None else found
 
     def edge(self, edge: Edge) -> Attributes | None:
-        """Return the attributes of an edge; None if it does not exist."""
+        """Return the attributes of an edge, or None if the edge does not exist."""
         return self.below(edge[0]).get(edge[1])
 
     def containers(self, name: str) -> set[str]:

@@ -34,7 +34,7 @@ class Draft:
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
-        #: Container -> number of its ports minus the number in the base.
+        #: Container -> its number of ports, minus the number in the base.
         self._more_ports: dict[str, int] = {}
         #: Nodes that were first added and then removed.
         self._dropped: set[str] = set()
@@ -54,7 +54,7 @@ class Draft:
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these lists are changed in place
         return other
 
-    # # Look-ups.
+    # Look-ups in the draft.
 
     def names(self, kind: str) -> Sequence[str]:
         """Return the names of the base's nodes of ``kind``."""
@@ -214,7 +214,7 @@ class Draft:
             found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
-    # Changes.
+    # Changes of the draft.
 
     def set_capacity(self, port: str, bps: float) -> None:
         self._capacities[port] = bps
@@ -244,7 +244,7 @@ class Draft:
             self.add_port(name, port, bps)
 
     def remove_port(self, port: str) -> None:
-        """Remove a port."""
+        """Remove a port from its switch."""
         (switch,) = self.parents(port)
         self._count(switch, -1)
         self._touch(switch)

@@ -53,8 +53,7 @@ from netarena_malt.topology import (
 
 #: Probability that a node is named instead of described, by the number of enclosing descriptions.
 _NAMED = (0.04, 0.75, 1.0)
-#: Probability of 'that switch' if only one switch was mentioned so far; likewise for other kinds of
-#: nodes.
+#: Probability of a phrase such as 'that switch' if only one node of its kind was mentioned so far.
 _AGAIN = 0.85
 #: Desired maximum number of words of a sentence in a varied text, and maximum number of texts to
 #: write. If every text has a longer sentence, the writer returns the text whose longest sentence is
@@ -149,8 +148,8 @@ def phrase(
     """Return a text that requests ``actions`` on the network of ``draft``.
 
     ``draft`` is the initial network, in which each description identifies exactly one node. With
-    ``held_out``, the text also uses held-out productions and those of the private pack. ``used``
-    counts productions by id.
+    ``held_out``, the text also uses held-out productions and productions of the private pack.
+    ``used`` counts productions by id.
     """
     grammar = private() if held_out else shipped()
     views = passages(actions, draft)
@@ -212,7 +211,8 @@ class Writer:
         self._mentioned: dict[str, set[str]] = {}
         #: Form in which this text writes capacities; empty until the first capacity.
         self._unit = ""
-        #: Nodes that were mentioned together with the noun of their kind.
+        #: Names of nodes that were mentioned together with the noun of their kind, such as
+        #: 'switch'.
         self._with_kind: set[str] = set()
         #: Networks, in addition to the initial one, in which descriptions of the current step must
         #: identify the same node.
@@ -284,7 +284,7 @@ class Writer:
 
         return write
 
-    # Sentences.
+    # Sentences about actions.
 
     def step(self, action: Action) -> str:
         """Return an action as sentences. The sentences of a loop end with the mark ``_END``."""
@@ -505,7 +505,7 @@ class Writer:
             symbol, subject=subject, measure=self._measure(kind), capacity=self._bps(bound)
         )
 
-    # Sets of nodes.
+    # Phrases for sets of nodes.
 
     def _selection(self, select: Selection, *, owned: bool = True) -> dict[str, Operand]:
         """Return the operands of the symbols that describe a set of nodes.
@@ -520,7 +520,7 @@ class Writer:
             place = "on.directly"
         elif not direct and select.kind in CONTAINMENT[outer]:
             place = "in.anywhere"
-        # After 'the ports of the switch', a bound could also belong to the switch.
+        # After 'the ports of the switch', a bound could be read as a bound on the switch.
         owned &= direct and bound is None
         children = owned and select.kind is None
         member = owned and (outer, select.kind) in _MEMBERS
@@ -553,7 +553,7 @@ class Writer:
     def _measure(self, kind: str | None) -> Callable[[], str]:
         return self._alike_later("measure.port" if kind == EK_PORT else "total")
 
-    # Nodes.
+    # Phrases for nodes.
 
     def _node_later(self, name: str) -> Callable[[], str]:
         return lambda: self.node(name)
@@ -677,14 +677,13 @@ class Writer:
         self._with_kind.add(name)
         return repr(name)
 
-    # Words.
+    # Nouns, names, capacities and numbers in words.
 
     def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
         return self._alike_later(f"{kind or 'node'}.{'many' if many else 'one'}")
 
     def _nouns(self, kind: str) -> dict[str, Operand]:
-        """Return the nouns of ``kind`` as operands, by the names that productions use for these
-        operands."""
+        """Return the nouns of ``kind`` as operands. The keys are the names that productions use."""
         return {f"{kind}.one": self._noun(kind), f"{kind}.many": self._noun(kind, many=True)}
 
     def _naming(self, names: Sequence[str], switch: str, *, short: bool) -> str:

@@ -61,7 +61,7 @@ class Limits:
     result_mib: int
 
 
-#: Network of the examples, whose name differs from that of ``topology.RELEASED``.
+#: Network of the examples. Its name differs from the name of ``topology.RELEASED``.
 EXAMPLE_TOPOLOGY = Topology(
     name="dc9", superblocks=2, spine_blocks=2, agg_blocks=2, columns=3, ports=4, exceptions_bps={}
 )

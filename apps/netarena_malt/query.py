@@ -154,7 +154,7 @@ Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 
 
 class MaltConfig(Config):
-    """Config keys of MALT, in addition to those of every application."""
+    """Config keys of MALT, in addition to the keys of every application."""
 
     LEVELS: ClassVar[tuple[str, ...]] = (
         *("level1", "level2", "level3", "level4"),
@@ -462,7 +462,7 @@ def render(actions: Sequence[Action]) -> str:
     return f"{task}\nAnswer with type {last.answer_type!r}: {form}."
 
 
-# Drawing.
+# Draws of networks and actions.
 
 
 #: Maximum number of attempts to draw one query.
@@ -605,8 +605,8 @@ def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> st
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
-    """Change ports and switches within ``focus``. With ``much``, make more changes, for questions
-    and loops."""
+    """Change ports and switches within ``focus``. If ``much`` is set, make more changes, which
+    questions and loops need."""
     scale = 2 if much else 1
     if draft.kind(focus) != EK_PACKET_SWITCH:
         for _ in range(rng.randrange(4 * scale - 1)):
@@ -619,7 +619,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # Only ports of the base are removed, because added ports must stay.
+        # Only ports of the base are removed, because added ports must remain in the network.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
@@ -798,7 +798,7 @@ def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         kind = kinds[0] if len(kinds) == 1 and rng.randrange(2) else None
         select = Selection(name=focus, scope="children", kind=kind)
     ranked = draft.switches(focus) if select.scope == "descendants" else draft.contents(focus)
-    # The limit is needed because data longer than any right answer is cut. Each row has two values.
+    # The upper bound keeps a ranking within the limits of data. Each row counts as two values.
     if not 2 <= len(ranked) <= _MOST_RANKED:
         return None
     return act("rank", Question(select=select))

@@ -135,7 +135,7 @@ def _siblings(view: View, name: str) -> list[str]:
     return []
 
 
-# Resolvers.
+# Resolvers of references.
 
 
 def _root(view: View, reference: Reference) -> list[str]:
@@ -208,7 +208,7 @@ def _most_ports(view: View, reference: Reference) -> list[str]:
     return [name for name, number in numbers.items() if number == most]
 
 
-# Generators.
+# Generators of references.
 
 
 def _say_root(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:

@@ -141,7 +141,7 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
 
 def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
     """Return a phrase that states how a node's change differs from the required change. Return ""
-    if it is of the required kind.
+    if the change is of the required kind.
 
     ``found``, ``before`` and ``target`` are the node's attributes after the answer, at the start,
     and after the solution. The structural rules report their own violations.
@@ -214,7 +214,7 @@ def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Fin
             )
 
 
-# Capacities.
+# Total capacities of containers.
 
 
 def _shifted(

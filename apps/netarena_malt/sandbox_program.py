@@ -4,7 +4,7 @@ The warm parent process of the sandbox executes the source of this module, after
 ``topology`` and ``edit``. Therefore this module needs only the standard library and networkx.
 ``load`` runs once, in the parent. ``call`` runs in a forked child process, which the agent's code
 controls, so the result of ``call`` is not trusted. The result contains only the changes of a graph.
-Changes can be checked as well as a whole graph, and have a hundredth of its size.
+Changes have a hundredth of the graph's size, and need no more trust than the graph.
 
 A graph is described by its *changes* from another: ``{"nodes": {name: attributes}, "removed_nodes":
 [name], "edges": [[source, target, attributes]], "removed_edges": [[source, target]]}``. Nodes and
@@ -325,7 +325,7 @@ def _cut(text: str, limit: int = MAX_ERROR_CHARS) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-# Reading the result.
+# Reading of the result.
 
 
 def _read(

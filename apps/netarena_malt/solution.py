@@ -203,7 +203,7 @@ def reference_code(query: Query) -> str:
 
 
 def program(actions: Sequence[Action]) -> str:
-    """Return a reply that executes ``actions``. The last action gives the answer."""
+    """Return a reply that executes ``actions``. The last action determines the answer."""
     return _function(_lines(actions), *_answer(actions))
 
 

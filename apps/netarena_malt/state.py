@@ -63,7 +63,7 @@ class _MalformedError(Exception):
     """A result that does not have the form of ``sandbox_program.call``."""
 
 
-# The state.
+# States of answers.
 
 
 def failed(error: str) -> State:
@@ -197,7 +197,7 @@ def _is_edge(value: Any, length: int) -> bool:
     )
 
 
-# The right answer to a query.
+# The right answers to queries.
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _fault_of(base: Base) -> str:
     return base.fault
 
 
-# The verdict.
+# Judgement of states.
 
 
 def judge(query: Query, state: State) -> Judgement:

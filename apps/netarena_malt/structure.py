@@ -149,8 +149,8 @@ def _edge(
 def _parents(
     network: Network, kind: NodeKind, name: str, kinds_above: Mapping[str, str | None]
 ) -> Iterator[Finding]:
-    """Yield a finding for each required kind of parent of which a node has no parent or several
-    parents."""
+    """Yield a finding for each required parent that a node lacks, and for each required parent that
+    it has several times."""
     above = network.above(name)
     for group in kind.parents:
         parents = [

@@ -49,7 +49,7 @@ class NodeKind:
 
     #: The exact ``type`` list. Its first entry is the name of the kind.
     types: tuple[str, ...]
-    #: The kind in words.
+    #: The noun for the kind in sentences.
     noun: str
     #: Required attributes in addition to ``name`` and ``type``.
     attributes: tuple[str, ...] = ()

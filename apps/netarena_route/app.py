@@ -50,7 +50,7 @@ from netarena_route.fault.opening import Pair, carried
 from netarena_route.query import world_of
 from netarena_route.real import client
 
-#: Name of the backbone application. It is the value of ``world`` and the entry point's name.
+#: Name of the backbone application, which is also a value of ``world``.
 BACKBONE = "backbone"
 #: Sizes and families of faults that an audit covers unless the configuration sets them.
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
@@ -252,7 +252,7 @@ class Route(NetworkApplication):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge a step by the states before and after the step; earlier damage does not count."""
+        """Judge a step by the states before and after the step. Earlier damage does not count."""
         del initial
         return state.judge(
             world_of(query),

@@ -38,7 +38,7 @@ _NETWORKS = 5
 #: Maximum number of draws of faults for one network. The network is discarded if the locks fit none
 #: of these draws. Locks are intended restrictions that resemble faults.
 _TRIES = 20
-#: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
+#: Pairs of kinds of faults that are harder than other pairs, according to Table 5 of the paper.
 _LEVEL3 = frozenset(
     frozenset(pair)
     for pair in (

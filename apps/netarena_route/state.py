@@ -32,7 +32,7 @@ from netarena_route.world.model import World
 #: Maximum number of pairs of each kind that a judgement lists; its counts include all pairs.
 MAX_NAMED = 100
 
-#: Names of source and target.
+#: Names of the source and the target.
 Pair = tuple[str, str]
 
 
@@ -103,8 +103,8 @@ def judge(
     """Judge one step by the settled states before and after it.
 
     A step is correct if the matrix is as intended and no setting expires or takes effect later
-    (``unsettled``). In a false alarm, it must also be true that no setting has changed. These
-    findings are possible:
+    (``unsettled``). In a false alarm, no setting may have changed either. These findings are
+    possible:
 
     - ``pair_broken``: a pair that must work has stopped working, and is not in ``carried`` (the
       pairs that worked only through an opened filter that the step closed);
@@ -182,8 +182,8 @@ def judge(
 
 
 def leftover(episode: Episode) -> list[str]:
-    """Return a line for each remaining part of the faults in the last state. It may be a part that
-    no ping detects."""
+    """Return a line for each remaining part of the faults in the last state. This includes parts
+    that no ping detects."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     last = [state for state in states if state is not None][-1:]
     rows = [row for state in last for row in fields(state).get("leftover", ())]

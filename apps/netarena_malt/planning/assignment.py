@@ -85,7 +85,7 @@ class Model:
         return all(n <= r for n, r in zip(self.needs[item], self.room[bin_], strict=True))
 
 
-# Judging.
+# Judgement of plans.
 
 
 def read_rows(
@@ -222,7 +222,7 @@ def broken(  # noqa: PLR0912 -- one branch per rule
     return ""
 
 
-# Filling the bins, one item after the other.
+# Filling of bins, one item at a time.
 
 #: Rules of requests in the order in which ``fill`` places their items.
 _FIRST = ("together", "only", "at_least", "order", "apart", "at_most")

@@ -41,7 +41,7 @@ _RULES = tuple(_REQUESTS)
 #: Maximum needs of the switches of an ``only`` or ``at_least`` request, in percent of the minutes
 #: and benches of its waves.
 _FULL_PCT = 95
-#: Number of random samples, from which the switches of a request are chosen.
+#: Number of random samples from which the switches of a request are chosen.
 _DRAWS = 6
 #: Maximum number of samples to find switches for a blocking request, which no schedule can satisfy.
 _SAMPLES = 6_000
@@ -140,7 +140,7 @@ def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
     return fill(_model(data), rank, lambda _filling, _unit, bin_: bin_, fixed)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 def _split(total: int, parts: int, least_pct: int, rng: random.Random) -> list[int]:

@@ -95,7 +95,7 @@ class _Network:
         )
 
 
-# Judging.
+# Judgement of plans.
 
 
 def _read(network: _Network, value: Any) -> list[tuple[int, int]]:
@@ -192,7 +192,7 @@ def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str 
     return ""
 
 
-# Planning the paths, one demand after the other.
+# Greedy plans, built one demand at a time.
 
 #: Rules of requests in routing order: the demands of the first rule are routed first.
 _FIRST = ("together", "through", "at_most", "spread")
@@ -339,7 +339,7 @@ def _first_fit(data: Data) -> Plan | None:
     return _route(data, range(len(data["demands"])), lambda *_: 0)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 @dataclass

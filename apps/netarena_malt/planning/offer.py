@@ -105,7 +105,7 @@ def _broken(
     return ""
 
 
-# Planning the purchases, one offer after the other.
+# Greedy plans, built one offer at a time.
 
 
 class _Basket:
@@ -213,11 +213,11 @@ def _first_fit(data: Data) -> Plan | None:
     return None if basket is None else sorted(basket.names)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw offers, and planted offers among them that cover the needs almost exactly."""
+    """Draw offers, some of which (the planted offers) cover the needs almost exactly."""
     targets = sorted(place.name for place in rng.sample(list(places), _TARGETS))
     value = {target: rng.randrange(40, 91) for target in targets}
     names = [f"F{number:03d}" for number in range(1, _OFFERS + 1)]
@@ -446,7 +446,7 @@ def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[
     return None
 
 
-#: Number of samples, from which the offers of a blocking request are chosen.
+#: Number of samples from which the offers of a blocking request are chosen.
 _SAMPLES = 40
 #: Maximum number of attempts to find offers that conflict with each other.
 _TRIES = 100

@@ -40,7 +40,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The objective of a plan, and the first violated constraint, if any."""
+    """The objective of a plan, and the first violated constraint (or None)."""
 
     objective: int
     violation: Violation | None = None
@@ -70,14 +70,14 @@ class Instance:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of planning task. All functions are pure. Objectives are whole numbers, which plans
-    minimise.
+    """A kind of planning task. All functions are pure. Objectives are whole numbers, and smaller
+    objectives are better.
 
     ``judge`` raises PlanError for a value that is not a plan. ``greedy`` and ``first_fit`` return
     None if they find no plan. ``block`` returns requests that no plan can satisfy, and the id of
-    the blocking request; without this request, the planted plan satisfies all. The blocking request
-    has the size of the request that it replaces. ``block`` returns None if it finds no such
-    request.
+    the blocking request; without this request, the planted plan satisfies all requests. The
+    blocking request has the size of the request that it replaces. ``block`` returns None if it
+    finds no such request.
     """
 
     name: str

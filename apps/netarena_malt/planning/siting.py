@@ -46,7 +46,7 @@ _KEYS = ("watts", "units", "uplinks")
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of requests. Ranges exclude their second number."""
+    """Sizes of requests. A range excludes its second number."""
 
     #: Number of requests of each rule.
     count: int
@@ -65,7 +65,7 @@ _DEPOT_REQUESTS = _Sizes(7, (16, 20), (4, 8), (6, 11), (26, 35), (26, 35))
 _RACK_REQUESTS = _Sizes(5, (8, 11), (3, 6), (5, 8), (6, 11), (8, 12))
 
 
-# Depots.
+# Tasks about depots.
 
 
 def _depot_model(data: Data) -> Model:
@@ -117,7 +117,8 @@ def _numbers(
 
 
 def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw depots, and a planted plan that uses ``_OPEN`` of them at hardly more than the bound."""
+    """Draw depots, and a planted plan that uses ``_OPEN`` of them. The cost of this plan is hardly
+    above the bound."""
     names = sorted(place.name for place in rng.sample(list(places), _SWITCHES))
     parts = {name: rng.randrange(8, 48) for name in names}
     depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
@@ -194,7 +195,7 @@ def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
     return [[name, model.bins[bin_]] for name, bin_ in zip(model.items, place, strict=True)]
 
 
-# Racks.
+# Tasks about racks.
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
@@ -270,7 +271,7 @@ def _greedy_racks(data: Data) -> Plan | None:
     return _rows(model, place)
 
 
-# Requests of both kinds.
+# Requests of both kinds of tasks.
 
 
 def _requests(

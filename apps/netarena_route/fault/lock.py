@@ -37,7 +37,7 @@ NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
 _ON_ROUTER, _ON_HOSTS = 3, 8
 #: Number of settings on hosts if no kind of ``PAIR`` is drawn.
 _WIDE_ON_HOSTS = 5
-#: A setting is on at most 1/_SHARE_OF_HOSTS of the hosts in service.
+#: At most 1/_SHARE_OF_HOSTS of the hosts in service have a setting.
 _SHARE_OF_HOSTS = 2
 #: Number of reserve hosts that no lock isolates completely. Locks close only some of the pairs with
 #: these hosts.

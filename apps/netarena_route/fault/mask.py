@@ -62,9 +62,9 @@ _GENERAL = frozenset(
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: Groups of kinds for locks, with weights. On the router, three of four faults belong to the first
-#: group, because interactions need such faults. The first group of locks has a high weight to match
-#: this share, because few sites are suitable for its locks.
+#: Groups of kinds for locks, with weights. Interactions need router faults of the first group, so
+#: three of four router faults belong to it. The first group of locks has a high weight, so that
+#: router locks reach the same share although few sites suit them.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
@@ -352,7 +352,7 @@ class _Draw:
             local = [one for one in self.parts if local_hosts(self.plan.world, one.broken)]
             if len(local) >= MAX_SYMPTOMS:
                 return False
-        # No two faults break exactly the same pairs.
+        # The faults must differ in the pairs that they break.
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:

@@ -62,11 +62,12 @@ class Site:
     machine: Machine
     #: Subnet of the port on which the fault acts.
     subnet: int
-    #: Another subnet.
+    #: A different subnet.
     other: int
     #: A host: on ``subnet`` for ``Scope.ROUTER`` and ``Scope.TWIN``, otherwise on ``other``.
     peer: Machine
-    #: Determines the numbers and names in commands that do not come from the network.
+    #: Random number that determines the numbers and names in commands that do not come from the
+    #: network.
     number: int = 0
 
     @classmethod
@@ -267,7 +268,7 @@ class Site:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Values for templates."""
+        """Values for the placeholders in templates."""
         plan, ports, networks = self.plan, self.plan.ports, self.plan.networks
         other = IPv4Interface(ports[self.other].address)
         return {
@@ -351,7 +352,7 @@ class Method:
         return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
 
 
-# rows that several tables share
+# Rows that several tables share.
 
 #: Command that restores a port's intended address and the routes that depend on it.
 SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
@@ -530,7 +531,7 @@ def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     )
 
 
-# formulas that several rows share
+# Formulas that several rows share.
 
 
 def forwards(site: Site, packet: Packet) -> bool:

@@ -49,7 +49,7 @@ _RULES = frozenset(
     for name in names
 )
 #: Kinds of faults whose policy rules have random preferences. The passage's rules come first if
-#: this preference exceeds ``_FIRST``.
+#: such a preference exceeds ``_FIRST``.
 _OF_RULES = frozenset({"policy_rule", "router_traffic"})
 _FIRST = 4
 

@@ -26,7 +26,7 @@ EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
 #: Groups of kinds whose faults break similar sets of pairs: faults on the router break pairs of
 #: subnets, faults on hosts break pairs of one host.
 ALIKE: tuple[tuple[str, ...], ...] = ((*PAPER, *ROUTER), tuple(HOST))
-#: The paper's ten pairs of kinds.
+#: The ten pairs of kinds of faults that the paper combines.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 
 METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
@@ -74,7 +74,7 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault for a network that has got more intended settings since the draw."""
+    """Return the same fault for a network to which intended settings were added after the draw."""
     return apply(fault.kind, *read(plan, fault))
 
 

@@ -24,7 +24,7 @@ TABLES = range(1, 253)
 #: The sysctl that turns a machine into a router.
 FORWARDING = ("net.ipv4.ip_forward", "1")
 
-# values of varied networks
+# Values from which varied networks are drawn.
 
 #: Prefix lengths of subnets.
 _LENGTHS = range(20, 30)
