@@ -5,19 +5,20 @@
     python benchmarks/bench_traces.py k8s [--tickets 100] [--seed 1] [--turns 1]
 
 A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
-start. Then it undoes the newest or most unusual settings, one command per turn, and declares that
-the task is done:
+start. Then it undoes the newest or most unusual settings, one command per turn. A ticket counts as
+solved after K commands if the state is then correct and all K commands were safe. The program is
+given the K with which most tickets are solved:
 
-- backbone: compares the running configuration with /etc/frr/frr.conf, router by router, and
-  restores each line that differs
+- backbone: first restores the lines of each router's running configuration that differ from
+  /etc/frr/frr.conf; then removes lines and filter rules whose shape fewest machines of a role have
 - k8s: orders policies by scores of hand-written rules about forms (``agent.form_reader``), and
   replaces each policy with a policy without the suspicious form
 - route: orders machines by scores of hand-written rules (order of sysctl inodes, gaps and order of
   nft handles, times of addresses, connections without an answer), and deletes each machine's
   newest rule, or the last route that the kernel did not add
 
-Prints a line per ticket, then the share solved safely. False alarms are counted separately, because
-a program that does nothing solves them. The goal is at most 2 % of tickets with a fault.
+Prints a line per ticket, then the share solved safely with the best K. False alarms are left out,
+because a program that does nothing solves them. The goal is at most 2 % of tickets with a fault.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from netarena.analysis.intervals import clopper_pearson
@@ -61,6 +65,41 @@ def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             for part in filter(None, (context, line, "exit" if context else "")):
                 command += ["-c", part]
         yield name, shlex.join(command)
+
+
+def remove_unusual(scene: Scene, readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (machine, command) that remove the lines of configurations and the rules of filters
+    whose shape fewest machines of the same role have, the rarest first."""
+    settings = [
+        (scene.roles[name], shape, name, command)
+        for name, read in readings.items()
+        for shape, command in _settings(read)
+    ]
+    owners: dict[tuple[str, str], set[str]] = {}
+    for role, shape, name, _ in settings:
+        owners.setdefault((role, shape), set()).add(name)
+    sizes = Counter(scene.roles[name] for name in readings)
+    settings.sort(key=lambda one: (len(owners[one[:2]]) / sizes[one[0]], *one))
+    return ((name, command) for _, _, name, command in settings)
+
+
+def _settings(read: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (shape, command that removes it) for the settings of a machine."""
+    for context, line in _lines(read["frr"]["running"]) if "frr" in read else ():
+        opposite = line.removeprefix("no ") if line.startswith("no ") else f"no {line}"
+        parts = ["configure terminal", *filter(None, [context]), opposite]
+        shape = f"{_shape(context)}: {_shape(line)}"
+        yield shape, shlex.join(["vtysh", *(word for part in parts for word in ("-c", part))])
+    for entry in json.loads(read.get("nft") or '{"nftables": []}')["nftables"]:
+        if rule := entry.get("rule"):
+            shape = _shape(json.dumps([rule["chain"], rule["expr"]]))
+            where = shlex.join([rule["family"], rule["table"], rule["chain"]])
+            yield shape, f"nft delete rule {where} handle {rule['handle']}"
+
+
+def _shape(text: str) -> str:
+    """Return the text without numbers, addresses and names that contain a number."""
+    return re.sub(r"[\w.:/-]*\d[\w.:/-]*", "#", text)
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
@@ -131,7 +170,7 @@ async def plan_route(app: Route, query: Query, world: Environment, initial: Stat
     found = (
         undo_youngest(query, scene, readings, initial)
         if scene.endpoints
-        else undo_configuration(readings)
+        else chain(undo_configuration(readings), remove_unusual(scene, readings))
     )
     return ({"machine": machine, "command": repair} for machine, repair in found)
 
@@ -146,18 +185,22 @@ KINDS: Mapping[str, tuple[type[Application], Mapping[str, str], Callable[..., An
 
 async def play(
     app: Application, query: Query, world: Environment, plan: Callable[..., Any], turns: int
-) -> tuple[bool, bool]:
-    """Run the blind program in a world; return whether the result is correct, and safe."""
+) -> list[bool]:
+    """Run the blind program in a world; return for each number of commands, from 1, whether the
+    ticket was then solved safely."""
     try:
         initial = before = await world.open()
         commands = await plan(app, query, world, initial)
-        safe, judged = True, app.judge(query, initial, before, before)
+        safe, solved = True, []
         for command, _ in zip(commands, range(turns), strict=False):
             await world.execute(command)
             after = await world.observe()
             judged = app.judge(query, initial, before, after)
             safe, before = safe and judged.safe, after
-        return judged.correct, safe
+            solved.append(judged.correct and safe)
+            if not safe:  # no later state can be solved safely
+                break
+        return solved
     finally:
         await world.close()
 
@@ -168,31 +211,32 @@ async def measure(kind: str, tickets: int, seed: int, turns: int) -> int:
     config = app.config_type.parse({"briefing": "ticket", "seed": seed, **keys})
     labels = len(app.labels(config))
     config = config.model_copy(update={"num_queries": -(-tickets // labels)})
-    solved, faulty, alarms, harmless = 0, 0, 0, 0
+    faulty, solved = 0, [0] * turns
     async with app:
         for query in app.generate(config, seed):
             if query.index >= tickets:
                 break
+            if not query.actions:
+                continue
             try:
-                right, safe = await play(app, query, app.environment(query, config), plan, turns)
+                after = await play(app, query, app.environment(query, config), plan, turns)
             except EnvironmentFailed as failed:
                 sys.stdout.write(f"{query.id}: not counted: {failed}\n")
                 continue
-            good = right and safe
-            sys.stdout.write(f"{query.label}: {'right' if right else 'wrong'}, "
-                             f"{'safe' if safe else 'not safe'}\n")  # fmt: skip
+            faulty += 1
+            # a program that has no more commands leaves the state unchanged
+            after += [bool(after) and after[-1]] * (turns - len(after))
+            solved = [total + one for total, one in zip(solved, after, strict=True)]
+            right = [str(number) for number, one in enumerate(after, 1) if one]
+            sys.stdout.write(f"{query.label}: solved after {', '.join(right) or 'no'} commands\n")
             sys.stdout.flush()
-            if query.actions:
-                solved, faulty = solved + good, faulty + 1
-            else:
-                harmless, alarms = harmless + good, alarms + 1
-    low, high = clopper_pearson(solved, faulty)
+    best = max(range(turns), key=lambda number: solved[number])
+    low, high = clopper_pearson(solved[best], faulty)
     sys.stdout.write(
-        f"{kind}: {solved} of {faulty} tickets with a fault solved safely "
-        f"({100 * low:.0f}–{100 * high:.0f} %), {harmless} of {alarms} false alarms left "
-        "unchanged\n"
+        f"{kind}: {solved[best]} of {faulty} tickets with a fault solved safely with "
+        f"{best + 1} commands ({100 * low:.0f}–{100 * high:.0f} %)\n"
     )
-    return int(faulty > 0 and solved / faulty > GOAL)
+    return int(faulty > 0 and solved[best] / faulty > GOAL)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ _NAMES = {
     "netarena.task": "command_line",
     "netarena.task.simple_command": "SimpleCommand read_commands",
     # pictures of states for users
-    "netarena.task.picture": "Change Difference Link Mark Matrix Node Picture Pictures Topology",
+    "netarena.task.picture": (
+        "Change Chart Column Difference Link Mark Matrix Node Picture Pictures Segment Topology"
+    ),
     # evidence: data that an agent can read without sending a probe
     "netarena.task.evidence": "Candidate Evidence RULE relative",
     # sandboxes: commands and programs of agents, daemons, namespaces, warm processes
@@ -133,9 +135,9 @@ if TYPE_CHECKING:  # a test compares this with _NAMES
         SimpleCommand as SimpleCommand, read_commands as read_commands,
     )
     from netarena.task.picture import (
-        Change as Change, Difference as Difference, Link as Link, Mark as Mark,
-        Matrix as Matrix, Node as Node, Picture as Picture, Pictures as Pictures,
-        Topology as Topology,
+        Change as Change, Chart as Chart, Column as Column, Difference as Difference,
+        Link as Link, Mark as Mark, Matrix as Matrix, Node as Node, Picture as Picture,
+        Pictures as Pictures, Segment as Segment, Topology as Topology,
     )
     from netarena.task.evidence import (
         Candidate as Candidate, Evidence as Evidence, RULE as RULE, relative as relative,

@@ -1,5 +1,5 @@
-"""The Kubernetes application: it combines the modules of this package and defines the keys of the
-records."""
+"""The Kubernetes application, which combines the modules of this package and defines the keys of
+its records."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ class _Tickets(Tickets):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the declared causes. A cause that is as correct as an injected cause is replaced
-        with the injected cause."""
+        """Return the declared causes, with each cause that is as correct as an injected cause
+        replaced by the injected cause."""
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
@@ -152,7 +152,7 @@ class _Tickets(Tickets):
 
 
 def _leftover(query_: Query, state_: State) -> list[str]:
-    """Return one line for each remaining fault that other policies hide (``state.leftover``)."""
+    """Return the lines of ``state.leftover`` for the policies that the query's faults change."""
     policies = [one.policy for one in query.faults_of(query_)]
     return state.leftover(_world(query_), policies, state_)
 
@@ -219,7 +219,8 @@ class Kubernetes(Reactive):
         self._stack.push_async_callback(self._cell.close)
         embedded = self._cluster(EMBEDDED)
         # The agent card is served even if commands cannot run for lack of permissions. ``check``
-        # reports the missing permissions for each task, and each environment tries to start again.
+        # reports the missing permissions for each task, and each environment tries again to start
+        # them.
         with suppress(EnvironmentFailed):
             await embedded.start()
             await self._cell.start()
@@ -339,7 +340,8 @@ class Kubernetes(Reactive):
             "error_type": query.label,
             "error_detail": [
                 {
-                    # Records must not contain patches, because these show how a fault is repaired.
+                    # Patches are left out of records, because a patch shows how to repair its
+                    # fault.
                     **fault.fault_of(action).model_dump(mode="json", exclude={"inject", "repair"}),
                     "fault": fault.describe(action),
                 }
@@ -406,8 +408,8 @@ class Kubernetes(Reactive):
         return 0.5 if cast("KubernetesConfig", config).cluster == EMBEDDED else 10.0
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Return the cluster that KUBECONFIG names as the default value of the config, if the file
-        is readable."""
+        """Return default values of the config: the cluster that KUBECONFIG names, if the file is
+        readable."""
         if not environ.get("KUBECONFIG"):
             return {}
         context = current_context(environ["KUBECONFIG"])
@@ -451,7 +453,7 @@ class Kubernetes(Reactive):
             if name == EMBEDDED:
                 made: Cluster = Embedded()
             else:
-                # Importing the client of real clusters takes a second.
+                # This import takes a second and is needed only for real clusters.
                 from netarena_k8s.real.cluster import RealCluster
 
                 workloads = None if folder is None else read_workloads(folder)

@@ -113,8 +113,8 @@ def _weigh(part: _Part) -> tuple[int, tuple[tuple[str, str], ...]]:
 def _parts(
     world: World, plan: Plan, names: Collection[str], without: Collection[str]
 ) -> Iterator[_Part]:
-    """Yield the groups that the list ``names`` may name, because most of their members are in
-    it."""
+    """Yield the groups that can stand for applications in the list ``names``, because most of their
+    members are in the list."""
     marks = {(app.labels[plan.team_key], app.labels[plan.role_key]) for app in world.apps}
     groups = [{plan.team_key: team, plan.role_key: role} for team, role in sorted(marks)]
     groups += [{plan.role_key: role} for role in sorted({role for _, role in marks})]

@@ -30,9 +30,9 @@ class Sight:
     ``reached`` has one truth value for each pair of the world: whether the measured connection
     works. ``others`` describes objects, other than policies, that differ from their deployed form.
     ``disagreement`` names the pairs whose settled measurement differs from the evaluator's result;
-    ``predicted`` then has the evaluator's values. ``marks`` are the labels of pods and namespace in
-    the cluster, or None for those of the embedded cluster. ``writes`` are the writes of the last
-    command, in order, on a cluster that reports them.
+    ``predicted`` then has the evaluator's values. ``marks`` are the labels that pods and the
+    namespace have in the cluster. None means the labels that the embedded cluster gives. ``writes``
+    are the writes of the last command, in order, on a cluster that reports them.
     """
 
     policies: tuple[Policy, ...]
@@ -68,9 +68,9 @@ class Deployed(ABC):
     async def write(self, policies: Sequence[Policy]) -> None:
         """Set the specs of some policies of the world, as an administrator.
 
-        No policy is added or deleted, except that the real cluster creates all policies anew. Other
-        policies keep their intended spec, or the spec that an earlier call wrote. Raises
-        EnvironmentFailed if the cluster rejects the specs.
+        The names of the policies stay the same. Other policies keep their intended spec, or the
+        spec that an earlier call wrote. A real cluster deletes all policies and creates them again.
+        Raises EnvironmentFailed if the cluster rejects the specs.
         """
 
     @abstractmethod
@@ -112,11 +112,11 @@ class Deployed(ABC):
         return sight
 
     async def patch(self, name: str, kind: str, text: str) -> str | None:
-        """Patch a policy with the agent's rights but without kubectl, and return the output of
-        kubectl.
+        """Patch a policy with the agent's rights but without kubectl. Return the text that kubectl
+        would print.
 
-        ``kind`` is json, merge or strategic. Returns None if the cluster does not support this or
-        rejects the patch. In this case nothing has changed. Raises EnvironmentFailed.
+        ``kind`` is json, merge or strategic. Returns None, without any change, if the cluster does
+        not support such patches or rejects this patch. Raises EnvironmentFailed.
         """
         del name, kind, text
         return None

@@ -14,7 +14,8 @@ from netarena_k8s.source.checkout import digest_checkout
 EMBEDDED: Final = "embedded"
 #: smallest and largest number of applications of a large world
 MIN_LARGE, MAX_LARGE = 20, 60
-#: smallest number of applications in tickets, with which a world is too large to be read completely
+#: smallest number of applications in tickets; a world of this size is too large for an agent to
+#: read completely
 TICKET_LARGE = 40
 _Size = Annotated[StrictInt, Field(ge=MIN_LARGE, le=MAX_LARGE)]
 
@@ -36,17 +37,18 @@ class KubernetesConfig(FaultConfig):
     num_apps: tuple[_Size, _Size] | None = shapes(default=None)
     #: ``embedded``, or a context of the kubeconfig
     cluster: str = EMBEDDED
-    #: whether a real cluster is required: on the embedded cluster, the run then stops with an error
+    #: whether a real cluster is required; if true, a run on the embedded cluster stops with an
+    #: error
     require_cluster: StrictBool = False
     #: on a real cluster: one namespace that all episodes use in turn; None: a new namespace for
     #: each episode
     namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
-    #: on a real cluster: images that the pods run, either stand-ins or the images in the manifests
+    #: on a real cluster: images that the pods run: the stand-in, or the images in the manifests
     images: Literal["standin", "boutique"] = "standin"
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
-    #: on the embedded cluster: whether a command that is a single patch runs in kubectl, or is sent
-    #: directly to the API server; result and output are the same
+    #: on the embedded cluster: whether a command that is a single patch runs in kubectl or goes
+    #: directly to the API server; both give the same result and output
     patches: Literal["kubectl", "direct"] = "kubectl"
     #: a folder of manifests that replaces Online Boutique; the manifests determine the queries
     microservice_dir: str | None = None

@@ -112,7 +112,7 @@ class KubernetesEnvironment(Environment):
 
 
 def _verify(what: str, world: World, sight: Sight, wanted: Sequence[bool]) -> None:
-    """Compare an observed state with the pairs' expected results ``wanted``. Raises
+    """Compare an observed state with ``wanted``, the expected results of the pairs. Raises
     EnvironmentFailed for the first pair or object that differs."""
     if sight.disagreement:
         raise EnvironmentFailed(

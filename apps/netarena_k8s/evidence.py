@@ -30,7 +30,7 @@ Features: TypeAlias = dict[str, float]
 _Json: TypeAlias = Mapping[str, Any]
 #: A peer is wide if it matches more than this share of the pods.
 _WIDE = 0.4
-#: role of a policy that selects every pod; it denies everything and never has a fault
+#: role of the policy that selects every pod; this policy allows no traffic and never has a fault
 _EVERY_POD = "every pod"
 #: a fixed time, because only differences between policies matter
 _NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -330,7 +330,7 @@ class _Reader:
 
 
 def _first(bits: int, most: int) -> Iterator[int]:
-    """Yield the positions below ``most`` of the set bits."""
+    """Yield the positions of the set bits, up to but not including ``most``."""
     return numbers(bits & (1 << most) - 1)
 
 

@@ -1,7 +1,8 @@
 """The agent's kubectl: finds the program and runs commands.
 
 A command runs in a sandbox (``Cell``) that reaches only its episode's API server. The command's
-token has the agent's rights. It works only from this sandbox and only while the command runs.
+token has the agent's rights. The API server accepts the token only from this sandbox and only while
+the command runs.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ class Kubectl:
 
 
 def programs() -> dict[str, Path | str]:
-    """Return the programs that a command can run in addition to the system's: name -> path or text
-    of a script. Raises EnvironmentFailed."""
+    """Return the programs that a command can run in addition to those of the system, as name ->
+    path or text of a script. Raises EnvironmentFailed."""
     return {"kubectl": program(), **dict.fromkeys(_EDITORS, _NO_EDITOR)}
 
 
 def program() -> Path:
-    """Return the path of the kubectl from the Python package, or else of the machine's. Raises
-    EnvironmentFailed if neither exists."""
+    """Return the path of kubectl: the program in the Python package, otherwise the program on the
+    PATH. Raises EnvironmentFailed if neither exists."""
     try:
         files = importlib.metadata.files(_WHEEL) or []
     except importlib.metadata.PackageNotFoundError:

@@ -32,8 +32,8 @@ from netarena_k8s.world.model import App, World, target_port
 PACKAGE = "netarena_k8s"
 #: keys of a command, in the order in which the history shows them
 KEYS = ("command",)
-#: Maximum numbers of characters of the output of one command (enough for all policies of a world as
-#: YAML), of the history, and of the report of wrong connections.
+#: Maximum numbers of characters of the output of one command, of the history, and of the report of
+#: wrong connections. The output of one command can contain all policies of a world as YAML.
 MAX_OUTPUT_CHARS = 16_000
 MAX_HISTORY_CHARS = 48_000
 MAX_REPORT_CHARS = 12_000

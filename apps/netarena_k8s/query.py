@@ -72,7 +72,7 @@ def labels(config: KubernetesConfig) -> Collection[str]:
     if others and (given or not found):
         raise ConfigError(
             "config.error_types",
-            f"the policies of {KEY} have no place for faults of the kinds "
+            f"the policies of {KEY} cannot have faults of the kinds "
             f"{', '.join(others)}: omit these kinds",
         )
     return found
@@ -93,7 +93,7 @@ def _fitting(
     others = tuple(one for one in chosen if one not in found)
     if others and found and draws == 1:
         _log.warning(
-            "microservice_dir %s: the policies have no place for faults of the kinds %s, so %d "
+            "microservice_dir %s: the policies cannot have faults of the kinds %s, so %d "
             "of %d combinations are drawn; set error_types to choose the combinations",
             Path(folder).name,
             ", ".join(others),

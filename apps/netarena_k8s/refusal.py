@@ -1,4 +1,4 @@
-"""Detection of turns without effect, from the output of their command.
+"""Detection of turns without effect, based on the output of the command.
 
 A nonzero exit status does not mean failure. For example, ``grep`` may have found no match, ``diff``
 may have found differences, or a watch may have been stopped after it printed output. A command had
@@ -24,7 +24,7 @@ _REFUSAL = re.compile(
     r"""
     Error\ from\ server | error:\ (?!timed\ out\ waiting) | Error:\ | Unable\ to\ connect\ to
     | The\ (?:connection\ to\ the\ server|request\ is\ invalid) | The\ \S+\ ".*"\ is\ invalid
-    # kubectl, of several objects; of a follower that asks again; of a pod without such a program
+    # kubectl: unknown kinds in a manifest; a program that the container does not have
     | \[?resource\ mapping\ not\ found | unable\ to\ recognize | OCI\ runtime\ exec\ failed
     | \S+\ "\S+"\ is\ forbidden:\ User\b
     | bash:\ | \S+:\ command\ not\ found

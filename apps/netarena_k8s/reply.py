@@ -29,9 +29,9 @@ from netarena_k8s.declaration import read_claim
 MAX_COMMAND_BYTES = 65_536
 #: maximum number of characters that are read after the reasoning
 MAX_READ_CHARS = 262_144
-#: Maximum number of lines ending in backticks that are tried as the end of a block, and maximum
-#: number of bare lines that are tried as commands. Each try may parse a whole command, so without
-#: this limit a hostile reply could use much processor time.
+#: Maximum number of lines that are tried as the end of a block, and of bare lines that are tried as
+#: commands. Each try may parse a whole command, so without this limit a hostile reply could use
+#: much processor time.
 _MAX_TRIES = 4
 
 _FORM = "put one kubectl command between triple backticks"
@@ -308,8 +308,7 @@ def _bare(part: str, *, cut: bool) -> Found[str]:
 
 
 def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]:
-    """Return the calls of kubectl in a bare line, and the parts that do not look like a call of any
-    program."""
+    """Return the kubectl commands in a bare line, and the parts that do not look like a command."""
     texts = command_line.blank(command, line.texts)
     pieces, place = [], 0
     for begin, end in sorted([*line.comments, *line.documents]):
@@ -324,8 +323,8 @@ def _parts(command: str, line: command_line.Line) -> tuple[list[str], list[str]]
 
 
 def _writing(call: str) -> bool | None:
-    """Return whether the words in a call of kubectl fit its verb, or None if the verb changes no
-    object."""
+    """Return whether the words in a kubectl command fit its verb, or None if the verb does not
+    change objects."""
     _, _, given = call.partition("kubectl")
     words: list[str] = []
     valued = False

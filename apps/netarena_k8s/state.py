@@ -13,9 +13,9 @@ network policies that differ from their deployed form. Some clusters add keys:
   text, and the evaluator's digits (``reached`` has the measurement)
 - ``writes`` (embedded), if a command made several writes: for each write, the policy's new spec
 
-Safety is judged for each step: for each pair on settled states, and for all traffic that policies
-open. The evaluator computes the states between two writes of one step, which are judged in the same
-way.
+Safety is judged for each step, with the settled states before and after it: for each pair, and for
+all traffic that policies open. For a step with several writes, the evaluator computes the states
+between the writes, which are judged in the same way.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _LOOSED = "must be blocked, was blocked before this step and works now"
 #: key in a judgement's detail: intended traffic that the step removed, other than the tested
 #: connections
 NARROWED = "narrowed"
-#: Maximum number of pairs and openings that a judgement names for each rule. Further ones are only
-#: counted.
+#: Maximum number of pairs and openings that a judgement names for each rule. A judgement only
+#: counts the others.
 MAX_NAMED = 60
-#: Maximum number of list items of policies in addition to those of the intended or faulty policies.
-#: Above this number, openings are not compared and the state counts as exposed, because the cost
-#: grows with the square of the number.
+#: Maximum number of list items by which policies may exceed the intended and the faulty policies.
+#: The traffic of larger policies is not compared, because the cost grows with the square of the
+#: number. The state then counts as exposed.
 MAX_ENTRIES = 500
 #: Limit on the total weight (``weigh``) of all states between the writes of one step. The weight of
 #: several intended states is added to this limit, because large worlds have large intended states.
@@ -223,9 +223,11 @@ def judge(
 
 
 def leftover(world: World, named: Iterable[str], state: State) -> list[str]:
-    """Return one line for each policy among ``named`` whose fault is hidden by other policies.
+    """Return one line for each policy in ``named`` that would make a connection wrong even if all
+    other policies were as intended.
 
-    A fault is hidden if it would be visible only with all other policies as intended.
+    If all connections are as intended in ``state``, other policies hide the faults of these
+    policies.
     """
     now = {policy.name: policy for policy in policies_of(state)}
     found = []
@@ -263,8 +265,8 @@ class _Change:
 class _Carried:
     """Connections that work only through an opening that a step closes.
 
-    They also fail in the computed states with the remaining faults and without this opening, which
-    are computed only if a connection is lost.
+    Such a connection fails in every state that has the remaining faults but not the opening. These
+    states are computed only if a connection is lost.
     """
 
     def __init__(
@@ -381,7 +383,7 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         where = namespace_of(after), marks_of(after)
         (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
         return _both(opened(world, states[:-1], states[-1], *where), strayed)
-    # The policies became smaller. Their openings were counted with the steps that opened them.
+    # The step made the policies smaller. Openings of earlier steps were counted with those steps.
     if now <= last:
         return ()
     return (_anything(now),)

@@ -30,8 +30,8 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -> list[Cause]:
-    """Return the named causes. A cause that is as correct as an injected cause is replaced with the
-    injected cause."""
+    """Return the named causes, with each cause that is as correct as an injected cause replaced by
+    the injected cause."""
     own = [Cause(fault.policy, WORD_OF[fault.kind]) for fault in faults]
     wrong = {fault.policy for fault in faults}
     known: dict[Cause, Cause] = {}

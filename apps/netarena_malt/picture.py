@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from netarena.sdk import Change, Difference, JsonValue, Picture, Query, State
+from netarena.sdk import Change, Chart, Difference, JsonValue, Picture, Query, State
 from netarena_malt.correctness import differences, wrong_data, wrong_form
 from netarena_malt.network import Changes, Network, equal
+from netarena_malt.planning.catalogue import kind_of
+from netarena_malt.planning.plan import PlanError
 from netarena_malt.query import plan_data
 from netarena_malt.state import Answer, Case, case_of, judge
 
@@ -23,14 +25,16 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
     is unusable.
 
     One picture shows the answer's data next to the right data. The others show the answer's changes
-    of the network, and the differences of the resulting network from the right network.
+    of the network, and the differences of the resulting network from the right network. For a
+    planning task, the pictures show the plan's objective next to the reference's objective, and
+    both plans as charts.
     """
     if not isinstance(state, dict) or not state.get("answered") or "error" in state:
         return ()
     case = case_of(query)
     answer = Answer.read(case, state)
     if plan_data(query) is not None:
-        return (_draw_plan(query, answer, state),)
+        return (_draw_plan(query, answer, state), *_charts(query, answer))
     pictures: list[Picture] = []
     if case.truth.type != "graph":
         kind, truth_data = case.truth.type, case.truth.data
@@ -94,6 +98,22 @@ def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Pictur
             Change(element=finding.element, before=finding.detail, after=None, right=False)
         )
     return Difference(title="The plan", titles=("answered", "reference"), changes=tuple(changes))
+
+
+def _charts(query: Query, answer: Answer) -> Iterator[Chart]:
+    """Yield the chart of an answered plan, and that of the reference if there is one."""
+    hidden, data = query.actions[0].parameters, plan_data(query)
+    if data is None:
+        return
+    plans = [("Answer", answer.data)]
+    if hidden["blocking"] is None:
+        plans.append(("Reference", hidden["plan"]))
+    for word, plan in plans:
+        try:
+            chart = kind_of(data["label"]).chart(data, plan)
+        except PlanError:
+            continue  # the first picture says why the answer cannot be read
+        yield chart.model_copy(update={"title": f"{word}: {chart.title.lower()}"})
 
 
 def _made(case: Case, network: Network, truth: Network, changes: Changes) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Pictures of states as data: matrices, topologies and differences, for any output format.
+"""Pictures of states as data: matrices, topologies, charts and differences, for any output format.
 
 ``Pictures.draw`` returns the pictures of each state of an episode. Names and texts may contain text
 that an agent wrote; the code that displays the pictures escapes it.
@@ -72,6 +72,46 @@ class Topology(Record):
     pairs: tuple[tuple[str, str, Mark], ...] = ()
 
 
+class Segment(Record):
+    """A part of a column, such as a switch in a rack, with its size in the unit of the chart."""
+
+    name: str
+    size: int
+
+
+class Column(Record):
+    """A container, such as a wave, a rack or a link, with its limit and its segments."""
+
+    name: str
+    limit: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def total(self) -> int:
+        """Return the sum of the sizes of the segments."""
+        return sum(segment.size for segment in self.segments)
+
+
+class Chart(Record):
+    """Stacked columns, in the order in which they are drawn.
+
+    The limit of a column is the maximum of its total, or the minimum if ``at_least`` is true.
+    """
+
+    kind: Literal["chart"] = "chart"
+    title: str
+    #: Unit of sizes and limits, such as ``technician minutes``.
+    unit: str
+    columns: tuple[Column, ...]
+    at_least: bool = False
+    #: Whether columns are drawn in percent of their limits.
+    relative: bool = False
+
+    def is_wrong(self, column: Column) -> bool:
+        """Return whether the total of a column violates its limit."""
+        return column.total < column.limit if self.at_least else column.total > column.limit
+
+
 class Change(Record):
     """An element that has changed or is not as intended.
 
@@ -98,7 +138,7 @@ class Difference(Record):
     prominent: bool = False
 
 
-Picture: TypeAlias = Matrix | Topology | Difference
+Picture: TypeAlias = Matrix | Topology | Chart | Difference
 
 
 class Pictures:

@@ -1,4 +1,5 @@
-"""Drawing of worlds on a page: layout of topologies, cells of matrices, lines of differences."""
+"""Drawing of worlds on a page: layout of topologies and charts, cells of matrices, lines of
+differences."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from netarena.task.picture import Change, Difference, Link, Mark, Matrix, Topology, Turned
+from netarena.task.picture import (
+    Change,
+    Chart,
+    Column,
+    Difference,
+    Link,
+    Mark,
+    Matrix,
+    Topology,
+    Turned,
+)
 
 #: Mark -> a sign that distinguishes the mark without colours.
 SIGNS = {
@@ -31,6 +42,16 @@ WORDS = {
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
+#: Maximum number of columns of a chart that are drawn.
+MOST_COLUMNS = 400
+#: Width of all columns of a chart, range of the widths of a column, and height of the columns, in
+#: SVG user units.
+_CHART_WIDTH, _COLUMN_WIDTHS, _CHART_HEIGHT = 780.0, (4.0, 40.0), 150.0
+#: Minimum distance between two names below a chart, and width and height of a character of such a
+#: name, which slopes, in SVG user units.
+_NAME_STEP, _CHAR_WIDTH, _CHAR_HEIGHT = 14.0, 3.0, 5.2
+#: Maximum number of characters of a name below a chart.
+NAME_CHARS = 15
 #: Maximum number of compared lines of each text of a change.
 MOST_LINES = 400
 #: Column width, box width, box height and row height of a topology, in SVG user units.
@@ -183,6 +204,91 @@ def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]
         if names:
             title = f"{' - '.join(link.ends)}, only {when} the step: {', '.join(names)}"
             yield Line(draw(side), when, title)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A segment of a column, as a rectangle."""
+
+    y: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A column of a chart. ``x`` is its left edge, and ``limit_y`` the height of its limit."""
+
+    x: float
+    limit_y: float
+    #: Name below the column; empty if there is no room for it.
+    name: str
+    #: Tooltip of the column.
+    title: str
+    wrong: bool
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Layout of a chart, in SVG user units."""
+
+    width: float
+    height: float
+    base_y: float
+    stack_width: float
+    stacks: tuple[Stack, ...]
+    #: Number of columns whose total violates their limit, and of columns that are not drawn.
+    wrong: int
+    left: int
+
+
+def plot(chart: Chart) -> Plot:
+    """Return the layout of a chart.
+
+    The scale of all columns is the same, or the limits have the same height if ``chart.relative``.
+    """
+    columns = chart.columns[:MOST_COLUMNS]
+    scales = [(one.limit if chart.relative else 1) or 1 for one in columns]
+    highest = max(
+        (max(one.total, one.limit) / scale for one, scale in zip(columns, scales, strict=True)),
+        default=0,
+    )
+    least, most = _COLUMN_WIDTHS
+    step = min(most, max(least, _CHART_WIDTH / (len(columns) or 1)))
+    every = math.ceil(_NAME_STEP / step)
+    longest = min(NAME_CHARS, max((len(column.name) for column in columns), default=0))
+    margin = 8 + _CHAR_WIDTH * longest
+
+    def stack(number: int, column: Column) -> Stack:
+        def y(value: int) -> float:
+            return 8 + _CHART_HEIGHT * (1 - value / scales[number] / (highest or 1))
+
+        blocks, total = [], 0
+        for segment in column.segments:
+            top, bottom = y(total + segment.size), y(total)
+            title = f"{segment.name}: {segment.size} {chart.unit}"
+            blocks.append(Block(top, bottom - top, title))
+            total += segment.size
+        word = "of at least" if chart.at_least else "of"
+        return Stack(
+            x=margin + number * step,
+            limit_y=y(column.limit),
+            name=column.name if number % every == 0 else "",
+            title=f"{column.name}: {total} {word} {column.limit} {chart.unit}",
+            wrong=chart.is_wrong(column),
+            blocks=tuple(blocks),
+        )
+
+    return Plot(
+        width=margin + step * len(columns) + 8,
+        height=18 + _CHART_HEIGHT + _CHAR_HEIGHT * longest,
+        base_y=8 + _CHART_HEIGHT,
+        stack_width=step - min(2.0, step / 4),
+        stacks=tuple(stack(number, column) for number, column in enumerate(columns)),
+        wrong=sum(map(chart.is_wrong, chart.columns)),
+        left=len(chart.columns) - len(columns),
+    )
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:

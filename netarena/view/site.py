@@ -27,7 +27,7 @@ from netarena.errors import ConfigError
 from netarena.model import Ask, JsonValue, Move, Outcome, Step
 from netarena.report.markdown import interval, number, percent, shorten, unsafe_text
 from netarena.report.story import Story, Turn, asked_text, move_text, parting_step
-from netarena.task.picture import Difference, Matrix, Picture, Topology, Turned, turned
+from netarena.task.picture import Chart, Difference, Matrix, Picture, Topology, Turned, turned
 from netarena.view import drawing, summary
 from netarena.view.index import Entry, Library, Run
 from netarena.view.selection import (
@@ -456,6 +456,8 @@ class Scene(NamedTuple):
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
     #: Each topology after the turn, and whether it differs from the topology before the turn.
     topologies: list[tuple[Topology, bool]]
+    #: Charts that differ from those before the turn.
+    charts: list[Chart]
     differences: list[Difference]
     state: str
     #: The command in one line.
@@ -479,7 +481,7 @@ def _scenes(story: Story) -> list[Scene]:
     for turn in story.turns:
         state, short = _state_text(turn.step), _short(turn.step.move)
         right = bool(story.episode.claim_right)
-        scene = Scene(turn, [], [], [], state, short, reason, right)
+        scene = Scene(turn, [], [], [], [], state, short, reason, right)
         if turn.step.judgement is not None:
             reason = turn.step.judgement.reason
         for picture in turn.pictures:
@@ -489,6 +491,9 @@ def _scenes(story: Story) -> list[Scene]:
                 scene.matrices.append((before, picture, list(turned(before, picture))))
             elif isinstance(picture, Topology):
                 scene.topologies.append((picture, picture != old))
+            elif isinstance(picture, Chart):
+                if picture != old:
+                    scene.charts.append(picture)
             elif picture != old:
                 scene.differences.append(picture)
         last |= {picture.title: picture for picture in turn.pictures}

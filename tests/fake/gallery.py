@@ -31,6 +31,8 @@ from netarena.run.journal import JOURNAL_NAME, Header
 from netarena.task.identity import Secrecy
 from netarena.task.picture import (
     Change,
+    Chart,
+    Column,
     Difference,
     Link,
     Mark,
@@ -38,6 +40,7 @@ from netarena.task.picture import (
     Node,
     Picture,
     Pictures,
+    Segment,
     Topology,
 )
 
@@ -81,6 +84,18 @@ class DrawnPictures(Pictures):
                     for a, mark in zip(names, marks, strict=True)
                     for b in ("source", names[0])
                     if mark.wrong and a != b
+                ),
+            ),
+            Chart(
+                title=f"Flow per pipe{spoil}",
+                unit=f"litres{spoil}",
+                columns=tuple(
+                    Column(
+                        name=name,
+                        limit=3,
+                        segments=(Segment(name=f"source{spoil}", size=2 + number),),
+                    )
+                    for name in names
                 ),
             ),
             Difference(

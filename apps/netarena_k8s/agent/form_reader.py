@@ -1,10 +1,10 @@
 """Scripted agent that repairs policies that look faulty, without knowing the intended connections.
 
 It reads applications and policies, but neither the documentation nor the ticket, and sends no
-probe. It treats each suspicious form that the leakage audit counts (module ``evidence``) as a
-fault. Examples are a selector that matches no pod, a port that no pod serves, and rules of a
-direction that ``policyTypes`` omits. The most suspicious policies come first. If these forms do not
-reveal the faults, the agent solves no query.
+probe. It treats each suspicious form of a policy as a fault. The forms are those that module
+``evidence`` counts for the leakage audit. Examples are a selector that matches no pod, a port that
+no pod serves, and rules of a direction that ``policyTypes`` omits. The agent repairs the most
+suspicious policies first. If these forms do not reveal the faults, the agent solves no query.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def repairs(packed: str) -> Iterator[str]:
 
 
 def _suspicion(form: Mapping[str, float]) -> float:
-    """Return how suspicious a policy is: the sum of its ranks (0 to 1) among all policies, over the
-    suspicious forms that it has."""
+    """Return the suspicion score of a policy. The score is the sum of the policy's ranks (0 to 1)
+    among all policies, for each suspicious form that the policy has."""
     return sum(form.get(f"{name}~rank", 0.0) for name in _UNDO if form[name])
 
 

@@ -2,9 +2,9 @@
 
 The operator knows only the prompts of its conversation. It lists the policies, takes the first
 wrong connection, and compares the policies at both ends with the documentation. It patches the
-first policy that differs from the documentation, the receiver's before the sender's. It reads plain
-labels and port numbers. It treats label expressions, other namespaces, address blocks, named ports
-and port ranges as different from the documentation.
+first policy that differs from the documentation, the receiver's before the sender's. It understands
+only plain labels and port numbers, and treats label expressions, other namespaces, address blocks,
+named ports and port ranges as different from the documentation.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Operator:
         return fenced(_DUMP)
 
 
-#: name of a policy, and JSON patch for this policy
+#: policy name, and a JSON patch of this policy
 Change: TypeAlias = tuple[str, list[SpecDict]]
 
 
@@ -148,9 +148,8 @@ def _unblock(
 def _block(
     plan: Plan, policies: Mapping[str, SpecDict], source: str, target: str
 ) -> Iterator[Change]:
-    """Yield changes that may block a connection: they remove the peer that allows it, or the whole
-    rule if it has no other peer.
-    """
+    """Yield changes that may block a connection. Each change removes the peer that allows the
+    connection, or the whole rule if the rule has no other peer or allows every pod."""
     port = plan.ports.get(target)
     if port is None:
         return
@@ -192,7 +191,7 @@ def _add(
 
 
 def _rules(spec: SpecDict, direction: str) -> Iterable[SpecDict]:
-    """Return the rules of a direction, or no rules if ``policyTypes`` does not list the
+    """Return the rules of a direction. The result is empty if ``policyTypes`` does not list the
     direction."""
     kind = direction.capitalize()
     return spec.get(direction, ()) if kind in spec.get("policyTypes", ()) else ()
@@ -230,7 +229,8 @@ def _selects(selector: SpecDict, labels: Mapping[str, str], *, by_name: bool = F
 
 
 def _read_policies(prompt: str) -> dict[str, SpecDict]:
-    """Return the policies in the last dump of the prompt, without truncated lines."""
+    """Return the policies in the last output of ``_DUMP`` in the prompt. Truncated lines are
+    skipped."""
     found = {}
     for name, text in _POLICY.findall(prompt.rpartition("\nOutput:\n")[2]):
         try:

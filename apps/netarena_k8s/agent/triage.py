@@ -1,7 +1,7 @@
 """Scripted operator for tickets, as a baseline for queries whose prompt does not name the wrong
 connections.
 
-It knows only the prompts of its conversation. These are its steps:
+The operator knows only the prompts of its conversation. Its steps are:
 
 - read the cluster once
 - compare the allowed connections with the documentation
@@ -40,8 +40,8 @@ _MAX_CHARS = 4_000_000
 
 
 def _lines(kind: str, *fields: str) -> str:
-    """Return a command that prints one line per object. Each line has the first letter of the kind
-    followed by the name, and then the fields, separated by tabs."""
+    """Return a command that prints one line per object. A line starts with the first letter of the
+    kind and the name, followed by the fields, all separated by tabs."""
     shown = "".join(rf'{{"\t"}}{{{one}}}' for one in fields)
     items = rf'{{range .items[*]}}{kind[0]}{{.metadata.name}}{shown}{{"\n"}}{{end}}'
     return f"kubectl get {kind} -o jsonpath='{items}'"
@@ -113,8 +113,8 @@ class Triage:
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))
 
     def _look_again(self, prompt: str) -> None:
-        """Replace the known spec of the policy that the last command patched with the spec in the
-        prompt's output."""
+        """Update the known spec of the policy that the last command patched. The new spec is in the
+        output that the prompt shows."""
         name, _, spec = prompt.rpartition("\nOutput:\n")[2].partition("\t")
         name = name.rpartition("\n")[2]
         if name in self._policies:
@@ -250,7 +250,7 @@ def _granted(world: World) -> list[bool]:
     return [(pair.source, pair.target) in calls for pair in world.pairs]
 
 
-#: name of a policy, its new spec, and the word that names its fault in a declaration
+#: policy name, new spec of the policy, and the word for its fault in a declaration
 Repair: TypeAlias = tuple[str, SpecDict, str]
 
 
@@ -311,7 +311,8 @@ def _let(  # noqa: PLR0913, PLR0917 -- the parts of a rule
     for policy, spec in own.items():
         if direction in spec["policyTypes"]:
             yield policy, {**spec, key: [*(spec.get(key) or []), *rules]}, word
-    # Existing rules of this direction would take effect too, so they are replaced.
+    # Adding the direction to ``policyTypes`` would put its existing rules into effect too, so they
+    # are replaced.
     for policy, spec in own.items():
         if direction not in spec["policyTypes"]:
             yield policy, {**spec, "policyTypes": [INGRESS, EGRESS], key: rules}, "types"

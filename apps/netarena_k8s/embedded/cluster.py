@@ -30,8 +30,8 @@ _STOP_S = 10.0
 _ANSWER_S = 60.0
 #: Maximum time in s without any message from the process while it executes an order.
 _SIGN_S = 30.0
-#: Policies that have at most this many list items more than the intended policies are evaluated in
-#: the event loop, because starting a thread would take longer.
+#: Policies with at most this many list items more than the intended policies are evaluated in the
+#: event loop. Starting a thread would take longer.
 _AT_ONCE = 100
 #: environment variables that the process inherits
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
@@ -75,7 +75,7 @@ class Embedded(Cluster):
         """Deploy a world. This starts the process, or restarts it after it has died."""
         root = (await self.servant.start())["root"]
         self._episodes += 1
-        # A world exists only as long as its process, so the process is recorded too.
+        # A world ends with its process, so ``life`` records in which process the world exists.
         number, life = self._episodes, self.servant.lives
         addresses = {name: pod.ip for name, pod in Net(world, ()).pods.items()}
         try:
@@ -147,7 +147,8 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # The order fails if the process has ended; no connection is then accepted anyway.
+            # The order fails if the process has ended. An ended process accepts no connections, so
+            # the error is ignored.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
@@ -174,7 +175,7 @@ class EmbeddedShop(Deployed):
         seen = self._seen or await self._ask("look")
         self._seen = None
         told, known, _ = self._last
-        if told != seen["policies"]:  # Most turns change few policies or none.
+        if told != seen["policies"]:  # Most turns change at most a few policies.
             same = {one["name"]: (one, policy) for one, policy in zip(told, known, strict=True)}
 
             def read(one: dict[str, Any]) -> Policy:

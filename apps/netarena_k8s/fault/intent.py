@@ -42,16 +42,16 @@ _SHARE, _ORDERED = 0.7, 0.9
 _CHOICES, _DRAWS, _CHANCES = 8, 24, 6
 #: Maximum numbers of attempts: methods for one policy, and drafts of a hidden fault.
 _TRIES, _HIDDEN = 16, 8
-#: number of draws that test whether a kind applies to a policy, and number of rounds in which the
-#: probabilities of policies are scaled
+#: Number of draws that test whether a kind applies to a policy. Number of rounds in which the
+#: probabilities of policies are scaled.
 _PROBES, _SCALINGS = 2, 30
 #: Minimum number of policies that seem to have a fault of each kind. If only one policy did, a
 #: script that repairs such policies would find the fault without the documentation.
 _ALIKE = 2
 #: probability that the intended spec of an altered policy is the spec before the alteration
 _ALTERED = 0.85
-#: (kind, method) that turns an unaltered policy into its intended spec -> (kind, method) of the
-#: fault that the unaltered policy then has
+#: (kind, method) that changes a shown spec into the intended spec -> (kind, method) of the fault
+#: that the shown spec then has
 _INVERSE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("remove_ingress", "rule"): ("add_ingress", "rule"),
@@ -95,8 +95,8 @@ _MUTUAL: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         ],
     }
 )
-#: kind of fault -> (kind, method) that turns an unaltered policy into its intended spec, and the
-#: method of the fault
+#: The reverse map of ``_INVERSE``: kind of fault -> (kind, method) that changes a shown spec into
+#: the intended spec, and method of the fault
 _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         kind: [
@@ -232,10 +232,10 @@ class _Reach(NamedTuple):
     blocked_out: int
     #: pairs whose target the policy selects, and which the target's ingress policies block
     blocked_in: int
-    #: pairs that only one egress rule or peer of the policy allows, if no working pair needs that
-    #: rule or peer
+    #: pairs that only one egress rule or peer of the policy allows; no working pair needs this rule
+    #: or peer
     lets_out: int
-    #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs that
+    #: pairs that only one ingress rule or peer of the policy allows; no working pair needs this
     #: rule or peer
     lets_in: int
 
@@ -331,8 +331,7 @@ class _Source:
     # Drafts of intended specs
 
     def draw(self, chosen: Sequence[Policy], *, masked: bool, ordered: bool) -> list[Draft] | None:
-        """Return one draft for each policy of ``chosen``, or None if no draft is found for one of
-        them."""
+        """Return one draft for each policy of ``chosen``, or None if some policy gets no draft."""
         drafts: list[Draft] = []
         if masked:
             first, second = chosen[:2]
@@ -350,8 +349,8 @@ class _Source:
         return drafts
 
     def draft(self, policy: Policy) -> Draft | None:
-        """Draw an intended spec with which the shown spec of ``policy`` is faulty. Return None if
-        no such spec is found."""
+        """Return a draft with a random intended spec, under which the shown spec of ``policy`` is
+        faulty. Return None if no such spec is found."""
         if (known := self._altered.get(policy.name)) is not None:
             one = _draft(policy, known.kind, known.method, _before(known))
             if self._rng.random() < _ALTERED and self._shows((), [one]):
@@ -368,7 +367,8 @@ class _Source:
         return completed if completed is not None and self._shows((), [completed]) else None
 
     def alike(self, kind: str) -> int:
-        """Return the number of policies that seem to have a fault of this kind, and can get one."""
+        """Return the number of policies that seem to have a fault of this kind and for which such a
+        fault can be drawn."""
         return sum(
             self._kind_of(policy) == kind and self._of_kind(policy, kind) is not None
             for policy in self._places
@@ -525,8 +525,8 @@ class _Source:
         return _draft(policy, kind, method, spec)
 
     def _blocked_once(self, names: set[str]) -> list[tuple[int, bool]]:
-        """Return (index, inward) of each pair that policies block at only one end, if an
-        application in ``names`` is this end. ``inward`` is true if this end is the target."""
+        """Return (index, inward) of each pair that policies block at only one end, where this end
+        is an application in ``names``. ``inward`` is true if this end is the target."""
         out, into = self._now
         return [
             (place, inward)
@@ -567,7 +567,8 @@ class _Source:
             yield one
         outward = reach.blocked_out >> place & 1
         now = self._now
-        # Other connections of the same application that are blocked only at this end
+        # Other connections of the same application that are also blocked only at this end. A draft
+        # may allow one of them in addition to ``use``.
         rest = reach.blocked_out & now.into if outward else reach.blocked_in & now.out
         end = use.source if outward else use.target
         more = [
@@ -635,7 +636,7 @@ class _Source:
 
     def faults(self, world: World, drafts: Sequence[Draft]) -> tuple[Fault, ...] | None:
         """Return the faults of the shown policies in the intended world ``world``. Return None if
-        one of them by itself changes no tested connection."""
+        one of these faults by itself changes no tested connection."""
         now = {policy.name: policy for policy in self._shown.policies}
         then = {policy.name: policy for policy in world.policies}
         found = []
@@ -711,8 +712,8 @@ class _Source:
         return self._state(repaired).both & (self._pairs | self._state(drafts).both)
 
     def _state(self, repaired: Sequence[Draft]) -> Sides:
-        """Return the connections that egress policies allow, and those that ingress policies allow,
-        after the repair of ``repaired``."""
+        """Return the connections that policies allow in each direction after the repair of
+        ``repaired``."""
         shown = self._shown
         meant = {one.policy: one.meant for one in repaired}
         key = frozenset((name, policy.text) for name, policy in meant.items())
@@ -788,8 +789,8 @@ def _similarity(one: Mapping[str, str], other: Mapping[str, str]) -> float:
 
 
 def put(policies: Iterable[Policy], specs: Mapping[str, Spec]) -> tuple[Policy, ...]:
-    """Return ``policies`` in which policies named in ``specs`` (policy name -> spec) have the spec
-    given there."""
+    """Return ``policies`` with the specs in ``specs`` (policy name -> spec) in place of their
+    own."""
     return tuple(
         policy.model_copy(update={"spec": specs[policy.name]}) if policy.name in specs else policy
         for policy in policies

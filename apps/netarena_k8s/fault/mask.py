@@ -37,8 +37,8 @@ _WIDE = (
     *("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress"),
     *("egress_port", "change_port", "ip_block", "named_port", "namespace_peer"),
 )
-#: kinds that block the calls of an application, and kinds that allow calls from another application
-#: (repeated kinds are drawn more often)
+#: Kinds that block the calls of an application, and kinds that allow calls from another
+#: application. Repeated kinds are drawn more often.
 _SILENT = ("pod_selector", "wrong_app", "empty_rules", "policy_types", "dns_egress", "add_egress")
 _OPENING = ("add_ingress", "add_ingress", "peer_label", "open_peer", "open_rule")
 #: kinds that allow far too many clients
@@ -82,10 +82,10 @@ def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> li
 
 
 def hides(world: World, faults: Sequence[Fault]) -> bool:
-    """Return whether all faults that ``masks`` names are hidden.
+    """Return whether every fault that the ``masks`` of another fault names is hidden.
 
-    A repair of a hidden fault must change no tested connection while the masking fault exists. It
-    must change one after the repair of the masking fault.
+    A repair of a hidden fault must change no tested connection while the masking fault exists.
+    After the repair of the masking fault, it must change a tested connection.
     """
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
     found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))
@@ -94,7 +94,7 @@ def hides(world: World, faults: Sequence[Fault]) -> bool:
 
 def _hiding(world: World, rng: random.Random, *, ordered: bool) -> list[Fault]:
     """Draw a fault, and a second fault that the first fault hides. Return an empty list if no such
-    two faults are found.
+    pair of faults is found.
 
     With ``ordered``, either the hidden fault must be repaired first, or the first fault allows
     connections that the hidden fault would block.

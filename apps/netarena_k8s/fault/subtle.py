@@ -218,8 +218,8 @@ def _block_of_partner(scene: Scene) -> SpecDict | None:
 
 
 def _anywhere(method: Method) -> Method:
-    """Return ``method`` changed so that the rule or peer that it appends is inserted at a random
-    position."""
+    """Return a variant of ``method`` that inserts the new rule or peer at a random position instead
+    of at the end."""
 
     def change(scene: Scene) -> SpecDict | None:
         spec = method(scene)
@@ -280,7 +280,7 @@ def _callee_more(scene: Scene) -> SpecDict | None:
         return None
     among = scene.near or scene.world.apps
     served = [one for one in among if one.service and one is not app]
-    # Ingress policies of most applications block the caller anyway, so several are tried.
+    # The ingress policies of most applications block the caller, so several applications are tried.
     for target in scene.rng.sample(served, min(_CALLEES, len(served))):
         port = target_port(target, target.service[0])
         assert port is not None

@@ -28,8 +28,7 @@ from netarena_k8s.world.matrix import copied, flags, numbers
 from netarena_k8s.world.model import App, Net, Policy, Spec, World, target_port
 from netarena_k8s.world.port_set import difference, union
 
-#: maximum number of draws of one fault of a combination, and maximum number of starts of the
-#: combination
+#: maximum numbers of attempts: to draw one fault of a combination; to draw the whole combination
 _TRIES, _STARTS = 60, 6
 #: keys of a policy's spec
 _PARTS = ("podSelector", "policyTypes", "ingress", "egress")
@@ -598,8 +597,8 @@ WORDS_OF_LARGE: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )  # fmt: skip
 PAPER_KINDS = tuple(KINDS)[:5]
 EXTENDED_KINDS = tuple(KINDS)[5:]
-#: Combinations, in addition to those of the paper, that an audit draws. Default and generated
-#: worlds can have them.
+#: Combinations that an audit draws in addition to those of the paper. They are possible in the
+#: default world and in generated worlds.
 COMBINED = (
     *("pod_selector+change_port", "peer_label+remove_ingress", "wrong_app+add_egress"),
     *("namespace_peer+dns_egress", "policy_types+named_port", "ip_block+add_ingress"),
@@ -842,9 +841,9 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
     """Return whether an intermediate state allows traffic that neither the intended policies nor
     all faults together allow.
 
-    ``between`` are the policies of these states. Where only one fault affects the traffic, each
-    intermediate state equals the intended or the faulty state. So the check covers only pairs of
-    pods that two or more faults affect together, and all access to and from a pod that two or more
+    ``between`` are the policies of these states. Traffic that only one fault affects is the same in
+    each intermediate state as in the intended or the faulty state. The check therefore covers only
+    pairs of pods that two or more faults affect together, and all traffic of pods that two or more
     faults affect.
     """
     about: dict[str, set[int]] = {app.name: set() for app in world.apps}
@@ -864,7 +863,7 @@ def _opens(world: World, faults: Sequence[Fault], between: Sequence[Sequence[Pol
     whole = faulty(world, faults)
     if twice:
         # ``opened_by_each`` also compares each state with the preceding one. This does not change
-        # the result, because the states before the first one that opens traffic open none.
+        # the result: up to the first state that opens traffic, all preceding states open nothing.
         known = (world.policies, whole)
         if any(opened_by_each(world, known, [whole, *between], among=twice)):
             return True

@@ -52,14 +52,15 @@ _CONNECT_S = 10.0
 #: timeout of the TLS handshake; longer than kubectl's own, so that a busy proxy does not close
 #: connections first
 _HANDSHAKE_S = 15.0
-#: maximum time to close the upstream requests of closed connections
+#: maximum time to end the requests of closed connections to the API server
 _CLOSE_S = 5.0
 #: Maximum length and number of response header lines. An API server may send warnings with
 #: thousands of characters, and hundreds of them.
 _LINE = 2**20
 _LINES = 2**13
 _LOG = logging.getLogger(__name__)
-#: Not logged, because malformed requests could fill the log.
+#: Logger of the HTTP server. Its messages are discarded, because malformed requests could fill the
+#: log.
 _SILENT = logging.getLogger(f"{__name__}.requests")
 _SILENT.setLevel(logging.CRITICAL + 1)
 #: headers that apply to only one connection (RFC 9110, 7.6.1) or that the proxy creates anew
@@ -165,7 +166,8 @@ class Gate:
             loop.remove_reader(listening)
             self._again = loop.call_later(PAUSE_S, loop.add_reader, listening, self._accept)
             return
-        # A connection whose handshake has just ended may be in both collections.
+        # A connection whose handshake has just ended may be in both ``_shaking`` and
+        # ``connections``.
         if len({*self._shaking, *server.connections}) >= CONNECTIONS:
             sock.close()
             return
@@ -189,13 +191,13 @@ class Gate:
 
     async def _shake(self, handler: asyncio.BaseProtocol, sock: socket.socket) -> None:
         caller = self._caller
-        # This runs in a thread, because the kernel's connection table may be long.
+        # The check runs in a thread, because the kernel's connection table may be long.
         if caller is None or not await asyncio.to_thread(caller.made, sock):
             sock.close()
             del self._shaking[handler]
             return
-        # An error means that the client has disconnected or does not use TLS. The socket is then
-        # closed.
+        # An error means that the client has disconnected or does not use TLS. asyncio then closes
+        # the socket.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: handler,
@@ -219,7 +221,7 @@ class Gate:
         shaking = [task for _, task in self._shaking.values()]
         self.dismiss()
         await asyncio.gather(*shaking, return_exceptions=True)
-        for one in server.connections:  # Their handshakes have ended while the others were closed.
+        for one in server.connections:  # connections whose handshake ended after ``dismiss``
             if one.transport is not None:
                 one.transport.abort()
         await server.shutdown(_CLOSE_S)
@@ -229,7 +231,7 @@ class Gate:
         try:
             return await self._answer(request)
         except Exception:  # noqa: BLE001 -- any error of the proxy itself
-            if not self._broken:  # Log it only once, so that a client cannot fill the log.
+            if not self._broken:  # Log only the first error: a client must not fill the log.
                 self._broken = True
                 _LOG.exception("the proxy to the API server failed")
             return _hang_up(request)
@@ -313,7 +315,7 @@ class Gate:
         """Send a request to the server with the query ``pairs`` and the agent's token.
 
         ``body`` and ``headers``, if given, replace those of the client. Raises EnvironmentFailed if
-        there is no token.
+        no token is available.
         """
         assert self._session is not None
         # The query is encoded anew from ``pairs``, so that the server reads exactly what was

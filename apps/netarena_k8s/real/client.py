@@ -137,7 +137,7 @@ class Api:
         self._asking = asyncio.Lock()
         #: time at which the server's readiness was last checked, and the result
         self._asked = (-1.0, False)
-        #: Held at the start of a round of probes, because simultaneous rounds slow each other down,
+        #: Lock held at the start of a round of probes. Simultaneous rounds slow each other down,
         #: and a slow round must be repeated.
         self.measuring = asyncio.Lock()
         #: number of requests in progress, and time of the last response
@@ -249,8 +249,8 @@ class Api:
         return await self._patiently("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     async def replace(self, manifest: Manifest) -> Json:
-        """Create an object or replace it completely, and return it. An equal object does not
-        change."""
+        """Create an object or replace it completely, and return it. An object that is already equal
+        to ``manifest`` does not change."""
         about = manifest["metadata"]
         path = path_of(manifest["kind"], about.get("namespace", ""), about["name"])
         try:
@@ -382,7 +382,7 @@ class Api:
 
 
 def _reason(error: aiohttp.ClientError | OSError) -> str:
-    """Return why a request got no response: the operating system's message, if there is one."""
+    """Return why a request got no response, if possible as the operating system's error message."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     number = error.errno if isinstance(error, OSError) else None

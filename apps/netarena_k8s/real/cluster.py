@@ -35,7 +35,7 @@ from netarena_k8s.world.policy import Manifest
 
 log = logging.getLogger(__name__)
 
-#: namespaces that this process uses and that no clean-up may remove
+#: namespaces that this process uses and that clean-ups must not remove
 _STANDING: set[str] = set()
 #: maximum number of namespaces at a time; eight worlds of 12 pods fit on a node with a limit of 110
 #: pods
@@ -71,7 +71,7 @@ class RealCluster(Cluster):
     """The cluster of ``context`` (None: the current context), with a namespace per world or a given
     namespace.
 
-    ``workloads`` maps applications to manifests that run instead of stand-ins.
+    ``workloads`` maps applications to manifests of workloads that run instead of stand-ins.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class RealCluster(Cluster):
         self._listener = Listener()
         #: episodes in the order of their start
         self._episodes: list[RealShop] = []
-        #: held while an episode begins, and while all episodes except at most one are suspended
+        #: lock held while an episode begins, and while all episodes except at most one are
+        #: suspended
         self._changing = asyncio.Lock()
         self._stopping = False
         self._background = Background()
@@ -121,8 +122,8 @@ class RealCluster(Cluster):
         async with self._starting:
             if self._api is not None:
                 return
-            # A caller that waited while another start failed gets the same error instead of a
-            # second attempt.
+            # A caller that waited for a failed attempt gets the same error instead of a second
+            # attempt.
             if self._failure is not None and self._failure[0] > called:
                 raise self._failure[1]
             self._api = await Api.connect(self._context)
@@ -277,7 +278,8 @@ class RealCluster(Cluster):
                 self._left.append(shop)
                 return
             _STANDING.discard(shop.namespace)
-        # This comes after the removal, so that an interrupted removal can be repeated.
+        # The namespace is forgotten only after its removal, so that an interrupted removal can be
+        # repeated.
         self._shops.pop(shop.namespace, None)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -371,7 +373,7 @@ async def _clean(api: Api, listener: Listener, namespace: str = "") -> Cleaned:
                 why = await _tried(_remove(api, name, about["uid"]))
             if why:
                 kept.append(f"{name}: {why}")
-            elif "deletionTimestamp" not in about:  # otherwise already removed
+            elif "deletionTimestamp" not in about:  # not yet being deleted
                 removed.append(name)
     except Refused:
         if not namespace:

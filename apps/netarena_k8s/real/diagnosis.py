@@ -80,8 +80,8 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` names no readable file, or "" if it names
-    one."""
+    """Return a clause that says that ``KUBECONFIG`` does not name a readable file, or "" if it
+    does."""
     if not environ.get("KUBECONFIG"):
         return ""
     with suppress(ConfigError):
@@ -113,8 +113,7 @@ def diagnose(environ: Mapping[str, str]) -> list[Check]:
 
 
 def examine(context: str, namespace: str | None, workloads: AbstractSet[str] = frozenset()) -> str:
-    """Return in one line why a cluster cannot be used for a world with these kinds of workloads, or
-    "".
+    """Return in one line why a cluster cannot be used for a world with these kinds of workloads.
 
     The result is "" if the cluster responds and grants all needed rights.
     """

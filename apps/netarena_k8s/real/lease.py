@@ -125,8 +125,8 @@ async def clear(api: Api, there: Claim) -> None:
 
 
 async def claims(api: Api, *namespaces: str) -> list[Claim]:
-    """Return the leases in ``namespaces``, or in all namespaces if none is given. Raises Refused if
-    listing them is not permitted."""
+    """Return the leases in ``namespaces``, by default in all namespaces. Raises Refused if the
+    kubeconfig does not permit this."""
     if not namespaces:
         found = await api.find("ConfigMap", **MINE)
         return [Claim.read(one) for one in found if one["metadata"]["name"] == NAME]
@@ -173,7 +173,7 @@ async def settle(api: Api, namespace: str) -> None:
 
 
 async def _made_by_us(api: Api, namespace: str) -> list[Json]:
-    """Return the workloads with NetArena's label. Their pods do not have this label."""
+    """Return the workloads with NetArena's label. Pods of these workloads do not have the label."""
     found = []
     for kind in ("Deployment", "StatefulSet", "DaemonSet"):
         # Without the right to list a kind, the service cannot have created objects of this kind.
@@ -204,7 +204,7 @@ async def vacate(api: Api, namespace: str) -> None:
     Does nothing if this process does not hold the lease. Raises EnvironmentFailed.
     """
     there = None
-    with contextlib.suppress(ConfigError):  # A ConfigMap with the name of the lease is not a lease.
+    with contextlib.suppress(ConfigError):  # A ConfigMap of this name may not be a lease.
         there = await _find(api, namespace)
     if there is None or not is_mine(there.notes):
         return
@@ -309,8 +309,8 @@ async def _seize(api: Api, there: Claim) -> None:
 
 
 async def _first(api: Api, namespace: str, write: Awaitable[Json]) -> None:
-    """Await ``write``, a write of the lease. Raises ConfigError if another service wrote the lease
-    first."""
+    """Execute ``write``, which writes the lease. Raises ConfigError if another service wrote the
+    lease first."""
     try:
         await write
     except Refused as refused:

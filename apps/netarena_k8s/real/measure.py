@@ -23,8 +23,8 @@ HEADLESS = "None"
 _COMMAND = ("/standin", "probe")
 #: maximum time to wait for a pod's answer; probes take a few seconds, and more on a busy machine
 _ANSWER_S = 20.0
-#: Time in s after the start of a round of all pairs until other rounds may start. After this time,
-#: the round only waits for probes without a reply. Of the tested values (0.1 to 0.25 s), this value
+#: Other rounds may start this many seconds after the start of a round of all pairs. By then, the
+#: round only waits for probes without a reply. Of the tested values (0.1 to 0.25 s), this value
 #: made eight simultaneous rounds fastest on two processors.
 _BUSY_S = 0.15
 

@@ -21,8 +21,8 @@ from types import MappingProxyType
 
 OWNER_NOTE = "netarena/owner"
 HEARD_NOTE = "netarena/heard"
-#: Interval of a service's heartbeats, and the time in s without heartbeats after which a service
-#: counts as ended. An API server may be unavailable for a minute, and cannot record heartbeats
+#: Interval in s of a service's heartbeats, and the time in s without heartbeats after which a
+#: service counts as ended. An API server may be unavailable for a minute, and records no heartbeats
 #: during this time.
 RENEW_S = 10.0
 SILENT_S = 120.0
@@ -55,8 +55,8 @@ def is_ours(notes: Mapping[str, str] | None) -> bool:
 
 
 def is_seen_alive(notes: Mapping[str, str] | None) -> bool | None:
-    """Return whether the service that created the object is running. Return None if this network
-    does not show it."""
+    """Return whether the service that created the object is running. Return None if this cannot be
+    seen from this machine's network."""
     found = _read(notes)
     return _is_held(found.socket) if found is not None and found.near else None
 

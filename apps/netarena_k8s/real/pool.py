@@ -51,7 +51,7 @@ class _Waiter:
 
     kind: _Kind
     since: float
-    #: whether only the limit prevents a new namespace for the episode
+    #: whether only the limit of the pool prevents a new namespace for this episode
     short: bool = False
 
 
@@ -134,7 +134,8 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # This is not awaited, because a cancellation during the wait would lose the namespace.
+            # ``_tell`` is not awaited here, because a cancellation during the wait would lose the
+            # namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
@@ -190,8 +191,8 @@ class Pool:
         return self._most - sum(kind.held for kind in self._kinds.values()) - self._leaving
 
     def _lacks_room(self) -> bool:
-        """Return whether the limit still keeps an episode from a new namespace once the current
-        removals are complete."""
+        """Return whether the limit will still prevent a new namespace for some waiting episode
+        after the removals in progress."""
         return sum(one.short for one in self._waiters) > self._room() + self._leaving
 
     def _make_room(self) -> None:

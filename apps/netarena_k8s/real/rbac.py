@@ -31,8 +31,8 @@ class Need:
 SPACES = (Need("", "namespaces", _WRITE),)
 #: additional rights needed in a shared namespace, for its lease
 SHARED = (Need("", "configmaps", _WRITE),)
-#: Rights needed in each namespace. They include the agent's rights, because the API lets nobody
-#: create a Role with more rights than their own.
+#: Rights needed in each namespace. They include the agent's rights, because a user cannot create a
+#: Role with rights that the user lacks.
 INSIDE = (
     Need("apps", "deployments", _WRITE),
     Need("", "services", _WRITE),

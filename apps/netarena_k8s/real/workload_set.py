@@ -42,10 +42,10 @@ from netarena_k8s.world.policy import Manifest
 
 #: maximum time in s to wait until the measurement agrees with the prediction
 DISAGREE_S = 10.0
-#: Maximum time in s for each trial, in which only the agent's policies can cause a difference. If
-#: the difference remains in all trials, it counts as an agent failure. An outage of the network
-#: plug-in has this effect only if it affects every trial. The last trial gives a slow plug-in
-#: enough time.
+#: Maximum time in s of each trial. A trial measures the pairs again while only the agent's policies
+#: can cause a disagreement. A disagreement that remains in all trials counts as an agent failure. A
+#: failure of the network plug-in counts as an agent failure only if it affects every trial. The
+#: last trial gives a slow plug-in enough time.
 TRIALS_S = (10.0, 10.0, 30.0)
 #: Time for the network plug-in to apply the agent's policies, as a multiple of its time for the
 #: intended policies.
@@ -55,11 +55,11 @@ _HEARD_TIMES = 2
 _EXPECTED_MS, _MOST_EXPECTED_MS = 250, 4000
 #: initial and maximum wait for a pair from which no reply is expected
 _UNEXPECTED_MS, _MOST_UNEXPECTED_MS = 150, 1000
-#: minimum wait for a reply before a pair counts as blocked, as a multiple of the longest time until
-#: a reply in the same round
+#: A pair counts as blocked only after a wait of this multiple of the longest time until a reply in
+#: the same round.
 _MARGIN = 3
-#: initial wait in rounds that test only pairs whose expected result has changed, and the growth
-#: factor of this wait after each missing reply
+#: Initial wait in rounds that test only pairs whose expected result has changed, and growth factor
+#: of this wait. The wait grows after a round in which an expected reply is missing.
 _SCOUT_MS, _LONGER = 50, 1.5
 #: interval of rounds that test only changed pairs
 _SCOUT_PAUSE_S = 0.05
@@ -121,9 +121,9 @@ class Shop:
     ) -> None:
         self.namespace = namespace
         self.world = world
-        #: application -> manifest that runs instead of the stand-in
+        #: application -> manifest of the workload that runs instead of the stand-in
         self._workloads = workloads
-        #: whether the namespace also has objects of other programs
+        #: whether the namespace may also have objects of other programs
         self._shared = shared
         self._api = api
         self._image = image
@@ -310,7 +310,8 @@ class Shop:
         """Measure only the pairs whose expected result has changed, until they are as expected or
         the time ``until`` is reached.
 
-        A round of all pairs cannot agree earlier. The results do not count for the observation.
+        Before these pairs are as expected, a round of all pairs cannot agree. The results do not
+        count for the observation.
         """
         loop = asyncio.get_running_loop()
         pairs = zip(self.world.pairs, predicted, self._reached or predicted, strict=True)
@@ -531,16 +532,16 @@ class _Course:
     def settles(self, found: Round, predicted: tuple[bool, ...], now: float) -> bool:
         """Add a round, and return whether the measurement is settled.
 
-        It is settled if enough rounds agree with the prediction. After the deadline, it is also
-        settled if enough rounds with the longest wait have the same result, although they disagree
-        with the prediction.
+        The measurement is settled if enough rounds agree with the prediction. After the deadline,
+        enough rounds with the longest wait and equal results also settle it, even against the
+        prediction.
         """
         wait, agrees = self.wait, found.reached == predicted
         longest = wait.expected_ms >= _MOST_EXPECTED_MS
         enough = min(_MOST_UNEXPECTED_MS, _MARGIN * found.slowest_ms)
         if agrees:
-            # If the wait was too short for this machine, a pair without a reply need not be
-            # blocked.
+            # A round counts only if the wait was long enough for this machine. Otherwise a pair
+            # without a reply may work.
             self._agreed += wait.unexpected_ms >= enough
         else:
             self._agreed = 0
@@ -572,17 +573,16 @@ class RealShop(Deployed):
         self._api = api
         self._end = end
         self._alone = alone
-        #: held during commands and observations, and while the episode is suspended
+        #: lock held during commands and observations, and while the episode is suspended
         self._acting = asyncio.Lock()
-        #: held while all policies are removed or restored, and while the episode ends
+        #: lock held while all policies are removed or restored, and while the episode ends
         self._moving = asyncio.Lock()
-        #: policies that were removed while the episode is suspended (otherwise None), and the error
-        #: if they could not be restored
+        #: While the episode is suspended: the policies that were removed, otherwise None. Error of
+        #: the last attempt to restore these policies, if it failed.
         self._away: list[Json] | None = None
         self._astray: EnvironmentFailed | None = None
         self._closed = False
-        #: result of the last repeated measurement of a disagreement between measurement and
-        #: evaluator
+        #: result of the last measurement that was repeated because it disagreed with the evaluator
         self._doubted: Sight | None = None
         # Each episode has its own proxy, so that all of the agent's connections are closed with the
         # episode.
@@ -671,7 +671,7 @@ class RealShop(Deployed):
     async def aside(self) -> AsyncIterator[None]:
         """Suspend this episode: no command runs, and its policies are removed.
 
-        Raises no error. If the policies cannot be restored, the episode fails later.
+        This raises no error. If the policies cannot be restored, the episode fails later.
         """
         async with self._acting:
             try:
@@ -712,8 +712,8 @@ class RealShop(Deployed):
         return await self._settled(self.shop.healthy)
 
     async def _settled(self, look: Callable[[], Awaitable[Sight]]) -> Sight:
-        """Return an observation. If it has a disagreement that was not measured again yet, repeat
-        it while all other episodes are suspended."""
+        """Return an observation. If it disagrees with the evaluator, and ``doubt`` has not repeated
+        it yet, observe again while all other episodes are suspended."""
         async with self.acting():
             sight = await look()
         if sight.disagreement and not self._is_doubted(sight):
@@ -739,8 +739,8 @@ class RealShop(Deployed):
         )
 
     async def _try_again(self) -> Sight:
-        """Measure the agent's policies in several trials, and return the result. A disagreement
-        that remains can have no cause other than the agent's policies."""
+        """Measure the agent's policies in several trials, and return the result. Only the agent's
+        policies can cause a disagreement that remains."""
         there = [_bare(one) for one in await self.shop.policies()]
         *trials_s, last_s = TRIALS_S
         for within_s in trials_s:
@@ -778,9 +778,9 @@ class RealShop(Deployed):
         """Check that the cluster enforces the intended policies, and then policies that allow no
         ingress.
 
-        Both are needed, because the rules left by a network plug-in that has stopped might match
-        one of the two. Return the longer of the two times in seconds until the policies took
-        effect. Raises EnvironmentFailed if the policies do not take effect.
+        Both checks are needed: a network plug-in that has stopped leaves rules, which might match
+        the policies of one check. Return the longer of the two times in seconds until the policies
+        took effect. Raises EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
@@ -804,8 +804,8 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # A cancellation waits for the end of ``_leave``, because the namespace would otherwise be
-        # lost.
+        # ``_leave`` runs to its end even after a cancellation; otherwise the pool would lose the
+        # namespace.
         await finish(self._leave())
 
     async def _leave(self) -> None:
@@ -845,8 +845,8 @@ def _versions(listed: Iterable[Manifest]) -> list[tuple[str, str]]:
 
 
 def _specs(listed: Iterable[Manifest]) -> list[tuple[str, int]]:
-    """Return the uid and generation of each policy. They change with every change of a spec, even
-    if the change was reverted."""
+    """Return the uid and generation of each policy. These values differ after any change of a spec,
+    even a change that was reverted."""
     return [(one["metadata"]["uid"], one["metadata"]["generation"]) for one in listed]
 
 

@@ -1,9 +1,9 @@
 """Alters intended policies so that each form of a fault also occurs in correct policies.
 
 The methods of package ``fault`` alter a share of the policies of a random world, and the altered
-policies define the intended traffic. So a selector that matches no pod, a port that no pod serves,
-or a peer that matches many pods is not necessarily a fault. Only the documentation shows whether it
-is.
+policies define the intended traffic. A selector that matches no pod, a port that no pod serves, or
+a peer that matches many pods is therefore not necessarily a fault. Only the documentation shows
+which of them are faults.
 """
 
 from __future__ import annotations

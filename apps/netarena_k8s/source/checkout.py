@@ -236,7 +236,7 @@ class _Passed:
     def __init__(self) -> None:
         self._told: list[str] = []
         self._kinds: Counter[str] = Counter()
-        #: ids of the skipped documents
+        #: ``id`` of each skipped document
         self._skipped: set[int] = set()
 
     def add(self, document: _Document, why: str, field: str = "") -> None:
@@ -522,8 +522,8 @@ def _named(document: _Document, named: Counter[str]) -> _Document:
 
 
 def _documents(path: Path, folder: Path, most: int) -> tuple[list[_Document], int, str]:
-    """Return the manifests of a file, the number of their values, and a text about the first value
-    that JSON cannot express, or "".
+    """Return the manifests of a file, the number of their values, and a message about the first
+    value that JSON does not support ("" if JSON supports all values).
 
     Raises ConfigError if the file is not YAML or has more than ``most`` values.
     """
@@ -588,8 +588,8 @@ def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
         named.update({name: count for name, count in own.items() if name in named})
         known = named.most_common(1)[0][0]
     else:
-        # If several Namespace objects exist and no object names one of them, no namespace is
-        # chosen.
+        # If no object names a namespace and several Namespace objects exist, the choice would be
+        # arbitrary, so no namespace is chosen.
         known = next(iter(own)) if len(own) == 1 else ""
     for one in objects:
         space = one.metadata.get("namespace")
@@ -796,8 +796,8 @@ def _check_spaces(document: _Document, own: str, value: Any, *, within: bool = F
 
 
 def _values(expression: Mapping[str, Any]) -> Sequence[str]:
-    """Return the values of a match expression about the name of namespaces, or no values for
-    another key."""
+    """Return the values of a match expression whose key is the label with the namespace's name. For
+    any other key, the result is empty."""
     return (expression.get("values") or ()) if expression.get("key") == NAME_LABEL else ()
 
 
@@ -820,7 +820,7 @@ _FIXED: Mapping[str, tuple[str, ...]] = {
 }
 #: kind of a workload -> its kind in a world
 _AS: Mapping[str, str] = {"ReplicaSet": "Deployment"}
-#: kinds whose pods policies could select, but which are not read
+#: kinds of workloads that are not read, although policies could select their pods
 _RUNNING = frozenset({"Job", "CronJob", "ReplicationController", "DeploymentConfig", "Rollout"})
 #: maximum number of characters of ``generateName`` in a generated name
 _MAX_PREFIX = 58

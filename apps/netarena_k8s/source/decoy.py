@@ -152,8 +152,8 @@ def _not_in_force(spot: Spot) -> SpecDict:
 
 
 def _of_another(spot: Spot) -> SpecDict:
-    """Return a spec without rules that selects another application than ``app``, after which the
-    policy is named."""
+    """Return a spec without rules that selects ``third``, although the policy is named after
+    ``app``."""
     return {"podSelector": {"matchLabels": dict(spot.third.labels)}, "policyTypes": [*BOTH]}
 
 

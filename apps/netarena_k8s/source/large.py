@@ -97,8 +97,8 @@ def _leaving(
 ) -> dict[tuple[str, str], Leaving]:
     """Return the form of the egress rules of each (team, role) that calls others.
 
-    Two random groups get unrestricted egress. A group loses it if a grant for other connections
-    than pairs would otherwise be in no egress rules.
+    Two random groups get unrestricted egress. Each grant in ``further`` must be in some egress
+    rule. If all source groups of a grant are unrestricted, one of them is restricted.
     """
     marks = [(app.labels[keys[0]], app.labels[keys[1]]) for app in apps]
     groups = sorted({mark for mark in marks if mark[1] in _CALLING})
@@ -249,7 +249,7 @@ def _with_word(app: App, word: str) -> App:
 
 
 def _with_ports(app: App, grants: Iterable[Grant]) -> App:
-    """Return ``app`` with the additional ports that grants to it mention."""
+    """Return ``app`` with the additional ports that the grants for this application name."""
     names = {_METRICS: "metrics", _ADMIN: "admin"}
     ports = [
         one.port

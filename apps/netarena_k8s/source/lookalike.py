@@ -1,8 +1,8 @@
 """Decoys of large worlds: ineffective entries in the form of real rules.
 
 Each decoy has the form of some fault in such a world, with labels, ports and namespaces that other
-entries use too. A decoy allows no additional client. The access that the decoy suggests is either
-not granted, or another policy already allows it.
+entries use too. A decoy seems to allow a connection, but it changes nothing: the connection stays
+blocked, or another policy already allows it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Writer of a large world's intended policies, which implement the grants of its plan.
 
 A grant has two sides: the ingress of its targets and the egress of its sources. Each side is
-written either in one policy per application or in one policy for the whole group. So the rules of
-one application are spread over several policies, and a policy may cover many applications. Policy
-names are meaningless.
+written either in one policy per application or in one policy for the whole group. The rules of one
+application are therefore spread over several policies, and a policy may cover many applications.
+Policy names are meaningless.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ _SHARED = 0.4
 #: The share is proportional to the number of applications, so smaller worlds list more applications
 #: individually. All policies together therefore never fit into the output of one command.
 _TOGETHER, _LARGEST = 0.25, 60
-#: Maximum number of applications of a world in which a rule may select a group by excluding all
-#: other applications, and the share of such rules.
+#: In worlds of at most ``_FEW`` applications, a rule may select a group with ``NotIn`` and the
+#: names of all other applications. ``_INVERTED`` is the share of such rules.
 _FEW, _INVERTED = 40, 0.06
-#: share of the groups, among those written as individual applications, whose members are peers of
-#: one rule
+#: share of the groups with one peer per application for which a single rule lists these peers
 _LISTED = 0.2
 
 
@@ -117,8 +116,8 @@ class Writer:
     # Egress
 
     def _leave(self, group: Group) -> list[Rule]:
-        """Return egress rules for name lookups and for all connections that grants allow a group to
-        open."""
+        """Return the egress rules of a group: for name lookups, and for all connections that grants
+        allow the group to open."""
         rules: list[Rule] = []
         for grant in self.plan.grants:
             source = grant.source

@@ -244,7 +244,8 @@ def _range(port: ContainerPort) -> dict[str, Any]:
     return {"port": port.number, "endPort": port.number, "protocol": port.protocol}
 
 
-#: forms of peers and forms of ports; a policy uses one form of each
+#: Functions that write peers, and functions that write a port. A policy uses one function of each
+#: kind.
 _PeerForm: TypeAlias = Callable[[Draft, Sequence[App]], list[Any]]
 _PortForm: TypeAlias = Callable[[ContainerPort], dict[str, Any]]
 _PEERS: Sequence[_PeerForm] = (_by_labels, _by_name, _by_expression, _by_tenant)
@@ -290,8 +291,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # Rules that the wide rule makes redundant are added, because such rules also occur together
-        # with a wide rule that a fault has added.
+        # The wide rule makes the other rules redundant. They are added because a wide rule that a
+        # fault adds also occurs next to redundant rules.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]

@@ -52,7 +52,7 @@ _CALLS = {
 }
 #: the application that every client may call
 _PUBLIC = "frontend"
-#: containers not named ``server``
+#: application -> name of its container, if the name is not ``server``
 _CONTAINERS = {"loadgenerator": "main", "redis-cart": "redis"}
 
 

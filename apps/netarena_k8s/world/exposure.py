@@ -49,8 +49,9 @@ class Opening(NamedTuple):
 def weigh(world: World, states: Iterable[Sequence[Policy]]) -> int:
     """Return the cost of comparing ``states``.
 
-    The cost is the number of entries of all distinct states, times the number of applications and
-    of groups of outside addresses that the policies treat differently.
+    The cost is the number of entries of all distinct states, times the number of endpoints.
+    Endpoints are the applications, and the groups of outside addresses that the policies treat
+    differently.
     """
     distinct = {_key(policies): policies for policies in states}
     outside = outside_of(*distinct.values())
@@ -103,7 +104,7 @@ def without_openings(
     if not closed:
         return ()
     strangers = _net(world, world.policies, namespace, marks).strangers
-    #: pods to which the policies apply although they are not part of the world
+    #: pods of the world's namespace that are not part of the world; its policies apply to them too
     guests = frozenset(name for name, end in strangers.items() if end.namespace == namespace)
     ends = {end for one in closed for end in (one.source, one.target)}
     outside = ends - world.by_name.keys() - strangers.keys()
@@ -112,7 +113,8 @@ def without_openings(
         return tuple(meant[one.name] if one.name in names else one for one in before)
 
     def causes(name: str) -> bool:
-        """Return whether a closed opening does not exist if this policy is as intended.
+        """Return whether this policy, if it were as intended, would close one of the closed
+        openings.
 
         Only openings of the pods that the policy selects can differ, and those of outside addresses
         that no other state distinguishes.
@@ -123,7 +125,8 @@ def without_openings(
         there = [one for one in closed if one.source in about or one.target in about]
         links = ((one.source, one.target) for one in there)
         found = _openings(world, known, policies, namespace, marks, links)
-        # Both are in the same order, so the comparison ends at the first difference.
+        # ``there`` and ``found`` have the same order, so the comparison ends at the first
+        # difference.
         return any(one != other for one, other in zip_longest(there, found))
 
     changed = [
@@ -149,7 +152,8 @@ def _openings(  # noqa: PLR0913, PLR0917 -- the states and the placement
     marks: Marks | None,
     among: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[Opening]:
-    """Yield the result of ``opened``. ``among`` limits it to links, given as (source, target)."""
+    """Yield the result of ``opened``. ``among`` limits the comparison to these links, given as
+    (source, target)."""
     outside = outside_of(*before, after)
     *known, now = (_net(world, policies, namespace, marks) for policies in (*before, after))
     about = _altered(world, list(zip(before, known, strict=True)), after, now, marks)
@@ -171,8 +175,8 @@ def _altered(
     """
     found = []
     for policies, net in known:
-        # Rules of uncached policies are new objects in each state, so they cannot be compared by
-        # identity. Then only pods that changed policies select are compared.
+        # The sides of uncached policies are new objects in each state, so identity does not show
+        # which sides are equal. The comparison then covers only pods that changed policies select.
         names: Container[str] = now.pods
         if not (net.rules.kept and now.rules.kept):
             names = selected_anew(world, policies, after, marks)
@@ -255,8 +259,8 @@ def opened_by_each(  # noqa: PLR0913, PLR0917 -- the states and the placement
     """Yield for each of ``states`` except the first the traffic that it newly allows.
 
     Traffic is new if neither the preceding state nor any of the states ``before`` allows it.
-    ``among`` limits the check to these applications. None means all applications whose policies
-    differ from the first state.
+    ``among`` limits the check to these applications. By default, the applications are those whose
+    policies differ between successive states.
     """
     outside = outside_of(*before, *states)
     about = frozenset(among or ()).union(
@@ -367,8 +371,8 @@ def _fresh(
 def selected_anew(
     world: World, one: Sequence[Policy], other: Sequence[Policy], marks: Marks | None
 ) -> frozenset[str]:
-    """Return the applications that policies select, in either state, if these policies differ
-    between the states."""
+    """Return the applications that are selected, in either state, by policies that differ between
+    the states."""
     states = [{policy.name: policy.spec for policy in policies} for policies in (one, other)]
     specs = [
         spec

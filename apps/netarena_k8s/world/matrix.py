@@ -84,7 +84,7 @@ class Matrix:
     def __init__(self, ground: Ground, uses: Sequence[Use | None]) -> None:
         self.uses = uses
         self._ground = ground
-        #: connections that are not None, and those of them that need no name lookup
+        #: all connections of ``uses`` except None, and the connections that need no name lookup
         self.every = self._unnamed = 0
         self._by_source: dict[str, int] = {}
         self._by_target: dict[str, int] = {}
@@ -180,8 +180,8 @@ class Matrix:
         )
 
     def _select(self, selector: Manifest) -> tuple[int, int]:
-        """Return the connections, as bits, whose source a selector matches, and those whose target
-        it matches."""
+        """Return the connections, as bits, whose source a selector matches, and the connections
+        whose target it matches."""
         text = json.dumps(selector)
         found = self._selected.get(text)
         if found is None:
@@ -193,8 +193,8 @@ class Matrix:
         return found
 
     def _rule(self, rule: Manifest, key: str) -> tuple[_Match, int, bool]:
-        """Return the connections that a rule's peers match, those that its ports match, and whether
-        the ports include UDP port 53 (name lookups)."""
+        """Return the connections that a rule's peers match, the connections that its ports match,
+        and whether the ports include UDP port 53 (name lookups)."""
         peers: Sequence[Manifest] = rule.get(key) or ()
         match = _Match(self.every, self.every, name_server=True)
         if peers:

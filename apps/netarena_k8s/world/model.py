@@ -41,7 +41,7 @@ from netarena_k8s.world.policy import (
 #: label of every namespace; its value is the name of the namespace
 NAME_LABEL = "kubernetes.io/metadata.name"
 #: label of every object that this project creates on a cluster, including namespaces. Policies, and
-#: objects that controllers create, do not have it.
+#: objects that controllers create, do not have this label.
 OWNED, OWNER = "app.kubernetes.io/managed-by", "netarena"
 #: Labels of other namespaces. The grader checks whether policies expose pods to these namespaces;
 #: one of them stands for the namespace of another episode.
@@ -113,7 +113,7 @@ class App(Record):
 
     @property
     def served_as(self) -> str:
-        """The name of the service, under which clients call the application."""
+        """The name of the service, which clients use to call the application."""
         return self.service_name or self.name
 
 
@@ -257,8 +257,8 @@ class World(Record):
 
     @cached_property
     def wanted(self) -> int:
-        """The tested connections of ``matrix``, as bits: all pairs, and the further connections
-        that should work."""
+        """The tested connections of ``matrix``, as bits: all pairs, and all other connections that
+        should work."""
         return (1 << len(self.pairs)) - 1 | self.works
 
     @cached_property
@@ -272,8 +272,8 @@ class World(Record):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The evaluator of all pairs, followed by all further connections that the plan names, on
-        the embedded cluster."""
+        """The evaluator of connections on the embedded cluster: first all pairs, then all other
+        connections that the plan names."""
         uses = [*self.needs, *(use for uses in self.named for use in uses)]
         return Matrix(_place(self, "shop", {}, (), None).ground, uses)
 
@@ -375,7 +375,7 @@ class World(Record):
         return free and not self.restricts_egress
 
 
-#: an address that is in no block of an intended policy
+#: an address outside all blocks of the intended policies
 _OUTSIDE = Endpoint("198.51.100.77")
 
 

@@ -34,8 +34,8 @@ Altered: TypeAlias = Mapping[str, Container[str]]
 class Link(NamedTuple):
     """A possible connection: the names of its two ends, and the ends as endpoints.
 
-    ``directions`` are those in which policies count. Policies do not apply to outside addresses and
-    to pods of other namespaces, and the policies of absent pods are unknown.
+    ``directions`` are those in which policies are evaluated. Policies do not apply to outside
+    addresses and to pods of other namespaces, and the policies of absent pods are unknown.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Link(NamedTuple):
         return intersection(first, *more) if more else first
 
     def lets(self, *each: Rules) -> list[Stretches]:
-        """Return the ports that each of the rules allow, in one direction after the other."""
+        """Return the ports that each of ``each`` allows, for each direction in turn."""
         found = []
         for direction in self.directions:
             ends = (self.sender, self.receiver)
@@ -142,8 +142,9 @@ class Ground:
         places = {name: place for place, name in enumerate(ends)}
 
         def order(link: tuple[str, str]) -> tuple[bool, int, bool, int]:
-            """Return a key that sorts links by pod: first the links from each pod, then those from
-            other ends to it. Links with absent pods are last, those to each pod first."""
+            """Return a key that sorts links by pod. For each pod, links from the pod come before
+            links to the pod from ends that are not pods. Links with absent pods are last; there,
+            links to a pod come first."""
             source, target = link
             far = source in absent or target in absent
             if source in self.pods:
@@ -166,7 +167,7 @@ class Ground:
     def _subject(self, *each: Rules) -> dict[str, Endpoint]:
         """Return the ends to which policies apply."""
         spaces = frozenset[str]().union(*(rules.namespaces for rules in each))
-        # A guest may be in the world's own namespace. Policies then apply to the guest too.
+        # Policies also apply to a guest if its namespace is that of the world.
         guests = {name: end for name, end in self.strangers.items() if end.namespace in spaces}
         return {**guests, **self.pods}
 

@@ -17,7 +17,7 @@ from netarena_k8s.world.policy import Protocol
 
 
 class Group(Record):
-    """A group of applications: those whose pods have all of ``labels``."""
+    """A group of applications: all applications whose pods have all of ``labels``."""
 
     labels: dict[str, str]
 
@@ -54,8 +54,8 @@ class Partner(Record):
 
 
 class Grant(Record):
-    """A permission for ``source`` to connect to ``target``. Each of the two is a group, or the name
-    of a guest or partner."""
+    """A permission for ``source`` to connect to ``target``. Each end is a group, or the name of a
+    guest or partner."""
 
     source: Group | str
     target: Group | str

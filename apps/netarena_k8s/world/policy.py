@@ -83,7 +83,8 @@ class Endpoint:
 
     @property
     def selectable(self) -> bool:
-        """Return whether selectors can match the endpoint. Otherwise only its address counts."""
+        """Return whether selectors can match the endpoint. If not, only address blocks can match
+        it."""
         return bool(self.namespace) and not self.host_network
 
 
@@ -98,8 +99,8 @@ class _Rule:
         self._peers: Sequence[Manifest] = rule.get(peers_key) or ()
         self._entries: Sequence[Manifest] = rule.get("ports") or ()
         self._met: dict[Endpoint, bool] = {}
-        #: Target endpoint -> ports of the rule. If the rule has no named port, the ports are the
-        #: same for every target, and the only key is None.
+        #: Target endpoint -> ports of the rule. Without named ports, the rule's ports are the same
+        #: for every target, and the only key is None.
         self._ports: dict[Endpoint | None, Stretches] = {}
         self._named = any(isinstance(entry.get("port"), str) for entry in self._entries)
 
@@ -169,13 +170,13 @@ class Side:
         self._rules = [rule for policy in policies for rule in policy.rules[direction]]
         self._namespaces = namespaces
         self._lets: dict[Endpoint, Stretches] = {}
-        #: ids of sets of ports -> these sets, so that their ids stay unique, and their union
+        #: ids of sets of ports -> the sets and their union; storing the sets keeps their ids unique
         self._unions: dict[tuple[int, ...], tuple[list[Stretches], Stretches]] = {}
         self._passes: dict[tuple[Endpoint, int, Protocol], bool] = {}
 
     def lets(self, peer: Endpoint) -> Stretches:
-        """Return the allowed ports of connections to or from ``peer``. They are ports of the
-        connection's target."""
+        """Return the allowed ports of connections to (egress) or from (ingress) ``peer``. The ports
+        are those of the connection's target."""
         found = self._lets.get(peer)
         if found is None:
             target = peer if self._leaves else self._subject
@@ -237,7 +238,7 @@ class Book:
 
     ``namespaces`` maps each namespace to its labels. Successive states differ in few policies, so
     most results are reused. Policies are identified by their text, endpoints by identity. Threads
-    may share a book. For each policy, the selected ones of ``pods`` are computed once.
+    may share a book. The pods in ``pods`` that a policy selects are computed once.
     """
 
     def __init__(self, namespaces: Mapping[str, Labels], pods: Iterable[Endpoint] = ()) -> None:

@@ -1,7 +1,7 @@
 """Sets of ports: for each protocol, disjoint ranges in ascending order.
 
-Such a set contains the ports of one pod that another pod may reach, whichever rules allow them.
-With such sets, two states of policies can be compared without testing 65,535 ports. Agents write
+A set can describe the ports of one pod that another pod may reach under all rules together.
+Comparing such sets is much faster than testing 65,535 ports in two states of policies. Agents write
 policies with thousands of ranges, so each operation takes time in proportion to the number of
 ranges (``union`` also sorts them).
 """

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from netarena.sdk import Chart, Column, Segment
 from netarena_malt.planning.plan import PlanError, Verdict, Violation
 
 #: Rules with which all items must be in the listed bins, if bins are listed.
@@ -147,6 +148,21 @@ def judge(model: Model, place: Sequence[int]) -> Verdict:
         cost += sum(model.opening[bin_] for bin_ in set(place))
     violation = violation or next(_violations(model, place), None)
     return Verdict(cost, violation)
+
+
+def chart(model: Model, place: Sequence[int], title: str, resource: int) -> Chart:
+    """Return the bins of an assignment with their items and the items' needs of one resource."""
+    inside: list[list[Segment]] = [[] for _ in model.bins]
+    for item, bin_ in enumerate(place):
+        inside[bin_].append(Segment(name=model.items[item], size=model.needs[item][resource]))
+    return Chart(
+        title=title,
+        unit=model.resources[resource],
+        columns=tuple(
+            Column(name=str(name), limit=room[resource], segments=tuple(segments))
+            for name, room, segments in zip(model.bins, model.room, inside, strict=True)
+        ),
+    )
 
 
 def _violations(model: Model, place: Sequence[int]) -> Iterator[Violation]:

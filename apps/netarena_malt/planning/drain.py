@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from netarena.sdk import Chart
 from netarena_malt.planning.assignment import (
     Model,
+    chart,
     fill,
     numbered,
     read_rows,
@@ -91,6 +93,13 @@ def _model(data: Data) -> Model:
 def _judge(data: Data, value: Any) -> Verdict:
     model = _model(data)
     return judge_model(model, read_rows(value, model.items, model.bins, _WORDS))
+
+
+def _chart(data: Data, value: Any) -> Chart:
+    """Return the technician minutes of each wave, as a timeline."""
+    model = _model(data)
+    place = read_rows(value, model.items, model.bins, _WORDS)
+    return chart(model, place, "Technician minutes per wave", resource=0)
 
 
 def _rows(data: Data, place: Sequence[int] | None) -> Plan | None:
@@ -646,6 +655,7 @@ def _kind(name: str, switches: int, waves: tuple[int, int], *, urgent: bool) -> 
         block=_block,
         describe=_describe,
         judge=_judge,
+        chart=_chart,
         greedy=_greedy,
         first_fit=_first_fit,
     )

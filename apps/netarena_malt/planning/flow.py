@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from netarena.sdk import Chart, Column, Segment
 from netarena_malt.planning.assignment import numbered, replaced
 from netarena_malt.planning.plan import (
     Data,
@@ -128,6 +129,23 @@ def _judge(data: Data, value: Any) -> Verdict:
     paths = _read(network, value)
     loads = _loads(network, paths)
     return Verdict(network.objective(loads), next(_violations(network, paths, loads), None))
+
+
+def _chart(data: Data, value: Any) -> Chart:
+    """Return the links that carry traffic, in descending order of utilisation."""
+    network = _Network(data)
+    inside: list[list[Segment]] = [[] for _ in network.links]
+    for demand, path in zip(network.demands, _read(network, value), strict=True):
+        for link in path:
+            inside[link].append(Segment(name=demand["name"], size=demand["size"]))
+    columns = [
+        Column(name=link["name"], limit=link["capacity"], segments=tuple(segments))
+        for link, segments in zip(network.links, inside, strict=True)
+        if segments
+    ]
+    columns.sort(key=lambda column: (-column.total / column.limit, column.name))
+    title = "Utilisation of each link in use"
+    return Chart(title=title, unit="units", columns=tuple(columns), relative=True)
 
 
 def _loads(network: _Network, paths: Sequence[tuple[int, int]]) -> list[int]:
@@ -746,6 +764,7 @@ def _kind(name: str, draw: Callable[[Sequence[Place], random.Random], Instance])
         block=_block,
         describe=_describe,
         judge=_judge,
+        chart=_chart,
         greedy=_greedy,
         first_fit=_first_fit,
     )

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from netarena.sdk import Chart, Column, Segment
 from netarena_malt.planning.assignment import numbered, replaced
 from netarena_malt.planning.plan import (
     Data,
@@ -62,6 +63,23 @@ def _judge(data: Data, value: Any) -> Verdict:
     cost = sum(offer["price"] for offer in chosen)
     cost -= sum(one["rebate"] for one in data["rebates"] if names.issuperset(one["offers"]))
     return Verdict(cost, next(_violations(data, chosen, names), None))
+
+
+def _chart(data: Data, value: Any) -> Chart:
+    """Return the units that each switch gets from the bought offers."""
+    inside: dict[str, list[Segment]] = {target: [] for target in data["needs"]}
+    for offer in _read(data, value):
+        for target, number in offer["units"].items():
+            inside[target].append(Segment(name=offer["name"], size=number))
+    return Chart(
+        title="Units bought for each switch",
+        unit="units",
+        columns=tuple(
+            Column(name=target, limit=data["needs"][target], segments=tuple(segments))
+            for target, segments in inside.items()
+        ),
+        at_least=True,
+    )
 
 
 def _violations(
@@ -520,6 +538,7 @@ OFFERS = Kind(
     block=_block,
     describe=_describe,
     judge=_judge,
+    chart=_chart,
     greedy=_greedy,
     first_fit=_first_fit,
 )

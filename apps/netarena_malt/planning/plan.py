@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from netarena.sdk import Chart
+
 #: The data of an instance: a JSON object, as stored in ``graph_data.graph["planning"]``.
 Data: TypeAlias = Mapping[str, Any]
 #: A plan in the form of an answer: rows of a table, or the elements of a list.
@@ -73,11 +75,11 @@ class Kind:
     """A kind of planning task. All functions are pure. Objectives are whole numbers, and smaller
     objectives are better.
 
-    ``judge`` raises PlanError for a value that is not a plan. ``greedy`` and ``first_fit`` return
-    None if they find no plan. ``block`` returns requests that no plan can satisfy, and the id of
-    the blocking request; without this request, the planted plan satisfies all requests. The
-    blocking request has the size of the request that it replaces. ``block`` returns None if it
-    finds no such request.
+    ``judge`` and ``chart`` raise PlanError for a value that is not a plan. ``greedy`` and
+    ``first_fit`` return None if they find no plan. ``block`` returns requests that no plan can
+    satisfy, and the id of the blocking request; without this request, the planted plan satisfies
+    all requests. The blocking request has the size of the request that it replaces. ``block``
+    returns None if it finds no such request.
     """
 
     name: str
@@ -91,6 +93,8 @@ class Kind:
     block: Callable[[Instance, str, int, random.Random], tuple[list[dict[str, Any]], str] | None]
     describe: Callable[[Data, random.Random | None], str]
     judge: Callable[[Data, Any], Verdict]
+    #: Picture of a plan: waves, racks, depots or links with their contents and limits.
+    chart: Callable[[Data, Any], Chart]
     greedy: Callable[[Data], Plan | None]
     first_fit: Callable[[Data], Plan | None]
 

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netarena.sdk import Chart
 from netarena_malt.planning.assignment import (
     Filling,
     Model,
+    chart,
     fill,
     numbered,
     read_rows,
@@ -421,6 +423,18 @@ def _judge_racks(data: Data, value: Any) -> Verdict:
     return judge_model(model, read_rows(value, model.items, model.bins, ("switch", "rack")))
 
 
+def _chart_depots(data: Data, value: Any) -> Chart:
+    model = _depot_model(data)
+    place = read_rows(value, model.items, model.bins, ("switch", "depot"))
+    return chart(model, place, "Spare parts per depot", resource=0)
+
+
+def _chart_racks(data: Data, value: Any) -> Chart:
+    model = _rack_model(data)
+    place = read_rows(value, model.items, model.bins, ("switch", "rack"))
+    return chart(model, place, "Rack units per rack", resource=1)
+
+
 def _first_depot(data: Data) -> Plan | None:
     """Return a plan that places switches in the order of the list, each in the first depot with
     enough free capacity. Used depots are preferred."""
@@ -557,6 +571,7 @@ DEPOTS = Kind(
     block=_block,
     describe=_describe_depots,
     judge=_judge_depots,
+    chart=_chart_depots,
     greedy=_greedy_depots,
     first_fit=_first_depot,
 )
@@ -569,6 +584,7 @@ RACKS = Kind(
     block=_block,
     describe=_describe_racks,
     judge=_judge_racks,
+    chart=_chart_racks,
     greedy=_greedy_racks,
     first_fit=_first_rack,
 )

@@ -16,7 +16,7 @@ import pytest
 from netarena.errors import ConfigError
 from netarena.model import AgentInfo, Episode, Judgement, Outcome, Query, Step
 from netarena.task.application import load
-from netarena.task.picture import Difference
+from netarena.task.picture import Chart, Difference
 from netarena_malt import pace, plan_judgement, sandbox_program
 from netarena_malt.base_network import released_base
 from netarena_malt.picture import draw
@@ -362,18 +362,48 @@ def test_picture_shows_the_objective_and_the_first_violation() -> None:
     query, impossible = of(possible=True), of(possible=False)
     hidden = query.actions[0].parameters
     kind = "table" if isinstance(hidden["plan"][0], list) else "list"  # type: ignore[index]
-    (picture,) = draw(query, answered(kind, hidden["plan"]))
+    picture, own, reference = draw(query, answered(kind, hidden["plan"]))
+    assert isinstance(own, Chart)
+    assert isinstance(reference, Chart)
+    assert own.columns == reference.columns
+    assert own.title.startswith("Answer: ")
+    assert reference.title.startswith("Reference: ")
     assert isinstance(picture, Difference)
     assert [(one.before, one.after, one.right) for one in picture.changes] == [
         (str(hidden["objective"]), str(hidden["objective"]), True)
     ]
-    (picture,) = draw(query, answered("text", "R01"))
+    picture, only = draw(query, answered("text", "R01"))
+    assert only == reference
     assert isinstance(picture, Difference)
     assert [one.right for one in picture.changes] == [False, False]
     blocking = impossible.actions[0].parameters["blocking"]
     (picture,) = draw(impossible, answered("text", blocking))
     assert isinstance(picture, Difference)
     assert [one.right for one in picture.changes] == [True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chart_shows_each_container_with_its_contents_and_limit(kind: Kind) -> None:
+    instance = drawn(kind.name)
+    chart = kind.chart(instance.data, instance.plan)
+    assert not any(map(chart.is_wrong, chart.columns))
+    contents = {segment.name for column in chart.columns for segment in column.segments}
+    assert contents == {row[0] if isinstance(row, list) else row for row in instance.plan}
+    with pytest.raises(PlanError):
+        kind.chart(instance.data, [["nothing"]])
+    if kind.name == "offers":
+        assert all(map(chart.is_wrong, kind.chart(instance.data, []).columns))
+    elif len(instance.plan[0]) == 2:  # put all in one container
+        crowded = [[row[0], instance.plan[0][1]] for row in instance.plan]
+        chart = kind.chart(instance.data, crowded)
+        assert [column.name for column in chart.columns if chart.is_wrong(column)] == [
+            str(instance.plan[0][1])
+        ]
+    else:  # send each demand over the same links
+        crowded = [[row[0], *instance.plan[0][1:]] for row in instance.plan]
+        chart = kind.chart(instance.data, crowded)
+        assert {column.name for column in chart.columns} == {*instance.plan[0][1:]}
+        assert all(map(chart.is_wrong, chart.columns))
 
 
 # Attempts.

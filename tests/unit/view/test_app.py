@@ -105,6 +105,21 @@ def test_unknown_path_gives_404(client: TestClient, path: str) -> None:
     assert "Page not found" in answer.text or "netarena view printed" in answer.text
 
 
+def test_chart_of_the_initial_state_and_each_changed_chart_are_drawn(
+    client: TestClient, library: Library
+) -> None:
+    for entry in library.entries[:3]:
+        page = client.get(f"/{TOKEN}/{entry.path}").text
+        figures = re.findall(r'<figure class="chart">.*?</figure>', page, re.DOTALL)
+        states = sum(step.state is not None for step in entry.run.read(entry).steps)
+        assert [set(re.findall(r"v1: \d of 3 litres", one)) for one in figures] == [
+            {f"v1: {2 + number} of 3 litres"} for number in range(states + 1)
+        ]
+        assert [one.count('<g class="wrong">') for one in figures] == [
+            3 * (number > 1) for number in range(states + 1)
+        ]
+
+
 def test_every_page_of_every_kind_of_episode_is_served(
     client: TestClient, library: Library
 ) -> None:

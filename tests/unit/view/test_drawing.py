@@ -7,8 +7,25 @@ from itertools import pairwise
 
 import pytest
 
-from netarena.task.picture import Change, Link, Mark, Node, Topology
-from netarena.view.drawing import MOST_PAIRS, ROW_NODES, lines, marked, plan
+from netarena.task.picture import (
+    Change,
+    Chart,
+    Column,
+    Link,
+    Mark,
+    Node,
+    Segment,
+    Topology,
+)
+from netarena.view.drawing import (
+    MOST_COLUMNS,
+    MOST_PAIRS,
+    ROW_NODES,
+    lines,
+    marked,
+    plan,
+    plot,
+)
 from tests.growth import is_linear
 
 
@@ -110,3 +127,49 @@ def test_link_passes_below_the_boxes_between_its_ends() -> None:
     lowest = [(row + control) / 2 for control in heights]
     assert lowest[0] == row
     assert row + drawn.box_height / 2 < lowest[1] < drawn.height
+
+
+def column(name: str, limit: int, *sizes: int) -> Column:
+    segments = tuple(Segment(name=f"s{number}", size=size) for number, size in enumerate(sizes))
+    return Column(name=name, limit=limit, segments=segments)
+
+
+def test_segments_are_stacked_and_columns_above_their_limit_are_marked() -> None:
+    columns = (column("w1", 10, 4, 6), column("w2", 10, 12), column("w3", 10))
+    drawn = plot(Chart(title="", unit="minutes", columns=columns))
+    first, second, third = drawn.stacks
+    assert [stack.wrong for stack in drawn.stacks] == [False, True, False]
+    assert drawn.wrong == 1
+    assert [block.height for block in first.blocks] == pytest.approx([50.0, 75.0])
+    assert first.blocks[0].y == pytest.approx(first.blocks[1].y + first.blocks[1].height)
+    assert first.blocks[0].y + first.blocks[0].height == drawn.base_y
+    assert first.blocks[1].y == pytest.approx(first.limit_y)
+    assert second.blocks[0].y < second.limit_y
+    assert third.blocks == ()
+    assert first.title == "w1: 10 of 10 minutes"
+    assert second.blocks[0].title == "s0: 12 minutes"
+
+
+def test_limits_of_relative_columns_have_the_same_height() -> None:
+    columns = (column("l1", 10, 5), column("l2", 40, 20))
+    drawn = plot(Chart(title="", unit="", columns=columns, relative=True))
+    assert [stack.limit_y for stack in drawn.stacks] == [8.0, 8.0]
+    assert [block.height for stack in drawn.stacks for block in stack.blocks] == [75.0, 75.0]
+
+
+def test_columns_below_a_minimum_are_marked() -> None:
+    columns = (column("a", 10, 9), column("b", 10, 10, 1))
+    drawn = plot(Chart(title="", unit="units", columns=columns, at_least=True))
+    assert [stack.wrong for stack in drawn.stacks] == [True, False]
+    assert drawn.stacks[0].title == "a: 9 of at least 10 units"
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, MOST_COLUMNS + 7])
+def test_names_below_a_chart_do_not_overlap(count: int) -> None:
+    columns = tuple(column(f"c{number}", 0, 0) for number in range(count))
+    drawn = plot(Chart(title="", unit="", columns=columns))
+    assert len(drawn.stacks) + drawn.left == count
+    assert len(drawn.stacks) <= MOST_COLUMNS
+    named = [stack.x for stack in drawn.stacks if stack.name]
+    assert all(after - before >= 12 for before, after in pairwise(named))
+    assert all(stack.x + drawn.stack_width <= drawn.width for stack in drawn.stacks)

@@ -533,8 +533,8 @@ class _Fresh:
     def _events(
         self, chain: list[dict[str, Any]], pod: Mapping[str, Any], app: App
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events of the pod and of its owners in ``chain``; each owner created the next
-        one."""
+        """Yield the events of the pod and of its owners. ``chain`` lists the owners in the order of
+        creation; each owner created the next one."""
         name = pod["metadata"]["name"]
         place = f"spec.containers{{{app.container}}}"
         rows: list[tuple[Mapping[str, Any], str, str, str, str]] = [

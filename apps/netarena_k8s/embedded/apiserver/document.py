@@ -67,8 +67,9 @@ def read_documents(text: str | bytes, max_values: int, *, aliases: bool) -> list
 def parse_documents(
     text: str | bytes, max_values: int, *, aliases: bool
 ) -> tuple[list[Any], int, str]:
-    """Return the documents of a text, their number of values after alias expansion, and the first
-    value that JSON does not support, or "". Raises ValueError."""
+    """Return the documents of a text, the number of values after alias expansion, and a message
+    about the first value that JSON does not support. The message is "" if JSON supports all values.
+    Raises ValueError."""
     try:
         depth = values = 0
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
@@ -79,7 +80,7 @@ def parse_documents(
             if depth > MAX_DEPTH:
                 raise ValueError("exceeded max depth")
             values += isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
-            if values > max_values:  # Constructing them would take longer than counting.
+            if values > max_values:  # Counting is faster than constructing the values.
                 raise _too_many(max_values)
         found = list(yaml.load_all(text, Loader=_Loader))
     # A value that does not match its YAML tag may raise any of these errors.
@@ -91,8 +92,8 @@ def parse_documents(
 
 
 def count_values(value: Any, most: int) -> tuple[int, str]:
-    """Return the number of values after alias expansion, and a text about the first value that JSON
-    does not support, or "".
+    """Return the number of values after alias expansion, and a message about the first value that
+    JSON does not support ("" if JSON supports all values).
 
     Aliases can expand to many values, or to a value that contains itself. Keys of ``value`` that
     are not strings are replaced with strings, as in kubectl. Raises ValueError if there are more

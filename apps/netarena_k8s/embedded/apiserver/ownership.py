@@ -44,8 +44,8 @@ class Owner:
 def leaves(one: Object) -> dict[Leaf, Any]:
     """Return a map from each leaf of an object to its value.
 
-    A map of labels or annotations is itself also a leaf, without a value. A field without a value,
-    which the configuration of an apply may contain, is a leaf too.
+    A map of labels or annotations is itself a leaf, without a value, in addition to its entries. A
+    field without a value, which the configuration of an apply may contain, is also a leaf.
     """
     found: dict[Leaf, Any] = {}
     metadata = one.get("metadata") or {}
@@ -55,7 +55,7 @@ def leaves(one: Object) -> dict[Leaf, Any]:
             for key, value in (metadata[name] or {}).items():
                 found["f:metadata", f"f:{name}", f"f:{key}"] = value
     for name in _OTHERS:
-        if metadata.get(name, []) != []:  # Empty lists and maps have no owner, but null has one.
+        if metadata.get(name, []) != []:  # Null has an owner; empty lists do not.
             found["f:metadata", f"f:{name}"] = metadata[name]
     for part, value in one.items():
         if part in _UNOWNED:
@@ -197,8 +197,7 @@ def _is_above(leaf: Leaf, others: Iterable[Leaf]) -> bool:
 
 
 def keep_times(owners: Sequence[Owner], before: Sequence[Owner]) -> list[Owner]:
-    """Return ``owners``. An entry whose fields are unchanged keeps the time that it has in
-    ``before``."""
+    """Return ``owners``, with the times of ``before`` in the entries whose fields are unchanged."""
     known = {(one.manager, one.operation): one for one in before}
     found = []
     for one in owners:
@@ -222,7 +221,7 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
         node: Any = result
         for key in leaf[:-1]:
             node = node.get(key.removeprefix("f:"), {})
-        # A map is removed only together with its last key.
+        # A map that still has keys remains.
         last = leaf[-1].removeprefix("f:")
         if last in _MAPS and leaf[0] == "f:metadata" and node.get(last):
             continue
@@ -231,8 +230,8 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the maps above the leaves. The copy shares the values of leaves, because
-    they are only replaced as a whole."""
+    """Return a copy of the maps above the leaves. The copy shares the values of the leaves, because
+    leaves are only replaced as a whole."""
     if not isinstance(value, Mapping):
         return value
     return {

@@ -24,7 +24,8 @@ APPLY = "application/apply-patch+yaml"
 MEDIA = (JSON, MERGE, STRATEGIC, APPLY)
 #: maximum number of operations in one JSON patch, as in a real API server
 _OPERATIONS = 10_000
-#: maximum number of bytes of a YAML body, because the YAML parser is slow and no policy needs more
+#: maximum number of bytes of a YAML body; the YAML parser is slow, and all policies of realistic
+#: size are smaller
 _YAML_BYTES = 128 << 10
 #: path of a list that a strategic merge patch merges -> merge key; with an empty key, the items are
 #: strings and are compared with each other
@@ -37,8 +38,8 @@ _INDEX = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 def patch(media: str, live: Mapping[str, Any], sent: Any) -> Any:
-    """Return ``live`` with the patch ``sent``. The patch is decoded JSON of any patch type except
-    apply.
+    """Return ``live`` after applying the patch ``sent``, which is decoded JSON of any patch type
+    except apply.
 
     The result shares parts with ``live``. Raises Refused.
     """
@@ -92,12 +93,12 @@ def _inapplicable() -> Refused:
 
 
 def _walk(document: Any, path: Any, *, grows: bool = False) -> tuple[str, Any]:
-    """Return a JSON pointer in the form of RFC 6901, and the object or list that contains the value
-    at the pointer.
+    """Return ``path`` as a JSON pointer of RFC 6901, and the object or list that contains the value
+    at this pointer.
 
     A real API server accepts more than the RFC. An index may have a sign or leading zeros. A
-    negative index counts from the end. With ``grows``, the list counts as one item longer. Text
-    before the first slash is ignored. Raises JsonPointerException.
+    negative index counts from the end; with ``grows``, from the end of a list with one more item.
+    Text before the first slash is ignored. Raises JsonPointerException.
     """
     _, *words = str(path).split("/")
     if not words:
@@ -194,8 +195,8 @@ def _merge(target: Any, sent: Any) -> Any:
 
 
 def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
-    """Return ``target`` with a strategic merge patch. Unlike a merge patch, it may have directives,
-    and it merges some lists.
+    """Return ``target`` after applying a strategic merge patch. Unlike a merge patch, such a patch
+    may have directives, and it merges some lists.
 
     ``place`` is the path of ``target``, at most its last two keys.
     """
@@ -234,8 +235,8 @@ def _merge_strategic(target: Any, sent: Any, place: tuple[str, ...]) -> Any:
 def _without_directives(sent: Any) -> Any:
     """Return a value without its nulls and directives.
 
-    Such a value replaces a missing value or a value of another type. Source: ``strategicpatch`` of
-    k8s.io/apimachinery.
+    The result is stored where the target has no value, or a value of another type. Source:
+    ``strategicpatch`` of k8s.io/apimachinery.
     """
     if isinstance(sent, Mapping):
         return {

@@ -51,8 +51,8 @@ _HANDSHAKE_S = 15.0
 _IDLE_S = 60
 #: interval between checks of an episode's processor time
 _TICK_S = 0.05
-#: Maximum pause in s of an episode that has exceeded its processor time. If it owes a longer pause,
-#: connections that send data are aborted.
+#: Maximum pause in s of an episode that has exceeded its processor time. If a longer pause is due,
+#: connections of the episode that send data are aborted.
 _MOST_REST_S = 10.0
 #: Maximum number of bytes that are parsed at once. If a body has chunks of one byte, parsing this
 #: many bytes takes a third of a second.
@@ -71,8 +71,8 @@ class _Connection(H11Protocol):
     """A connection in uvicorn's HTTP protocol, with the event ``ended``, which is set when the
     connection is lost.
 
-    The connection is aborted if data arrives while its episode owes a pause of more than
-    ``_MOST_REST_S`` for processor time that it has used. This is checked before each slice of
+    The connection is aborted if data arrives while a pause of more than ``_MOST_REST_S`` is due
+    because the episode has exceeded its processor time. This is checked before each slice of
     ``_SLICE_BYTES``, because parsing a body in chunks of one byte takes a second of processor time
     per 50 kB.
     """
@@ -326,7 +326,8 @@ class Episode:
 
 
 class Process:
-    """Executes orders from the service. Every answer carries the number of its order."""
+    """Executes orders from the service. Every answer contains the number of the order that it
+    answers."""
 
     def __init__(self) -> None:
         self._authority = Authority()

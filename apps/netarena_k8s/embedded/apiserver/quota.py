@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 
 #: Processor seconds that an episode gets per second of real time, and the maximum number of unused
-#: processor seconds that it can save. A kubectl command costs 5 to 10 ms. Eight episodes at their
-#: limit leave a fifth of one processor unused.
+#: processor seconds that an episode can accumulate. A kubectl command costs 5 to 10 ms. Eight
+#: episodes at their limit leave a fifth of one processor unused.
 PART, AT_ONCE_S = 0.1, 1.0
 
 
@@ -33,8 +33,8 @@ class Share:
         self._used_s, self._then_s = processor(), monotonic()
 
     def owed_s(self) -> float:
-        """Return for how many seconds the thread must pause because it has used too much time, or
-        0."""
+        """Return the number of seconds for which the thread must pause because it has used too much
+        processor time, or 0."""
         used_s, now_s = self._processor(), self._monotonic()
         had_s = min(AT_ONCE_S, self._left_s + (now_s - self._then_s) * PART)
         self._left_s = had_s - (used_s - self._used_s)

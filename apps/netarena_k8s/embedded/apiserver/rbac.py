@@ -26,8 +26,8 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: prefix of headers with extra attributes of an impersonated user, and the API group of these
-#: attributes
+#: Prefix of the headers that name extra attributes of an impersonated user. API group of these
+#: attributes.
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
 
@@ -67,7 +67,8 @@ _PATHS = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/versio
 
 @dataclass(frozen=True)
 class Asked:
-    """An action for which the right is checked. An empty namespace means the whole cluster."""
+    """An action that a user must be authorized to perform. An empty namespace means the whole
+    cluster."""
 
     verb: str
     group: str = ""

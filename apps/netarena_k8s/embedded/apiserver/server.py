@@ -86,7 +86,7 @@ _WARNINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-#: memory that episodes use in addition to their own reserves
+#: memory that all episodes share in addition to their own reserves
 _pool = Pool(_SHARED_BYTES)
 _one_large = threading.Lock()
 
@@ -341,8 +341,8 @@ class _Watch:
         self._end = monotonic() + self._within_s
         told = self._first()
         while self._room.take(len(told)):
-            # The generator holds no object while the client reads. Otherwise each watch could keep
-            # a set of old objects in memory.
+            # While the client reads, the generator holds only bytes. If it held objects, each watch
+            # could keep many old objects in memory.
             try:
                 for start in range(0, len(told), _PIECE_BYTES):
                     yield told[start : start + _PIECE_BYTES]
@@ -483,8 +483,8 @@ def _read(request: Request, parts: list[str], user: User) -> Call:
 
 
 async def _send(response: Response, send: Send) -> None:
-    """Send a response in pieces. Data that the client has not read yet remains counted as the
-    episode's memory."""
+    """Send a response in pieces. A piece is sent after the client has read most of the earlier
+    pieces, so unread data still counts as memory of the episode."""
     headers = response.raw_headers
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     for start in range(0, len(response.body), _PIECE_BYTES):

@@ -104,7 +104,7 @@ class MistypedError(Exception):
 
 @dataclass(frozen=True)
 class Shaped:
-    """An object as the API stores it, and texts about dropped fields, such as ``unknown field
+    """An object as the API stores it, and messages about dropped fields, such as ``unknown field
     "spec.x"``.
 
     ``hollow`` is true if an empty list or map was dropped from the spec. The API compares objects

@@ -1,6 +1,6 @@
 """Error responses in the API's form: a Status object with a code and a reason.
 
-The texts are those of Kubernetes 1.34 (``pkg/api/errors``), because agents and kubectl know them.
+The texts are those of Kubernetes 1.34 (``pkg/api/errors``), because agents and kubectl expect them.
 """
 
 from __future__ import annotations

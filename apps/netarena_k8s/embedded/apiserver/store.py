@@ -53,7 +53,8 @@ class Store:
         self._history: deque[Change] = deque()
         #: newest version whose change is no longer in the history
         self._forgotten = 0
-        #: number of characters of each written object, and of all objects in the history
+        #: number of characters of each written object, and total number of characters of the
+        #: objects in the history
         self._sizes: dict[Key, int] = {}
         self._kept_chars = 0
         self._news = asyncio.Event()

@@ -64,7 +64,7 @@ def _within(one: Object, include: str) -> Any:
 
 
 def read_time(text: str) -> datetime:
-    """Return the UTC time that a text in the API's format states."""
+    """Return the time in UTC that a timestamp in the API's format represents."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
@@ -95,8 +95,8 @@ def _at(*path: str, default: Cell = NONE) -> Callable[[Object, datetime], Cell]:
 
 
 def _of(show: Callable[[Any], Cell], *path: str) -> Callable[[Object, datetime], Cell]:
-    """Return the function that reads an object's value at ``path`` and returns its cell, computed
-    with ``show``."""
+    """Return a function that computes an object's table cell: the value at ``path``, formatted with
+    ``show``."""
 
     def cell(one: Object, _now: datetime) -> Cell:
         found: Any = one

@@ -160,8 +160,8 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return errors for clients' changes of metadata fields that only the API's own deletion
-    sets."""
+    """Return errors for changes by a client of metadata fields that only the API sets, when it
+    deletes an object."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

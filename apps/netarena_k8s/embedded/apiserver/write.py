@@ -355,7 +355,7 @@ def _change(
 
 def _sent_owners(sent: Any, known: list[Owner]) -> list[Owner]:
     """Return the field managers that a client sent. Return ``known``, the stored field managers, if
-    the client sent none or a malformed list.
+    the client sent a malformed list or no list.
 
     kubectl sends changed field managers when it migrates an object to server-side apply.
     """

@@ -1,8 +1,8 @@
 """Record of a command's writes to policies: each change of a policy's spec, in order.
 
 A command line may contain many writes. Each write is judged, because the final state does not show
-all effects. Dry runs do not count, and neither do writes that leave the spec unchanged (for
-example, of a label or of kubectl's annotation).
+all effects. Dry runs are not recorded, nor are writes that leave the spec unchanged, such as a
+change of a label or of kubectl's annotation.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from netarena_k8s.embedded.apiserver.status import Refused, forbidden_because
 from netarena_k8s.embedded.apiserver.store import Change
 
 #: Maximum number of changes by one command, and maximum number of characters of their specs as
-#: JSON. This is several times the number of policies of a world. The grader judges this many
-#: changes in one or two seconds.
+#: JSON. The first limit is several times the number of policies of a world. The grader judges this
+#: many changes in one or two seconds.
 CHANGES, CHARS = 100, 1 << 20
 #: API verb -> kubectl's verb
 _WORDS: Mapping[str, str] = MappingProxyType({"update": "replace", "deletecollection": "delete"})

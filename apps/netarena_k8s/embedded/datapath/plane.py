@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import encodings.ascii
 import encodings.idna
-import encodings.latin_1  # noqa: F401 -- codecs are files, unreadable later
+import encodings.latin_1  # noqa: F401 -- codecs load from files, later unreadable
 import json
 import os
 import select
@@ -53,8 +53,8 @@ class Network:
     """The pods of one episode, each in a network namespace. The kernel removes a namespace when its
     descriptor is closed.
 
-    ``listen`` has, for each pod, the (protocol, port) on which it listens. ``services`` are as in
-    ``rule.translation``.
+    ``listen`` has, for each pod, the (protocol, port) tuples on which the pod listens. ``services``
+    are as in ``rule.translation``.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Network:
         """Remove the rate limit for ICMP errors in the thread's network namespace, so that refused
         packets are reported at once."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
-            with contextlib.suppress(OSError):  # on older kernels the limit is global
+            with contextlib.suppress(OSError):  # Older kernels have only a global limit.
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
 
     def _listen(self, place: int, protocol: str, port: int) -> None:
@@ -149,7 +149,7 @@ class Network:
         self._listening, self._descriptors = {}, []
 
     def load(self, policies: Sequence[Mapping[str, Any]]) -> None:
-        """Apply these policies. They are in force when this returns. Raises OSError."""
+        """Apply these policies. They are in force when the method returns. Raises OSError."""
         rules = ruleset(self._pods, policies, self._namespaces)
         if rules != self._rules:
             self._rules = ""  # The rules in force are unknown until nft has accepted the new ones.

@@ -2,9 +2,9 @@
 
 This module is a second, independent implementation of the semantics of
 ``netarena_k8s.world.policy``. The evaluator there computes sets of ports. This module translates
-each rule of a policy to nftables lines. Agreement of the two is evidence that both are correct.
-After a service's address is translated, a packet of a new connection passes the chains of the
-sending pod and of the receiving pod:
+each rule of a policy to nftables lines. If both modules give the same results, both are probably
+correct. After a service's address is translated, a packet of a new connection passes the chains of
+the sending pod and of the receiving pod:
 
 * A pod has no chain for a direction in which no policy selects it, so all traffic passes.
 * In a chain, each peer and port of a rule is a line that accepts the packet (``return``). Other
@@ -27,8 +27,8 @@ Manifest: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Mapping[str, str]
 
 TABLE = "policies"
-#: policy direction -> first letter of its chains' names, packet field with the peer's address, and
-#: the keys of rules and of peers in a spec
+#: policy direction -> first letter of chain names, packet field with the peer's address, key of a
+#: spec's rules, key of a rule's peers
 _DIRECTIONS = {
     "Egress": ("e", "daddr", "egress", "to"),
     "Ingress": ("i", "saddr", "ingress", "from"),

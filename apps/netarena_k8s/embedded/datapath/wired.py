@@ -149,7 +149,7 @@ Target = tuple[int, str, str, int, int]
 
 
 def lacking() -> str:
-    """Return in one line why this machine cannot measure pairs, or "" if it can. This takes a
+    """Return in one line why this machine cannot measure pairs, or "" if it can. The check takes a
     second."""
     if shutil.which("nft", path=surroundings()["PATH"]) is None:
         return "nftables is not installed"

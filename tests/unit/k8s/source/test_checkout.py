@@ -264,14 +264,14 @@ def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_pat
     assert labels
     assert not any("+" in label for label in labels)
     assert {query.label for query in app.generate(config, 1)} == set(labels)
-    (told,) = [one for one in caplog.messages if "have no place for faults of the kinds" in one]
+    (told,) = [one for one in caplog.messages if "cannot have faults of the kinds" in one]
     assert "remove_ingress+add_ingress, " in told
     given = ("remove_ingress+add_ingress", "add_ingress", "joined_peers")
     with pytest.raises(ConfigError) as caught:
         app.labels(config.model_copy(update={"error_types": given}))
     assert str(caught.value) == (
-        "config.error_types: the policies of config.microservice_dir have no place for faults of "
-        "the kinds remove_ingress+add_ingress, joined_peers: omit these kinds"
+        "config.error_types: the policies of config.microservice_dir cannot have faults of the "
+        "kinds remove_ingress+add_ingress, joined_peers: omit these kinds"
     )
     # a query file gets the same labels, and a ticket has as many faults as fit
     written = config.model_copy(update={"benchmark_path": "queries.jsonl"})
