@@ -101,7 +101,7 @@ def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Pictur
 
 
 def _charts(query: Query, answer: Answer) -> Iterator[Chart]:
-    """Yield the chart of an answered plan, and that of the reference if there is one."""
+    """Yield the chart of the answered plan, and the chart of the reference plan if it exists."""
     hidden, data = query.actions[0].parameters, plan_data(query)
     if data is None:
         return
@@ -112,7 +112,7 @@ def _charts(query: Query, answer: Answer) -> Iterator[Chart]:
         try:
             chart = kind_of(data["label"]).chart(data, plan)
         except PlanError:
-            continue  # the first picture says why the answer cannot be read
+            continue  # the first picture states why the answer cannot be read
         yield chart.model_copy(update={"title": f"{word}: {chart.title.lower()}"})
 
 
