@@ -62,7 +62,7 @@ class Selection(Record):
 class NewNode(Record):
     """A node to add, with its contents and its parents.
 
-    ``parents`` does not list a new node that already has this node in its ``contents``.
+    If this node is in the ``contents`` of another new node, ``parents`` omits that node.
     """
 
     name: str
@@ -158,10 +158,10 @@ class Loop(Record):
     """Parameters of ``each``, which runs ``then`` or ``otherwise`` for each selected node.
 
     The nodes are selected on the network at the start of the loop and visited in ascending order of
-    their names. ``when`` is tested at the start of each visit; None is always true. ``variable``
-    (``$1``, or ``$2`` in a nested loop) stands for the node's name in any text of the actions.
-    Actions are ``add``, ``remove``, ``update`` and ``each``. No action removes a node that is
-    visited later.
+    their names. ``when`` is tested at the start of each visit. If ``when`` is None, ``then`` always
+    runs. In the texts of the actions, ``variable`` (``$1``, or ``$2`` in a nested loop) stands for
+    the node's name. Actions are ``add``, ``remove``, ``update`` and ``each``. No action removes a
+    node that is visited later.
     """
 
     select: Selection
@@ -176,10 +176,10 @@ P = TypeVar("P", bound=Record)
 
 @dataclass(frozen=True)
 class Operation(Generic[P]):
-    """One kind of action: its parameters, description, effect, and form of answer."""
+    """A kind of action: its parameters, description, effect, and form of answer."""
 
     parameters: type[P]
-    #: Returns an imperative sentence with everything on which the effect depends.
+    #: Returns imperative sentences that state everything on which the effect depends.
     describe: Callable[[P], str]
     #: Changes the graph in place, or returns the answer to a question.
     effect: Callable[[Graph, P], JsonValue | None]
@@ -199,17 +199,17 @@ def effect(graph: Graph, action: Action) -> JsonValue | None:
 
 
 def describe(action: Action) -> str:
-    """Return ``action`` as one or more imperative sentences."""
+    """Return a description of ``action``: one or more imperative sentences."""
     operation = OPERATIONS[action.kind]
     return operation.describe(operation.parameters.model_validate(action.parameters))
 
 
 def act(kind: str, parameters: Record) -> Action:
-    """Return an action of ``kind``; parameters with default values are left out."""
+    """Return an action of ``kind``; parameters that have their default values are left out."""
     return Action(kind=kind, parameters=parameters.model_dump(mode="json", exclude_defaults=True))
 
 
-# # Helpers of the effects.
+# Helper functions of the effects.
 
 
 def total_port_capacity(graph: Graph, name: str) -> float:
@@ -289,7 +289,7 @@ def holds(graph: Graph, condition: Condition, name: str) -> bool:
 
 
 def substitute(action: Action, variable: str, name: str) -> Action:
-    """Return ``action`` with ``name`` in place of ``variable`` in every text of its parameters."""
+    """Return ``action`` with ``name`` in place of ``variable`` in all texts of its parameters."""
 
     def put(value: JsonValue) -> JsonValue:
         if isinstance(value, str):
@@ -323,7 +323,7 @@ def _rank(graph: Graph, question: Question) -> JsonValue:
     return [[name, bps] for name, bps in sorted(rows, key=lambda row: (-row[1], row[0]))]
 
 
-# Descriptions in words.
+# Descriptions of actions in words.
 
 _CAPACITY_RULE = (
     "total port capacity (the sum of physical_capacity_bps over all ports that a node contains, "
@@ -372,8 +372,8 @@ def _describe_add(addition: Addition) -> str:
 
 
 def _alike(nodes: tuple[NewNode, ...]) -> list[list[NewNode]]:
-    """Return groups of nodes that differ only in their names. A node with contents forms its own
-    group."""
+    """Return groups of new nodes that differ only in their names. A node with contents forms a
+    separate group."""
     groups: dict[str, list[NewNode]] = {}
     for node in nodes:
         key = node.name if node.contents else node.model_copy(update={"name": ""}).model_dump_json()

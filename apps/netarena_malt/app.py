@@ -1,4 +1,4 @@
-"""MALT capacity planning as an application, and the keys of its records."""
+"""The MALT application for capacity planning, and the keys of its result records."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ from netarena_malt.sandbox_program import (
 
 
 def _told_limits(key: Key, *, planning: bool = False) -> prompt.Limits:
-    """Return the limits that the prompt states: all limits that can affect a verdict on networks
-    made from this base."""
+    """Return the limits that the prompt states, for networks made from the base ``key``.
+
+    These are all limits that can affect a verdict.
+    """
     limits = limits_of(key)
     return prompt.Limits(
         code_chars=MAX_CODE_CHARS,
@@ -121,8 +123,10 @@ class _Baselines(Baselines):
         return [solution.blanket(answers)]
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return the agent that solves queries without a language model: ``parser``, or None if it
-        cannot."""
+        """Return ``parser``, the agent that solves canonical texts without a language model.
+
+        The result is None for other texts and for planning tasks.
+        """
         planning = tuple(config.complexity_level) == (PLANNING_LEVEL,)
         canonical = cast("MaltConfig", config).phrasing == "canonical"
         return "parser" if canonical and not planning else None
@@ -133,7 +137,7 @@ class _Baselines(Baselines):
 
 
 class _Tools(Tools):
-    """MALT's kinds of actions."""
+    """The tool with which agents call MALT."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -145,7 +149,7 @@ class _Tools(Tools):
 
 
 class _Pictures(Pictures):
-    """MALT's pictures of states."""
+    """Pictures of MALT's states."""
 
     def draw(self, query: Query, episode: Episode, number: int) -> Sequence[Picture]:
         return picture.draw(query, episode.steps[number - 1].state) if number else ()
@@ -208,8 +212,8 @@ class Malt(Labelled):
         return [solution.reference_code(query)]
 
     def typical_s(self, config: Config) -> float:
-        """Return the time of a query in s for a network of the released model's size, as measured
-        in docs/evidence/malt.md."""
+        """Return the typical time in s of a query about a network of the released model's size.
+        docs/evidence/malt.md has the measurement."""
         del config
         return 0.1
 
@@ -219,7 +223,8 @@ class Malt(Labelled):
     def brief(
         self, config: Config, query: Query, state: State, steps: Sequence[Step]
     ) -> PromptParts:
-        """Return the parts of the prompt, with the number of the attempt if there are several."""
+        """Return the parts of the prompt. If the query allows several attempts, they include the
+        number of the attempt."""
         parts = super().brief(config, query, state, steps)
         attempts = self.turns(config)
         if attempts == 1:
@@ -228,7 +233,8 @@ class Malt(Labelled):
         return dataclasses.replace(parts, situation=situation)
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
-        """Return the prompt, without the network, which only the agent's program gets."""
+        """Return the prompt. It does not contain the network, which only the agent's program
+        gets."""
         del state
         planning = plan_data(query) is not None
         limits = _told_limits(key_of(query.initial), planning=planning)
@@ -238,14 +244,17 @@ class Malt(Labelled):
         return {"code": extract_code(reply)}
 
     def turns(self, config: Config, query: Query | None = None) -> int:
-        """Return the number of programs that an agent may send: ``attempts`` of the config, by
-        default one."""
+        """Return the number of programs that an agent may send: the value of ``attempts`` in the
+        config, by default 1."""
         del query
         return int(getattr(config, "attempts", 1))
 
     def explain(self, query: Query, episode: Episode) -> Episode:
-        """Return the episode with explanations. If the episode ended unsolved and its last
-        judgement is that of a trial attempt, it counts as unsafe."""
+        """Return the episode with explanations.
+
+        An episode counts as unsafe if it ended unsolved and its last judgement is of a trial
+        attempt.
+        """
         judged = [step.judgement for step in episode.steps if step.judgement is not None]
         if judged and TRIAL in judged[-1].noted and episode.outcome is Outcome.UNSOLVED:
             episode = episode.model_copy(update={"safe": False})
@@ -351,8 +360,8 @@ class Malt(Labelled):
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """Return states of answers that a program can give without solving the task.
 
-        They have the unchanged network, and either no data or, if the task also changes the
-        network, the right data.
+        These answers contain the unchanged network. Their data are missing. If the task also
+        changes the network, there is a second answer with the right data.
         """
         del initial
         unchanged: dict[str, JsonValue] = {
@@ -372,15 +381,14 @@ class Malt(Labelled):
         return [*check_python_sandbox(), *grammar.diagnose()]
 
 
-def _passed(passed: bool) -> str:  # noqa: FBT001 -- a word for a verdict
+def _passed(passed: bool) -> str:  # noqa: FBT001 -- converts a verdict to text
     return "Pass" if passed else "Fail"
 
 
 def _reason(query: Query, after: State, judgement: Judgement) -> str:
     """Return why an answer is wrong, with the right number if a number is wrong.
 
-    The number is left out if ids of queries are sealed, because other runs may use the same
-    queries.
+    The number is omitted if the query's id is sealed, because other runs may use the same query.
     """
     identity = read_id(query.id)
     detail = judgement.detail
@@ -393,5 +401,6 @@ def _reason(query: Query, after: State, judgement: Judgement) -> str:
 
 
 def _latency_s(episode: Episode | Outline) -> float:
-    """Return the agent's time plus the execution time in s, without queueing or grading."""
+    """Return the agent's time plus the execution time in s, without the time for queueing and
+    grading."""
     return episode.agent_time_s + episode.execution_time_s

@@ -37,7 +37,7 @@ from netarena_malt.topology import (
     build,
 )
 
-#: A query's reference to its base; None is the released model.
+#: Reference from a query to its base; None stands for the released model.
 Key: TypeAlias = Mapping[str, Any] | None
 
 #: Key in a query's initial state under which the reference to its base is stored.
@@ -45,8 +45,8 @@ TOPOLOGY = "topology"
 #: Capacities of changed and added ports, as multiples of the usual capacity: 1 to 40 Gbit/s for the
 #: released model's 1 Gbit/s.
 _SPEEDS = (1, 2, 4, 5, 8, 10, 16, 20, 25, 40)
-#: Maximum capacity that a query adds, as a multiple of the largest capacity. This is enough for
-#: about 500 ports of the largest capacity, a few of which are multiplied again.
+#: Maximum capacity that a query adds, as a multiple of the largest capacity. This is enough to add
+#: about 500 ports of the largest capacity and to multiply the capacity of a few of them.
 _MOST_ADDED = 32_000
 #: Maximum number of cached bases in addition to the released model.
 _KEPT = 2
@@ -57,11 +57,11 @@ class Index:
     returned lists."""
 
     def __init__(self, graph: Graph, names: dict[str, list[str]] | None = None) -> None:
-        """Create the index. ``names`` are the names of nodes by kind, if known; they save a scan of
-        all nodes."""
-        self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views would dominate the time
-        self._below: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
-        self._above: Any = graph._pred  # noqa: SLF001 -- the dicts themselves
+        """Create the index. ``names`` has the names of nodes by kind, if they are known; otherwise
+        all nodes are scanned."""
+        self._nodes: Any = graph._node  # noqa: SLF001 -- networkx's views are much slower
+        self._below: Any = graph._succ  # noqa: SLF001 -- networkx's internal dicts
+        self._above: Any = graph._pred  # noqa: SLF001 -- networkx's internal dicts
         self._contents: dict[str, list[str]] = {}
         self._parents: dict[str, list[str]] = {}
         self._ancestors: dict[str, list[str]] = {}
@@ -157,7 +157,8 @@ class Index:
 
     @cached_property
     def usual_bps(self) -> float:
-        """Return the most frequent capacity of ports in bps; of several, the smallest."""
+        """Return the most frequent capacity of ports in bps. If several are equally frequent,
+        return the smallest."""
         counts = Counter(map(self.capacity, self.names[EK_PORT]))
         return min(counts, key=lambda bps: (-counts[bps], bps))
 
@@ -177,14 +178,14 @@ class Index:
 
 
 def _place(kind: str) -> int:
-    """Return the index of a parent of this kind in the list of a switch's parents."""
+    """Return the index at which a switch's list of parents has the parent of this kind."""
     groups = NODE_KINDS[EK_PACKET_SWITCH].parents
     return next((n for n, group in enumerate(groups) if kind in group), len(groups))
 
 
 class Base:
-    """A read-only network that obeys the structural rules, with cached values that are derived from
-    it."""
+    """A read-only network that obeys the structural rules, and cached values that are derived from
+    the network."""
 
     def __init__(
         self,
@@ -196,12 +197,13 @@ class Base:
         #: The graph, which must not be changed.
         self.graph = graph
         self.key = key
-        #: The structural rule that the network breaks, in words; "" if it breaks none; None if not
-        #: yet checked.
+        #: The structural rule that the network violates, as a sentence. The value is "" if the
+        #: network obeys all rules, and None before the check.
         self.fault = fault
         self._topology = topology
-        #: Whether edits are spread over the network -> label -> whether the network has queries of
-        #: this label. Labels that have not been checked are missing.
+        #: Cached results of the check whether the network has queries of a label. The keys are
+        #: whether edits are spread over the network, and the label. A missing label has not been
+        #: checked.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -247,12 +249,13 @@ def released_base() -> Base:
 
 
 _bases: OrderedDict[str, Base] = OrderedDict()
-#: Only one network is built at a time, because two simultaneous builds could exceed the memory.
+#: Only one network is built at a time, because two simultaneous builds could use too much memory.
 _building = threading.Lock()
 
 
 class Parameters(Record):
-    """A network described by the counts and capacities in ``Topology``, within bounds."""
+    """Parameters of a generated network: the counts and capacities in ``Topology``, within
+    bounds."""
 
     name: str = Field(default="ju1", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")
     jupiter_type: str = Field(default="JDT_COLO", pattern=r"^[A-Za-z0-9_ -]{1,64}$")
@@ -294,7 +297,8 @@ class Parameters(Record):
         switches = self.columns * (
             blocks * len(self.agg_stages) + self.spine_blocks * len(self.spine_stages)
         )
-        # Each block has a rack. Spine blocks, and superblocks with a block, have a control domain.
+        # Each block has a rack. Each spine block, and each superblock that has a block, has a
+        # control domain.
         around = 2 * blocks + 3 * self.spine_blocks
         around += self.superblocks * (2 if self.agg_blocks else 1)
         return 1 + around + switches * (1 + self.ports)
@@ -343,7 +347,8 @@ def key_of(initial: Any) -> Key:
 
 
 def growth_of(key: Key) -> int:
-    """Return the base's number of nodes as a multiple of the released model's, rounded up."""
+    """Return the base's number of nodes divided by the released model's number of nodes, rounded
+    up."""
     if key is None:
         return 1
     parameters = key.get("parameters")
@@ -408,16 +413,16 @@ def base_of_file(path: str, sha256: str | None = None) -> Base:
 
 
 def _check_sums(graph: Graph) -> None:
-    """Raise ConfigError if a total of port capacities could depend on the order of addition.
+    """Raise ConfigError if a sum of port capacities could depend on the order of addition.
 
-    Thresholds and ties in ranks need exact totals.
+    Comparisons with thresholds, and ties in rankings, need exact sums.
     """
     nodes = graph._node.values()  # noqa: SLF001 -- as in Index
     bps = [attributes[CAPACITY] for attributes in nodes if CAPACITY in attributes]
     step = math.gcd(*map(int, set(bps)))
-    # All capacities are multiples of the largest power of two that divides ``step``, or of half of
-    # that power after a multiplication by 0.5, 1.5 or 2.5. Sums of up to 2^53 times that power are
-    # exact.
+    # All capacities are multiples of the largest power of two that divides ``step``. After a
+    # multiplication by 0.5, 1.5 or 2.5, they are multiples of half of that power. Sums of up to
+    # 2^53 times the smaller power are exact.
     if bps and 2 * (sum(bps) + _MOST_ADDED * max(bps)) > 2**53 * (step & -step):
         raise ConfigError(
             "topology",
@@ -440,7 +445,7 @@ def digest_of(path: str) -> str:
 
 @lru_cache(maxsize=16)
 def _digest(path: str, *version: int) -> str:
-    del version  # distinguishes the contents of a path over time
+    del version  # has a new value when the file changes
     return hashlib.sha256(read_bytes(Path(path))).hexdigest()
 
 
@@ -449,10 +454,10 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # removed before the next base is built, to limit the memory
+        while len(_bases) >= _KEPT:  # before the next build, to limit memory use
             _bases.popitem(last=False)
-        # Building a network creates hundreds of thousands of permanent objects, so garbage
-        # collection would double the time.
+        # Building a network creates hundreds of thousands of permanent objects. Garbage collection
+        # would double the time for this.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -16,16 +16,16 @@ from typing import Any, cast
 from netarena.sdk import JsonValue
 from netarena_malt.network import Attributes, Changes, Edge, Network, arrow, equal, short
 
-#: Permitted relative difference of numbers, because sums of the same capacities may differ in the
-#: order of addition.
+#: Permitted relative difference of numbers. Sums of the same capacities may differ slightly if the
+#: order of addition differs.
 RELATIVE_TOLERANCE = 1e-12
 
 
 def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str) -> str:
-    """Return a sentence about the first element at which ``initial`` with ``changes`` differs from
-    the target, or "".
+    """Return a sentence about the first wrong element of a graph, or "" if the graph is right.
 
-    ``where`` names the graph in the answer.
+    The graph is ``initial`` with ``changes``, and is compared with the target. ``where`` names the
+    graph in the sentence.
     """
     outside = first_outside(changes, target)
     if changes.more and outside is not None:
@@ -49,8 +49,10 @@ def wrong_graph(changes: Changes, initial: Network, target: Changes, where: str)
 
 
 def first_outside(changes: Changes, target: Changes) -> tuple[str, str] | None:
-    """Return the first element that is in ``changes`` but not in ``target``, as (name, text with
-    its kind), or None."""
+    """Return the first element that is in ``changes`` but not in ``target``, or None.
+
+    The result has the element's name, and a description that also states its kind.
+    """
     for name in changes.nodes:
         if name not in target.nodes:
             return name, f"node {name!r}"
@@ -86,7 +88,7 @@ def differences(
     elements, nodes first.
 
     A difference is ``{"node": name, "answer": values, "truth": values}`` or ``{"edge": [source,
-    target], ...}``. Values are the attributes that differ, or null if the network does not have the
+    target], ...}``. The values are the attributes that differ, or null if the network lacks the
     element. Edges of a node that only one of the networks has are not listed.
     """
     for name in nodes:
@@ -101,8 +103,8 @@ def differences(
 
 
 def _shown(attributes: Attributes | None, beside: Attributes | None) -> JsonValue:
-    """Return the attributes that differ from those of ``beside``, with shortened values; None
-    without attributes."""
+    """Return the attributes that differ from ``beside``, with shortened values. Return None if
+    ``attributes`` is None."""
     if attributes is None:
         return None
     return {
@@ -119,14 +121,14 @@ def _plain(value: Any) -> JsonValue:
 
 def wrong_form(kind: str, data: JsonValue) -> str:
     """Return why ``data`` cannot be read as an answer of type ``kind`` (text, list or table), or ""
-    if it can."""
+    if ``data`` is readable."""
     problem, fits = _FORMS[kind]
     return "" if fits(data) else problem
 
 
 def wrong_data(kind: str, truth: JsonValue, data: JsonValue) -> str:
-    """Return a sentence about how ``data``, whose form fits type ``kind``, differs from ``truth``,
-    or ""."""
+    """Return a sentence about the first difference of ``data`` from ``truth``, or "" if the data is
+    right. The form of ``data`` must fit type ``kind``."""
     return _CHECKS[kind](truth, data)
 
 
@@ -149,9 +151,9 @@ def right_number(kind: str, truth: Any, data: JsonValue) -> str:
 
 
 def right_value(differences: Sequence[Any]) -> str:
-    """Return a sentence about the first wrong number of a node in a judgement's ``differences``.
+    """Return a sentence with the right value of the first wrong number in ``differences``.
 
-    The sentence is empty if no number is wrong.
+    ``differences`` are from the detail of a judgement. The sentence is empty if no number is wrong.
     """
     for entry in differences:
         answer, truth = entry.get("answer"), entry.get("truth")
@@ -161,7 +163,7 @@ def right_value(differences: Sequence[Any]) -> str:
     return ""
 
 
-#: Numbers in the form of JSON and most languages. Python's own parser would also accept digits of
+#: Pattern of numbers as in JSON and most languages. Python's own parser would also accept digits of
 #: other scripts, and underscores.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?<=[0-9])")
 _INEXACT = re.compile(r"[.eE]")
@@ -182,7 +184,7 @@ def _value(data: JsonValue) -> tuple[str, Any]:
 
 
 def _name(data: JsonValue) -> tuple[str, Any]:
-    """Return (kind, value) of a name for comparison. Names are compared as text, so that '1.1'
+    """Return a name as (kind, value) for comparison. Names are compared as text, so that '1.1'
     differs from '1.10'."""
     return ("text", data.strip()) if isinstance(data, str) else _value(data)
 
@@ -232,8 +234,8 @@ def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
     return rows[1:] if headed else rows
 
 
-#: Tests that distinguish the name in a row from the number. Names may consist of digits, and
-#: numbers may be text.
+#: Tests for the name in a row, applied in this order. Names may consist of digits, and numbers may
+#: be text.
 _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
     lambda cell: _value(cell)[0] == "text",
     lambda cell: isinstance(cell, str),
@@ -269,7 +271,8 @@ def _is_header(row: list[JsonValue], truth: Any) -> bool:
     }
 
 
-#: Type of the right answer -> the message for unreadable data, and a test of data's form.
+#: Type of the right answer -> the message for data that cannot be read, and a test whether the data
+#: can be read.
 _FORMS: Mapping[str, tuple[str, Callable[[JsonValue], bool]]] = {
     "text": (
         "The data is not a number.",

@@ -25,7 +25,7 @@ def descendants(graph: Any, name: str) -> list[str]:
     found: list[str] = []
     seen = {name}
     level: Iterable[str] = (name,)
-    edges = graph._adj  # noqa: SLF001 -- the views of graph.adj would double the time
+    edges = graph._adj  # noqa: SLF001 -- the views in graph.adj would double the time
     while level:
         below = []
         for parent in level:
@@ -70,15 +70,14 @@ def _copied(value: Any) -> Any:
 
 
 def names_of(names: str | list[str]) -> list[str]:
-    """Return the names in an entry of ``set`` as a list."""
+    """Return a list of the names in an entry of ``set``."""
     return [names] if isinstance(names, str) else names
 
 
 def group(edits: dict[str, Any]) -> dict[str, Any]:
-    """Return edits with the same effect that have one entry of ``set`` for each pair of attribute
-    and value.
+    """Return equivalent edits with one entry of ``set`` for each pair of attribute and value.
 
-    Names are sorted. If many nodes get the same few values, the result is a third of the size.
+    Names are sorted. If many nodes get the same values, the result has a third of the size.
     """
     groups: dict[tuple[str, float], list[str]] = {}
     for names, attribute, value in edits["set"]:

@@ -2,7 +2,7 @@
 
 The program runs once, on a copy of the query's network inside the sandbox. The observed state is
 the result as reported by the sandboxed process. The sandbox gets only the program and the edits of
-the base network, which the agent may know. It gets no data that grading depends on.
+the base network, which the agent may know. The sandbox gets no data on which grading depends.
 """
 
 from __future__ import annotations
@@ -40,17 +40,19 @@ _START_S = 60.0
 #: Maximum number of sandboxes in addition to the released model's sandbox for ordinary tasks.
 _MOST_OTHERS = 2
 
-#: Modules whose source texts form the program of the sandbox, in order. The last module imports the
-#: other two.
+#: Modules whose source texts form the program inside the sandbox, in this order. The last module
+#: imports the first two.
 _GUEST = ("topology", "edit", "sandbox_program")
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from netarena_malt\.(?:topology|edit) import [\w, ]+\n", re.MULTILINE)
 
 
 def guest_source() -> str:
-    """Return the source of the program in the sandbox: the concatenated texts of some modules.
+    """Return the source of the program inside the sandbox: the texts of the modules in ``_GUEST``,
+    concatenated.
 
-    The project cannot be imported in the sandbox, so imports between these modules are left out.
+    Imports between these modules are removed, because the project cannot be imported in the
+    sandbox.
     """
     texts = ((files("netarena_malt") / f"{name}.py").read_text(encoding="utf-8") for name in _GUEST)
     return _FUTURE + "\n".join(_IMPORT.sub("", text.replace(_FUTURE, "")) for text in texts)
@@ -60,7 +62,8 @@ def limits_of(key: Key) -> PythonLimits:
     """Return the limits of a program on a network made from this base.
 
     CPU time, memory and wall time are multiplied by ``growth_of`` (the network's size as a multiple
-    of the released model's). This is a whole number, so that the prompt can state round numbers.
+    of the released model's). The factor is a whole number, so that the limits in the prompt are
+    round numbers.
     """
     times = growth_of(key)
     return replace(
@@ -82,7 +85,7 @@ def planning_limits_of(key: Key) -> PythonLimits:
 
 
 def make_sandbox(base: Base, *, planning: bool = False, unsandboxed: bool = False) -> PythonSandbox:
-    """Return a new sandbox for programs on networks of ``base``. It is not started."""
+    """Return a new sandbox, not yet started, for programs on networks of ``base``."""
     return PythonSandbox(
         guest_source(),
         base.payload(),
@@ -109,7 +112,8 @@ class Sandboxes:
 
     def __init__(self, *, unsandboxed: bool = False) -> None:
         self._unsandboxed = unsandboxed
-        #: The keys are texts of references to bases, because equal bases may be different objects.
+        #: Sandboxes by the text of the reference to a base. Bases are not used as keys, because
+        #: equal bases may be different objects.
         self._uses: dict[str, _Use] = {}
         self._changed = asyncio.Condition()
         self.released = make_sandbox(released_base(), unsandboxed=unsandboxed)
@@ -157,8 +161,8 @@ def _name(key: Key, *, planning: bool) -> str:
 
 
 class MaltEnvironment(Environment):
-    """One query about a network, to which the agent sends one program, or several in a planning
-    task."""
+    """Environment of one query about a network. The agent sends one program, or several for a
+    planning task."""
 
     def __init__(self, query: Query, sandboxes: Sandboxes, attempts: int = 1) -> None:
         self._query = query
@@ -173,11 +177,11 @@ class MaltEnvironment(Environment):
     async def open(self) -> State:
         """Compute the right answer and verify the networks in a thread, then start the sandbox.
 
-        Raises EnvironmentFailed for an unsuitable query.
+        Raises EnvironmentFailed if the query is unsuitable.
         """
         try:
             fault = await asyncio.to_thread(verify, self._query)
-        except Exception as error:  # noqa: BLE001 -- a file of queries may hold anything
+        except Exception as error:  # noqa: BLE001 -- a query from a file may contain anything
             fault = f"the right answer cannot be computed: {type(error).__name__}: {error}"
         if fault:
             raise EnvironmentFailed(f"query {self._query.id}: {fault}", proven_ours=True)
@@ -187,8 +191,8 @@ class MaltEnvironment(Environment):
             if planning:
                 await asyncio.to_thread(pace.scale)
             self._taken = base.key, await self._sandboxes.take(base, planning=planning)
-            # The sandbox is started here, because the duration of ``execute`` counts as the agent's
-            # time.
+            # The sandbox is started here and not in ``execute``, because the duration of
+            # ``execute`` counts as the agent's time.
             await self._taken[1].start()
         return self._state
 
@@ -225,8 +229,8 @@ class MaltEnvironment(Environment):
         return self._state
 
     async def snapshot(self) -> State:
-        """Return the state, which is a sufficient snapshot because each program gets a new
-        network."""
+        """Return the current state as the snapshot. Nothing else is needed, because each program
+        gets a new network."""
         return self._state
 
     async def restore(self, snapshot: object) -> None:
@@ -250,7 +254,7 @@ _ENDED = {
 }
 
 
-#: Name of a list of changes -> noun for the list's elements.
+#: Key of a list of changes -> noun for the elements of the list.
 _COUNTED = {
     "nodes": "nodes",
     "removed_nodes": "removed nodes",
@@ -269,8 +273,7 @@ def _observed(result: SandboxResult) -> tuple[State, str]:
 
 
 def _told(state: Any) -> str:
-    """Return a description of a state in a few lines, used as the output of the executed
-    program."""
+    """Return a short description of a state, which is the output of the executed program."""
     if "error" in state:
         return str(state["error"])
     lines = [f"type {state['type']}"]

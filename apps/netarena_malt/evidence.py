@@ -1,13 +1,14 @@
 """Features of a network's edits, which a program can compute without the text of the query.
 
-A program that knows the released model can compare the query's network with this model. The
-candidates are the containers that the query may be about: all containers of the right kind, or a
-sample. Only containers of one kind are compared, because kinds differ in their frequency by design.
-All features are traces: the number and kinds of edits in a container, the edits' positions in the
-order of nodes and edges, and the names of added nodes. Texts with ``phrasing`` varied or held_out
-describe containers without their names. If a feature showed which container is meant, it could
-replace reading the text. Every network has edits, so there is no question whether anything is wrong
-at all.
+A program that knows the released model can compare the query's network with this model. Texts with
+``phrasing`` varied or held_out describe containers without their names. If a feature showed which
+container is meant, it could replace reading the text.
+
+The candidates are the containers that the query may be about: all containers of the right kind, or
+a sample. Only containers of one kind are compared, because kinds differ in their frequency by
+design. All features are traces: the number and kinds of edits in a container, the edits' positions
+in the order of nodes and edges, and the names of added nodes. No feature states whether a network
+has edits, because all networks have some.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from netarena_malt.planning.evidence import candidates
 from netarena_malt.query import initial_graph, plan_data
 from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 
-#: Maximum number of candidates of one query; comparing more of the hundreds of switches would only
-#: take longer.
+#: Maximum number of candidates of one query. Comparing all of the hundreds of switches would take
+#: longer without benefit.
 _MOST_CANDIDATES = 24
 
 #: Kinds of edits.
@@ -76,7 +77,7 @@ def evidence(query: Query) -> Evidence | None:
 
 
 def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str]] | None:
-    """Return the containers of one kind that the actions are about (targets), and all containers of
+    """Return the targets of the actions, which are containers of one kind, and all containers of
     this kind.
 
     The kind is that of the last action. If all containers of this kind are targets, the kind of an
@@ -92,7 +93,7 @@ def _asked(actions: Sequence[Action], edits: _Edits) -> tuple[set[str], list[str
 
 
 def _places(action: Action, edits: _Edits) -> list[str]:
-    """Return the containers that an action is about. A port is replaced with its switch."""
+    """Return the containers that an action is about. For a port, this is its switch."""
     parameters = OPERATIONS[action.kind].parameters.model_validate(action.parameters)
     names: Iterable[str]
     if isinstance(parameters, Question | Update | Loop):
@@ -115,8 +116,8 @@ class _Edits:
     def __init__(self, base: Base, query: Query) -> None:
         self.base = base
         graph = initial_graph(query)
-        changes = changes_of(graph).nodes  # computed first, because lookups add rows to the overlay
-        # networkx's views would take more time than all other work here.
+        changes = changes_of(graph).nodes  # first, because lookups add rows to the overlay
+        # Views of networkx would take more time than all other work here.
         self.nodes: Any = graph._node  # noqa: SLF001
         self._below: Any = graph._succ  # noqa: SLF001
         self._above: Any = graph._pred  # noqa: SLF001
@@ -174,7 +175,7 @@ class _Edits:
         return list(found)
 
     def of_network(self) -> dict[str, float]:
-        """Return the number of edits of each kind in the whole network, as features."""
+        """Return features of the whole network: its number of edits of each kind."""
         return {what: float(self._all[what]) for what in _EDITS}
 
     def of_place(self, name: str) -> dict[str, float]:
@@ -196,8 +197,10 @@ class _Edits:
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return the scores that hand-written rules give to a container. In an early version of the
-        generator, the first rule found 53 % of the targets."""
+        """Return the scores that hand-written rules give to a container.
+
+        In an early version of the generator, the first rule found 53 % of the targets.
+        """
         total, ages = self._numbers[name].total(), self._ages[name]
         rules = {
             "holds all edits": float(total == self._all.total()),
@@ -211,7 +214,8 @@ class _Edits:
         return {f"{RULE}{rule}": score for rule, score in rules.items()}
 
     def _values(self, inside: Sequence[str]) -> dict[str, float]:
-        """Return features of the capacities of the ports among the nodes ``inside``."""
+        """Return features of the capacities of ports. ``inside`` are nodes, some of which are
+        ports."""
         rows = (self.nodes[name] for name in inside)
         values = [attributes[CAPACITY] for attributes in rows if CAPACITY in attributes]
         return {
@@ -222,7 +226,8 @@ class _Edits:
         }
 
     def _names(self, place: str) -> dict[str, float]:
-        """Return features of the numbers at the ends of the names of direct contents."""
+        """Return features of the numbers at which the names of a container's direct contents
+        end."""
         children = [child for child in self._below[place] if child != place]
         digits = (child[len(child.rstrip("0123456789")) :] for child in children)
         numbers = [int(text[:9]) for text in digits if text]
@@ -233,8 +238,8 @@ class _Edits:
         }
 
     def _layout(self, inside: Sequence[str]) -> dict[str, float]:
-        """Return the numbers of nodes whose attributes, and whose parents, are in an unusual
-        order."""
+        """Return how many nodes have attributes in an unusual order, and how many have parents in
+        an unusual order."""
         attributes = parents = 0
         usual: dict[str, tuple[str, ...]] = {}
         for name in inside:

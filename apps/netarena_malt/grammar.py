@@ -43,14 +43,17 @@ PACK_FORMAT = 1
 #: if the operand is absent.
 Operand: TypeAlias = "str | Callable[[], str] | None"
 
-#: Probability of using a held-out production in held-out text, if the symbol has one.
+#: Probability with which a held-out text uses a held-out production of a symbol that has such
+#: productions.
 _HELD_OUT_SHARE = 0.7
-#: Probability of taking a held-out production from the pack, if the pack has one for the symbol.
+#: Probability with which the pack's productions of a symbol replace the symbol's built-in held-out
+#: productions.
 _PACK_SHARE = 0.6
 _TOKEN = re.compile(r"\{([^{}\[\]]*)\}|([\[\]{}])|([^{}\[\]]+)")
 _START = re.compile(r"(?:\A|[.?!]\s+|\n *)[a-z]")
 _MAX_PACK_BYTES = 1 << 20
-#: Maximum number of characters of a production in a pack; ``grammar.json`` has at most about 200.
+#: Maximum number of characters of a production in a pack; productions in ``grammar.json`` have at
+#: most about 200 characters.
 _MAX_PRODUCTION_CHARS = 500
 _NOTHING: frozenset[str] = frozenset()
 
@@ -91,11 +94,12 @@ class Production:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A non-terminal: its productions, and the operands that each production must mention."""
+    """A non-terminal symbol: its productions, and the operands that each production must
+    mention."""
 
     name: str
     about: str
-    #: Operands with their marks (such as ``?``), as in the file.
+    #: Operands with their marks (such as ``?``), as written in the file.
     operands: tuple[str, ...]
     productions: tuple[Production, ...] = ()
     held_out: tuple[Production, ...] = ()
@@ -126,9 +130,9 @@ class Grammar:
     ) -> str:
         """Return a text for ``symbol``, drawn with ``rng``.
 
-        Operands that are functions are called in the order of the text. ``used`` counts the
-        productions by id. Raises KeyError for an unknown symbol and IndexError if no production
-        fits these operands.
+        Operands that are functions are called in the order in which the text mentions them.
+        ``used`` counts the used productions by id. Raises KeyError for an unknown symbol and
+        IndexError if no production fits these operands.
         """
         root = self.symbols[symbol]
         if not operands:
@@ -193,7 +197,7 @@ def _choose(
 
 
 def _pick(productions: Sequence[Production], rng: random.Random) -> Production:
-    # Unlike choice(), this takes a fifth of the time, and it runs dozens of times per text.
+    # This code takes a fifth of the time of random.choice() and runs dozens of times per text.
     return productions[int(rng.random() * len(productions))]
 
 
@@ -203,7 +207,7 @@ def _usable(productions: Sequence[Production], absent: frozenset[str]) -> Sequen
     return [one for one in productions if absent.isdisjoint(one.needs)]
 
 
-# Reading and checking.
+# Reading and checking of grammars and packs.
 
 
 @dataclass
@@ -243,8 +247,8 @@ class _Reader:
         return replace(part, needs=needs)
 
     def _mentions(self, symbol: str, parts: Sequence[Part]) -> Counter[str]:
-        """Return how often each operand is mentioned in ``parts``. A symbol in a slot mentions all
-        of its own operands."""
+        """Return how often each operand is mentioned in ``parts``. A symbol in a slot counts as a
+        mention of all operands of the symbol."""
         known = {name for entry in self.signatures[symbol] for name in _names(entry)}
         found: Counter[str] = Counter()
         for part in parts:
@@ -433,7 +437,8 @@ def _refuse(path: Path, line: int | None, words: str) -> ConfigError:
 
 
 def _line(text: str, value: Any) -> int | None:
-    """Return the number of the line that contains ``value`` as JSON; None if no line does."""
+    """Return the number of the line that contains ``value`` as JSON, or None if no line contains
+    it."""
     for written in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
         before, found, _ = text.partition(written)
         if found:
@@ -443,14 +448,14 @@ def _line(text: str, value: Any) -> int | None:
 
 @lru_cache(maxsize=4)
 def _read_pack(path: str, stamp: tuple[int, int]) -> Grammar:
-    del stamp  # a changed file has another stamp, so that the cache reads it again
+    del stamp  # a changed file has another stamp and is read again
     return with_pack(Path(path))
 
 
 def private() -> Grammar:
-    """Return the grammar of held-out text, with the pack of ``PACK_VARIABLE`` if it is set.
+    """Return the grammar of held-out text, including the pack if ``PACK_VARIABLE`` is set.
 
-    Raises ConfigError for a pack that breaks a rule.
+    Raises ConfigError if the pack breaks a rule.
     """
     path = os.environ.get(PACK_VARIABLE, "")
     if not path:

@@ -1,9 +1,9 @@
 """Generator of loops: their nodes, conditions and operations.
 
-Each loop is meaningful: the condition is true for some nodes and false for other nodes, each branch
-changes the network, and all changes fit within the limits of an answer. A drawn loop is applied to
-the draft, so that later actions are drawn for the network after the loop. The right answer does not
-come from this module, because ``action.effect`` executes the loop.
+Each loop is meaningful: its condition is true for some nodes and false for others, and each branch
+changes the network. All changes together fit within the limits of an answer. A drawn loop is
+applied to the draft, so that later actions are drawn for the network after the loop. The right
+answer does not come from this module, because ``action.effect`` executes the loop.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from netarena_malt.topology import (
     EK_PORT,
 )
 
-#: Factors of an update; smaller ones would violate the bandwidth floor of one half.
+#: Factors of an update. Smaller factors would violate the bandwidth floor, which is half of the
+#: initial capacity.
 FACTORS = (0.5, 1.5, 2.0, 2.5, 3.0, 4.0)
 
 #: Maximum number of nodes and edges that one loop changes, below ``sandbox_program.MAX_CHANGES``.
 MOST_CHANGES = 300
 #: Maximum number of nodes that a loop visits, including the inner loop's nodes.
 _MOST_TURNS = 400
-#: Minimum number of ports that a loop leaves in each switch, and of switches that it leaves in the
-#: container to which the loop is limited.
+#: Minimum number of ports that a loop leaves in each switch. Also the minimum number of switches
+#: that it leaves in the container to which the loop is limited.
 _LEAST_LEFT = 2
 #: Maximum number of attempts to draw a loop in one container.
 _TRIES = 12
@@ -56,7 +57,7 @@ _OUTER, _INNER = "$1", "$2"
 class Edit(NamedTuple):
     """The effect of one action on one node of the draft."""
 
-    #: ``set``, ``add`` or ``remove``.
+    #: The kind of edit: ``set``, ``add`` or ``remove``.
     verb: str
     name: str
     #: Capacity of a port.
@@ -68,7 +69,8 @@ class Edit(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """An action on each of some nodes, and a function that returns its edits for given nodes."""
+    """An action on each of several nodes, and a function that returns the action's edits for given
+    nodes."""
 
     action: Action
     edits: Callable[[Sequence[str]], list[Edit]]
@@ -96,7 +98,7 @@ def draw_loop(shape: str, draft: Draft, place: str, rng: random.Random) -> Actio
 
 
 def matters(before: Draft, after: Draft, select: Selection) -> bool:
-    """Return whether a loop changed the set of ports or switches that ``select`` covers.
+    """Return whether a loop changed the set of ports or switches that ``select`` selects.
 
     Sets of other kinds, and sets that are too large to check, count as changed.
     """
@@ -115,7 +117,7 @@ def _selected(draft: Draft, select: Selection) -> set[str]:
     return {name for name in names if low <= draft.total(name) < high}
 
 
-# Shapes of loops.
+# Draws of loops, one function for each shape.
 
 
 def _draw_each(draft: Draft, place: str, rng: random.Random) -> tuple[Loop, list[Edit]]:
@@ -179,7 +181,7 @@ def _draw_choice(
 ) -> tuple[Loop, Callable[[Sequence[str]], list[Edit]]]:
     """Draw one operation for nodes that meet a condition, and another for all other nodes.
 
-    Return the loop, and the function that returns its edits for given nodes.
+    Return the loop, and a function that returns the edits of the loop for given nodes.
     """
     condition, fulfils = _draw_condition(draft, members, rng)
     chosen, rest = _split(members, fulfils)
@@ -211,22 +213,24 @@ def _split(names: Sequence[str], fulfils: Callable[[str], bool]) -> tuple[list[s
 
 
 def _tell_apart(one: Sequence[Edit], other: Sequence[Edit]) -> None:
-    """Raise _UnfitError if the two branches have the same edits, so that swapping them or ignoring
-    the condition changes nothing."""
+    """Raise _UnfitError if both branches make the same edits.
+
+    Swapping the branches, or ignoring the condition, would then make no difference.
+    """
     if set(one) == set(other):
         raise _UnfitError
 
 
-# Selections of nodes.
+# Draws of selections of nodes.
 
 
 def _draw_members(
     draft: Draft, place: str, rng: random.Random, *, nodes_with_nodes: bool = False
 ) -> tuple[Selection, list[str]]:
-    """Draw a selection of all nodes of a kind within ``place``, and return it with the names of
-    these nodes.
+    """Draw a selection of all nodes of a kind within ``place``. Return the selection and the names
+    of these nodes.
 
-    With ``nodes_with_nodes``, the nodes must contain other nodes.
+    With ``nodes_with_nodes``, the selected nodes must contain other nodes.
     """
     kinds = [kind for kind in _kinds_within(draft.kind(place)) if CONTAINMENT[kind]]
     if not nodes_with_nodes:
@@ -246,8 +250,8 @@ def _draw_members(
 
 
 def _selection_within(draft: Draft, members: Sequence[str], rng: random.Random) -> Selection:
-    """Return the selection of an inner loop: nodes of a kind within the current node of the outer
-    loop."""
+    """Return the selection of an inner loop: all nodes of a kind within the current node of the
+    outer loop."""
     kind = rng.choice(_kinds_within(draft.kind(members[0])))
     direct = kind in CONTAINMENT[draft.kind(members[0])]
     scope: Scope = "children" if direct and rng.randrange(2) else "descendants"
@@ -264,7 +268,8 @@ def _kinds_within(kind: str) -> list[str]:
     return [each for each in _LOOPED if each in found]
 
 
-#: Kinds that loops visit; a network has too few superblocks and spine blocks.
+#: Kinds of nodes that loops visit. Superblocks and spine blocks are excluded, because a network has
+#: too few of them.
 _LOOPED = (EK_AGG_BLOCK, EK_PACKET_SWITCH, EK_PORT)
 
 
@@ -287,14 +292,14 @@ def _blocks(draft: Draft, name: str) -> list[str]:
     return found
 
 
-# Conditions.
+# Draws of conditions.
 
 
 def _draw_condition(
     draft: Draft, members: Sequence[str], rng: random.Random
 ) -> tuple[Condition, Callable[[str], bool]]:
-    """Draw a condition that holds only for some members. Also return the function that evaluates it
-    for a node."""
+    """Draw a condition that is true only for some members. Return the condition, and a function
+    that evaluates it for a node."""
     if not members:
         raise _UnfitError
     kind = draft.kind(members[0])
@@ -308,7 +313,7 @@ def _draw_condition(
     steps = sorted(set(values.values()))
     if len(steps) < 2:
         raise _UnfitError
-    # Some members reach this value, and others do not.
+    # The bound is such that the condition is true for some members and false for others.
     bound = rng.choice(steps if measure == "stage" else steps[1:])
     comparison, compare = rng.choice(_COMPARED[measure])
     counted = CONTAINMENT[kind][0] if measure == "children" else None
@@ -330,11 +335,12 @@ _MEASURED: Mapping[str, Callable[[Draft, str], float]] = MappingProxyType(
     }
 )
 _BOUNDS = (("at_least", operator.ge), ("below", operator.lt))
-#: Measure -> the comparisons that are drawn, each as a field of the condition and its function.
+#: Measure -> possible comparisons, each with the name of its field in ``Condition`` and its
+#: function.
 _COMPARED: Mapping[str, Sequence[tuple[str, Callable[[float, float], bool]]]] = MappingProxyType(
     {"capacity": _BOUNDS, "children": _BOUNDS, "stage": (("equals", operator.eq),)}
 )
-#: Kind of node -> measures in conditions; repeated ones are drawn more often.
+#: Kind of node -> measures in conditions; repeated measures are drawn more often.
 _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         EK_AGG_BLOCK: ("capacity", "capacity", "children", "name"),
@@ -344,11 +350,11 @@ _MEASURES: Mapping[str, Sequence[str]] = MappingProxyType(
 )
 
 
-# Operations on a node.
+# Draws of operations on a node.
 
 
 def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
-    """Draw one operation on each of ``members``. It must change at least one of them."""
+    """Draw an operation on each of ``members``. The operation must change at least one member."""
     if not members:
         raise _UnfitError
     step = rng.choice(_OPERATIONS[draft.kind(members[0])])(draft, members, variable, rng)
@@ -361,7 +367,7 @@ def _draw_step(draft: Draft, members: Sequence[str], variable: str, rng: random.
 def _add_port(draft: Draft, members: Sequence[str], variable: str, rng: random.Random) -> _Step:
     """Draw the addition of a port with the same name in each switch.
 
-    The port's number is high, because ports with low numbers mostly exist already.
+    The port has a high number, because most low numbers are already in use.
     """
     most = max(len(draft.contents(name)) for name in members)
     ending = f".p{most + rng.randrange(1, 49)}"
@@ -409,8 +415,8 @@ def _update_port(draft: Draft, members: Sequence[str], variable: str, rng: rando
 def _draw_update(
     draft: Draft, select: Selection, rng: random.Random
 ) -> tuple[Action, Callable[[Sequence[str]], list[Edit]]]:
-    """Draw an update of the selected ports. Also return the function that returns its edits for
-    given ports."""
+    """Draw an update of the selected ports. Return the update, and a function that returns its
+    edits for given ports."""
     times = rng.choice(FACTORS) if rng.randrange(2) else None
     to_bps = rng.choice(draft.speeds()) if times is None else None
 
@@ -440,7 +446,7 @@ def _size(draft: Draft, name: str) -> int:
 
 
 _Draw: TypeAlias = Callable[[Draft, Sequence[str], str, random.Random], _Step]
-#: Kind of node -> operations of loops; repeated ones are drawn more often.
+#: Kind of node -> operations of loops; repeated operations are drawn more often.
 _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
     {
         EK_AGG_BLOCK: (_update_ports,),
@@ -450,11 +456,12 @@ _OPERATIONS: Mapping[str, Sequence[_Draw]] = MappingProxyType(
 )
 
 
-# # Effects on the draft.
+# Effects of loops on the draft.
 
 
 def _check(draft: Draft, place: str, edits: Sequence[Edit]) -> None:
-    """Raise _UnfitError if the edits do not fit into an answer, or leave too few nodes."""
+    """Raise _UnfitError if the edits do not fit into an answer, or leave too few ports or
+    switches."""
     if _changes(edits) > MOST_CHANGES:
         raise _UnfitError
     lost = Counter(

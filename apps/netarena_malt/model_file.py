@@ -1,8 +1,8 @@
 """Reader of a user's network from a file: MALT's text format, or networkx's node-link JSON.
 
 Both formats describe nodes by name and the edges between them, which must obey the rules in the
-prompt (``structure``). In the text format, entities with the same name are one node (a chassis, its
-control point and its packet switch), which has the attributes of all of them.
+prompt (``structure``). In the text format, entities with the same name are one node, which has the
+attributes of all of them. Examples are a chassis, its control point and its packet switch.
 
 An error in a file is reported in one line with the position, the entity and the rule.
 """
@@ -29,7 +29,8 @@ from netarena_malt.topology import CAPACITY, NODE_KINDS, RK_CONTAINS, RK_CONTROL
 MAX_BYTES = 512 << 20
 #: Maximum number of nodes of a network from any source, about 180 times the released model's.
 MAX_NODES = 1_000_000
-#: Permitted form of a node's name; such names are safe in quoted texts, reports and programs.
+#: Permitted form of a node's name. Such names need no escaping in quoted texts, reports and
+#: programs.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/@+-]{0,62}[A-Za-z0-9])?")
 #: Maximum number of levels of nested messages in the text format.
 _MAX_DEPTH = 8
@@ -91,7 +92,7 @@ class _Model:
 def read_model(path: Path) -> tuple[Graph, str]:
     """Return the network of a model file, and the SHA-256 of the file in hex.
 
-    Values have the same types as in the released model: numbers are floats, ``type`` is a list.
+    Values have the same types as in the released model: numbers are floats, and ``type`` is a list.
     Nodes share values, so the graph must not be changed. Raises ConfigError.
     """
     data = read_bytes(path)
@@ -126,7 +127,7 @@ def _refuse(path: Path, line: int, problem: str) -> ConfigError:
     return ConfigError("topology", f"{path.name}, line {line}: {problem}")
 
 
-# The text format.
+# Reader of the text format.
 
 
 def _read_text(text: str, model: _Model) -> None:
@@ -176,7 +177,7 @@ class _Tokens:
             raise _Wrong(f"the file ends within a message: {closed_by} is missing", self._end)
 
     def opens(self) -> bool:
-        """Return whether the next token begins a message."""
+        """Return whether the next token starts a message."""
         if self._ahead is not None and self._ahead.group() == ":":
             self._take()
         return self._ahead is not None and self._ahead.group() in _CLOSED_BY
@@ -275,7 +276,7 @@ def _add_edge(model: _Model, source: Any, target: Any, kind: Any, offset: int) -
     model.edges.append((source, target, kind, offset))
 
 
-# Node-link JSON.
+# Reader of node-link JSON.
 
 
 def _read_json(text: str, model: _Model) -> None:
@@ -331,23 +332,25 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 class _Places:
-    """Finds the first position of each name in a JSON text. Names must be queried in the order of
-    the text."""
+    """Finder of the first position of each name in a JSON text. Names must be queried in their
+    order in the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def of(self, name: Any) -> int:
-        """Return the offset of the name, or of the previous name if the file writes this name with
-        escapes."""
+        """Return the offset of the name.
+
+        If the file writes the name with escapes, return the offset of the previous name.
+        """
         if isinstance(name, str):
             found = self._text.find(f'"{name}"', self._at)
             self._at = self._at if found < 0 else found
         return self._at
 
 
-# Rules.
+# Checks of the rules.
 
 
 def _checked(model: _Model) -> Graph:

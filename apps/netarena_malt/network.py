@@ -1,9 +1,9 @@
 """Networks that share a base graph and store only their differences from it.
 
 A graph of the released model's size takes about 10 MB and 15 ms to build. Judging an answer needs
-three graphs (the initial graph, the target, and the answer's graph), for several episodes at once.
-A ``Network`` stores the changed elements and looks up all other elements in the graph from which it
-was first made.
+three graphs: the initial graph, the target, and the answer's graph. Several episodes are judged at
+the same time. A ``Network`` stores the changed elements and looks up all other elements in the
+graph from which it was first made.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Edge: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes between two graphs: the attributes of added or altered elements, and None for removed
-    elements.
+    """Changes from one graph to another. Added and altered elements have their attributes, and
+    removed elements have None.
 
     Edges of a removed node are not listed.
     """
 
     nodes: Mapping[str, Attributes | None] = field(default_factory=dict)
     edges: Mapping[Edge, Attributes | None] = field(default_factory=dict)
-    #: Whether the changes are incomplete.
+    #: Whether the list of changes is incomplete.
     more: bool = False
 
     def __len__(self) -> int:
@@ -49,24 +49,25 @@ class Changes:
         return cls(nodes, edges, bool(data["more"]))
 
 
-#: Edges of a removed node. All removed nodes share this dict, which must not be changed.
+#: Edges of every removed node. This dict is shared and must not be changed.
 _NO_EDGES: dict[str, Attributes] = {}
 
 
 class Network:
-    """A read-only directed graph. Nodes are identified by name. ``changed`` returns a new
-    network."""
+    """A read-only directed graph whose nodes are identified by name."""
 
     __slots__ = ("_above", "_below", "_nodes", "_root", "layers")
 
     def __init__(self, graph: Graph) -> None:
         """Create a network from ``graph``, which must not change afterwards."""
-        # The internal dicts, because networkx's views would take more time than all other work.
+        # The internal dicts are used, because networkx's views would take more time than all other
+        # work.
         self._root: tuple[Any, Any, Any] = (graph._node, graph._succ, graph._pred)  # noqa: SLF001
         self._nodes: dict[str, Attributes | None] = {}
         self._below: dict[str, dict[str, Attributes]] = {}
         self._above: dict[str, dict[str, Attributes]] = {}
-        #: The networks from which this network was derived, each with the changes applied to it.
+        #: The networks from which this network was derived, each with the changes that were applied
+        #: to that network.
         self.layers: tuple[tuple[Network, Changes], ...] = ()
 
     def names(self) -> list[str]:
@@ -74,7 +75,7 @@ class Network:
         return [name for name in {**self._root[0], **self._nodes} if self.node(name) is not None]
 
     def node(self, name: str) -> Attributes | None:
-        """Return the attributes of a node; None if it does not exist."""
+        """Return the attributes of a node, or None if the node does not exist."""
         if name in self._nodes:
             return self._nodes[name]
         found: Attributes | None = self._root[0].get(name)
@@ -91,7 +92,7 @@ class Network:
         return self._root[2].get(name, {}) if found is None else found
 
     def edge(self, edge: Edge) -> Attributes | None:
-        """Return the attributes of an edge; None if it does not exist."""
+        """Return the attributes of an edge, or None if the edge does not exist."""
         return self.below(edge[0]).get(edge[1])
 
     def containers(self, name: str) -> set[str]:
@@ -121,7 +122,7 @@ class Network:
         other._root = self._root
         other.layers = (*self.layers, (self, changes))
         other._nodes = {**self._nodes, **changes.nodes}
-        # Both networks share rows until _row copies one.
+        # The two networks share rows until ``_row`` copies a row.
         other._below = dict(self._below)
         other._above = dict(self._above)
         below: set[str] = set()
@@ -157,8 +158,8 @@ class Network:
 
 
 def touched(*networks: Network) -> tuple[list[str], list[Edge]]:
-    """Return, sorted, all nodes and all edges that may differ from the graph from which the
-    networks were first made."""
+    """Return sorted lists of the nodes and of the edges that may differ from the graph from which
+    ``networks`` were first made."""
     nodes: set[str] = set()
     edges: set[Edge] = set()
     for network in networks:
@@ -196,12 +197,12 @@ def compare(
 
 
 def equal(one: JsonValue | Attributes, other: JsonValue | Attributes) -> bool:
-    """Return whether two attribute values are equal. Numbers are compared by value; booleans do not
-    equal numbers."""
+    """Return whether two attribute values are equal. Numbers are compared by value. A boolean never
+    equals a number."""
     if one is other:
         return True
-    # Values that are unequal in Python are unequal here. Among values that are equal in Python,
-    # booleans must be distinguished from numbers.
+    # Values that are unequal in Python are also unequal here. Values that are equal in Python
+    # differ only if a boolean corresponds to a number.
     return one == other and _same_truths(one, other)
 
 
@@ -209,7 +210,7 @@ def _same_truths(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
         for key, value in one.items():
             same = other[key]
-            # Copies of attributes share most of their values, which need no check.
+            # Copied attributes share most of their values, and identical objects need no check.
             if value is not same and not _same_truths(value, same):
                 return False
         return True
@@ -219,12 +220,12 @@ def _same_truths(one: Any, other: Any) -> bool:
 
 
 def arrow(edge: Edge) -> str:
-    """Return an edge as text, for reasons of judgements and findings."""
+    """Return an edge as text, for use in judgement reasons and findings."""
     return f"{edge[0]!r} -> {edge[1]!r}"
 
 
 def short(value: Any, limit: int = 80) -> str:
-    """Return a value as text of at most ``limit`` characters, for reasons of judgements and
+    """Return a value as text of at most ``limit`` characters, for use in judgement reasons and
     findings.
 
     This is fast even for large values.
@@ -233,7 +234,7 @@ def short(value: Any, limit: int = 80) -> str:
         text = repr(value[:limit])
     else:
         shown = reprlib.Repr()
-        # More elements than these would not fit into the limit.
+        # Further elements would not fit into the limit.
         shown.maxlist = shown.maxdict = limit // 3
         shown.maxstring = limit
         text = shown.repr(value)

@@ -1,8 +1,8 @@
 """Network under construction: the initial network of a query, before any graph is built.
 
-The generator looks up contents and capacities of nodes very often, and building a graph for each
-attempt would be thousands of times slower. A ``Draft`` uses the index of its base and the few
-differences that it records as edits.
+The generator looks up contents and capacities of nodes very often. Building a graph for each
+attempt would be thousands of times slower. A ``Draft`` uses the index of its base, and records its
+few differences from the base as edits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from netarena_malt.base_network import TOPOLOGY, Base, released_base
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, NODE_KINDS, SWITCH_LOC
 
-#: Maximum distance of a new name's number from the highest existing number.
+#: Maximum difference between the number in a new name and the highest existing number.
 _SPREAD = 48
 
 
@@ -34,12 +34,13 @@ class Draft:
         self._removed_switches: set[str] = set()
         self._added_switches: dict[str, list[str]] = {}
         self._attributes: dict[str, dict[str, Any]] = {}
-        #: Container -> number of its ports minus the number in the base.
+        #: Container -> its number of ports, minus the number in the base.
         self._more_ports: dict[str, int] = {}
         #: Nodes that were first added and then removed.
         self._dropped: set[str] = set()
         self._removed: list[str] = []
-        #: Switches whose ports differ from the base, and their totals in bps.
+        #: Switches whose ports differ from the base, and the cached total port capacity of such
+        #: switches in bps.
         self._touched: set[str] = set()
         self._totals: dict[str, float] = {}
 
@@ -53,7 +54,7 @@ class Draft:
             other._added_switches[name] = names.copy()  # noqa: SLF001 -- these lists are changed in place
         return other
 
-    # # Look-ups.
+    # Look-ups in the draft.
 
     def names(self, kind: str) -> Sequence[str]:
         """Return the names of the base's nodes of ``kind``."""
@@ -81,11 +82,12 @@ class Draft:
         """Return whether a node of this name exists."""
         if name in self._dropped or name in self._removed or not self.exists(name):
             return False
-        # Nodes that were removed as contents of a switch are not in ``_removed``.
+        # ``_removed`` omits nodes that were removed as contents of a switch.
         return self._is_new(name) or self._removed_switches.isdisjoint(self._index.parents(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether a node of this name exists or existed. Such names are not used again."""
+        """Return whether a node of this name exists or existed. These names are not used for new
+        nodes."""
         return name in self._index or name in self._attributes or name in self._dropped
 
     def original(self, name: str) -> bool:
@@ -124,7 +126,7 @@ class Draft:
         while len(names) < number:
             name = f"{stem}{used + rng.randrange(1, spread + 1)}"
             if self.exists(name):
-                spread += 1  # nodes elsewhere in the network may have names of this form
+                spread += 1  # another container may have nodes with such names
             else:
                 names[name] = None
         return list(names)
@@ -212,7 +214,7 @@ class Draft:
             found = self._totals[switch] = sum(map(self.capacity, self.contents(switch)))
         return found
 
-    # Changes.
+    # Changes of the draft.
 
     def set_capacity(self, port: str, bps: float) -> None:
         self._capacities[port] = bps
@@ -242,7 +244,7 @@ class Draft:
             self.add_port(name, port, bps)
 
     def remove_port(self, port: str) -> None:
-        """Remove a port."""
+        """Remove a port from its switch."""
         (switch,) = self.parents(port)
         self._count(switch, -1)
         self._touch(switch)
@@ -260,7 +262,7 @@ class Draft:
         self._removed_switches.add(switch)
 
     def _touch(self, switch: str) -> None:
-        """Mark the cached total capacity of a switch as outdated."""
+        """Discard the cached total capacity of a switch, which has become outdated."""
         self._touched.add(switch)
         self._totals.pop(switch, None)
 
@@ -279,7 +281,7 @@ class Draft:
 
     def edits(self) -> dict[str, Any]:
         """Return the changes as edits in plain JSON that shares no objects with this draft."""
-        # Nodes that are removed as contents of a switch need no entry of their own.
+        # A node that is removed as a part of a switch needs no separate entry.
         removed = [
             name
             for name in self._removed

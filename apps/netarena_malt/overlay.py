@@ -1,8 +1,8 @@
 """Copy-on-write overlay: a graph that shares all unchanged elements with its base graph.
 
 The right answer is computed by executing a query's actions on a graph. The actions change about a
-hundred nodes of a network that may have half a million nodes. Copying the network would take nearly
-all of the time.
+hundred nodes, and the network may have half a million nodes. Most of the time would be spent on
+copying the network.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ class _Rows(MutableMapping[str, dict[str, Any]]):
 def overlay(base: Graph) -> Graph:
     """Return a graph that shares the elements of ``base`` until they are changed in the new graph.
 
-    The new graph also shares list and dict values of attributes, and the attributes of edges. They
-    must be replaced and never modified.
+    The new graph also shares list and dict values of attributes, and the attributes of edges. These
+    objects must be replaced and never modified.
     """
     graph: Graph = nx.DiGraph()
     # These attributes are dicts in a DiGraph, but networkx accepts any mapping.
-    graph._node = _Rows(base._node)  # noqa: SLF001 -- the dicts themselves
-    graph._adj = _Rows(base._succ)  # noqa: SLF001 -- the dicts themselves
-    graph._pred = _Rows(base._pred)  # noqa: SLF001 -- the dicts themselves
+    graph._node = _Rows(base._node)  # noqa: SLF001 -- networkx's internal dicts
+    graph._adj = _Rows(base._succ)  # noqa: SLF001 -- networkx's internal dicts
+    graph._pred = _Rows(base._pred)  # noqa: SLF001 -- networkx's internal dicts
     return graph
 
 
 def changes_of(graph: Graph) -> Changes:
     """Return the changes of an overlay compared with its base."""
-    nodes: Any = graph._node  # noqa: SLF001 -- the dicts themselves
-    rows: Any = graph._succ  # noqa: SLF001 -- the dicts themselves
+    nodes: Any = graph._node  # noqa: SLF001 -- networkx's internal dicts
+    rows: Any = graph._succ  # noqa: SLF001 -- networkx's internal dicts
     changed_nodes: dict[str, Attributes | None] = dict.fromkeys(sorted(nodes.gone))
     changed_edges: dict[Edge, Attributes | None] = {}
     changed_nodes |= {
-        name: dict(attributes)  # the graph may still be changed
+        name: dict(attributes)  # copied, because the graph may change later
         for name, attributes in nodes.own.items()
         if not equal(nodes.base.get(name), attributes)
     }

@@ -18,11 +18,11 @@ _ONE = threading.Lock()
 
 
 def scale() -> float:
-    """Return the factor by which programs take longer on this machine than on the reference
-    machine, in processor time.
+    """Return the ratio of the processor time of programs on this machine to that on the reference
+    machine.
 
-    The factor is measured once per process. It is that of the fastest of several repetitions,
-    rounded to 0.05.
+    The ratio is measured once per process, from the fastest of several repetitions, and rounded to
+    0.05.
     """
     with _ONE:
         return _scale()

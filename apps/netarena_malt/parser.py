@@ -1,8 +1,8 @@
 """Parser of canonical task texts, one statement per line, with fixed patterns.
 
-The ``parser`` agent replies with the program for the parsed actions. The agent's score on a set of
-queries shows how many of these queries pattern matching can solve. The patterns share no code with
-``action``, which writes the texts, so that the two modules check each other.
+The ``parser`` agent replies with the program for the parsed actions. The agent's score shows how
+many queries pattern matching can solve. The patterns share no code with ``action``, which writes
+the texts, so that the two modules check each other.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def task_of(prompt: str) -> str:
 
 
 def read(text: str) -> tuple[Action, ...]:
-    """Return the actions that a canonical text describes. Raises ValueError with the unreadable
-    part."""
+    """Return the actions that a canonical text describes. Raises ValueError, which quotes the
+    unreadable part."""
     *lines, answer = text.split("\n")
     if not lines:
         raise ValueError(text)

@@ -2,12 +2,12 @@
 
 A text is composed from the productions of ``grammar``. It has the same meaning as the canonical
 text, with two differences. Most nodes are described (``reference``) instead of named. Terms are
-defined once, in the rules of the prompt, instead of in each sentence. Operands are written in the
+defined once, in the rules of the prompt, instead of in each sentence. Operands are expanded in the
 order of the text, so that 'that switch' can refer to an earlier mention.
 
-A description identifies the same node in the network before the task and at the time of its step. A
-description contains no name that includes the node's own name, and does not depend on the node
-itself.
+A description identifies the same node in the network before the task and at the time of its step.
+No description of a node contains a name that includes the node's own name, or refers back to the
+node itself.
 """
 
 from __future__ import annotations
@@ -53,20 +53,21 @@ from netarena_malt.topology import (
 
 #: Probability that a node is named instead of described, by the number of enclosing descriptions.
 _NAMED = (0.04, 0.75, 1.0)
-#: Probability of 'that switch' if only one switch was mentioned so far; likewise for other kinds of
-#: nodes.
+#: Probability of a phrase such as 'that switch' if only one node of its kind was mentioned so far.
 _AGAIN = 0.85
 #: Desired maximum number of words of a sentence in a varied text, and maximum number of texts to
-#: write. If every text has a longer sentence, the text whose longest sentence is shortest is used.
+#: write. If every text has a longer sentence, the writer returns the text whose longest sentence is
+#: shortest.
 _MAX_SENTENCE_WORDS = 25
 _MAX_TEXTS = 12
 _CONTEXT = 0.45
-#: Minimum number of held-out productions in a held-out text. A text with fewer is discarded.
+#: Minimum number of held-out productions in a held-out text. A text with fewer held-out productions
+#: is discarded.
 _HELD_OUT = 3
-#: Probabilities of these choices: ports of one switch get short names; a new switch's parents are
-#: described as those of another switch; irrelevant context is about a switch instead of its rack;
-#: several removed ports are named together with their switch; consecutive names are written as a
-#: range.
+#: Probabilities of five choices: ports of one switch get short names; a new switch's parents are
+#: described as the parents of another switch; irrelevant context is about a switch instead of its
+#: rack; several removed ports are named together with their switch; consecutive names are written
+#: as a range.
 _SHORT = 0.75
 _PEER = 0.5
 _TOGETHER = 0.5
@@ -76,14 +77,15 @@ _RANGE = 0.5
 #: is written in Mbps. Larger numbers would be hard to read.
 _MAX_WORDS = 12
 #: Forms in which a text writes capacities; repeated forms are drawn more often. The fallbacks are
-#: for capacities that the form of their text cannot express.
+#: used for capacities that the form of the text cannot express.
 _UNIT_FORMS = (*(4 * ("giga",)), *("gigas", "gigas_words"))
 #: Further forms for held-out texts only, because numbers in these forms take longer to read.
 _HELD_OUT_UNIT_FORMS = ("mega", "megas", "grouped")
 _UNIT_FALLBACKS = ("mega", "grouped", "power")
 _MAX_MEGA = 100_000
 
-#: Form of a reference -> its symbol in the grammar, and the operand for the other node (anchor).
+#: Form of a reference -> its symbol in the grammar, and the name of the operand for the other node
+#: (anchor).
 _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "root": ("ref.root", ""),
@@ -101,7 +103,7 @@ _WAYS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 _SCOPES: Mapping[str, str] = MappingProxyType({"children": "directly", "descendants": "anywhere"})
 _BLOCKS = frozenset({EK_AGG_BLOCK, EK_SPINEBLOCK})
-#: (kind of container, kind of content) for which 'the contents of the container' is idiomatic.
+#: (kind of container, kind of content) for which a text may say 'the contents of the container'.
 _MEMBERS = frozenset(
     {
         (EK_SUPERBLOCK, EK_AGG_BLOCK),
@@ -130,7 +132,8 @@ _ORDINALS = MappingProxyType(
     }
 )
 _SENTENCE_END = re.compile(r"(?<=[.:?])\s+|\n+")
-#: Temporary mark of the end of an indented block; the complete text has a newline instead.
+#: Temporary mark at the end of an indented block. In the complete text, a newline replaces the
+#: mark.
 _END = "\0"
 
 
@@ -145,8 +148,8 @@ def phrase(
     """Return a text that requests ``actions`` on the network of ``draft``.
 
     ``draft`` is the initial network, in which each description identifies exactly one node. With
-    ``held_out``, the text also uses held-out productions and those of the private pack. ``used``
-    counts productions by id.
+    ``held_out``, the text also uses held-out productions and productions of the private pack.
+    ``used`` counts productions by id.
     """
     grammar = private() if held_out else shipped()
     views = passages(actions, draft)
@@ -171,13 +174,13 @@ def longest_sentence(text: str) -> int:
 
 
 def _held_out_in(used: Counter[str]) -> int:
-    """Return how many uses of productions in ``used`` are of held-out or private productions."""
+    """Return how many of the uses in ``used`` are uses of held-out or private productions."""
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a node is mentioned: by its name, or with a reference and the plan for the reference's
+    """How a node is mentioned: by its name, or through a reference and the plan for the reference's
     anchor."""
 
     name: str
@@ -202,19 +205,20 @@ class Writer:
         self._rng = rng
         self._held_out = held_out
         self._used = used
-        #: New nodes, and variables of loops, which the draft does not have -> their kinds.
+        #: Nodes that the draft does not have (new nodes, and variables of loops) -> their kinds.
         self._kinds: dict[str, str] = {}
         self._turns: set[str] = set()
         self._mentioned: dict[str, set[str]] = {}
         #: Form in which this text writes capacities; empty until the first capacity.
         self._unit = ""
-        #: Nodes that were mentioned together with the noun of their kind.
+        #: Names of nodes that were mentioned together with the noun of their kind, such as
+        #: 'switch'.
         self._with_kind: set[str] = set()
         #: Networks, in addition to the initial one, in which descriptions of the current step must
         #: identify the same node.
         self._views: Sequence[Passage] = ()
-        #: Group of symbols -> random seed of the words that a text keeps throughout, such as 'port'
-        #: or 'interface'.
+        #: Group of symbols -> random seed. With the same seed, a text keeps its words, such as
+        #: 'port' or 'interface'.
         self._seeds: dict[str, int] = {}
 
     def write(self, actions: Sequence[Action], views: Sequence[Sequence[Passage]]) -> str:
@@ -280,7 +284,7 @@ class Writer:
 
         return write
 
-    # Sentences.
+    # Sentences about actions.
 
     def step(self, action: Action) -> str:
         """Return an action as sentences. The sentences of a loop end with the mark ``_END``."""
@@ -301,7 +305,7 @@ class Writer:
         alone = update.select.scope == "self"
         target = self._node_later(update.select.name) if alone else self._set(update.select)
         operands: dict[str, Operand] = {
-            # In varied text, a possibly long set of nodes must end the sentence.
+            # A set of nodes may be long, so in varied text it must end the sentence.
             "target": target if self._held_out or not alone else None,
             "single": target if alone else None,
             "measure.port": self._measure(EK_PORT),
@@ -361,10 +365,8 @@ class Writer:
         return " ".join(sentences)
 
     def _ports_of(self, ports: Sequence[NewNode], switch: str) -> dict[str, Operand]:
-        """Return operands for new ports, grouped by capacity: as part of a sentence, and as lines.
-
-        Varied text uses the sentence only if all ports have the same capacity.
-        """
+        """Return operands for new ports, grouped by capacity, in two forms: as part of a sentence,
+        and as lines."""
         groups: dict[float, list[str]] = {}
         for port in ports:
             bps = cast("float", port.attributes[CAPACITY])
@@ -377,7 +379,7 @@ class Writer:
 
         def sentence() -> str:
             texts = items()
-            # An item may itself contain an 'and', so a comma may be needed.
+            # An item may contain 'and', so the list may need a comma.
             alone = len(texts) == 2 and " and " not in texts[0]
             return _series(texts, last=" and " if alone else ", and ")
 
@@ -503,12 +505,12 @@ class Writer:
             symbol, subject=subject, measure=self._measure(kind), capacity=self._bps(bound)
         )
 
-    # Sets of nodes.
+    # Phrases for sets of nodes.
 
     def _selection(self, select: Selection, *, owned: bool = True) -> dict[str, Operand]:
-        """Return the operands of the symbols that describe sets of nodes.
+        """Return the operands of the symbols that describe a set of nodes.
 
-        With ``owned``, the set may be called 'the contents of' its container.
+        With ``owned``, the text may refer to the set as 'the contents of' its container.
         """
         where, scope = self._node_later(select.name), _SCOPES[select.scope]
         bound = self._bound("bound", select)
@@ -518,7 +520,7 @@ class Writer:
             place = "on.directly"
         elif not direct and select.kind in CONTAINMENT[outer]:
             place = "in.anywhere"
-        # After 'the ports of the switch', a bound could also belong to the switch.
+        # After 'the ports of the switch', a bound could be read as a bound on the switch.
         owned &= direct and bound is None
         children = owned and select.kind is None
         member = owned and (outer, select.kind) in _MEMBERS
@@ -551,7 +553,7 @@ class Writer:
     def _measure(self, kind: str | None) -> Callable[[], str]:
         return self._alike_later("measure.port" if kind == EK_PORT else "total")
 
-    # Nodes.
+    # Phrases for nodes.
 
     def _node_later(self, name: str) -> Callable[[], str]:
         return lambda: self.node(name)
@@ -570,7 +572,7 @@ class Writer:
         if name in self._turns:
             return self._expand_alike("ref.turn", kind=self._noun(kind))
         plan = self._plan(name, depth)
-        assert plan is not None  # without enclosing descriptions, a node can always be named
+        assert plan is not None  # a node outside of descriptions can always be named
         return self._tell(plan)
 
     def _plan(
@@ -579,7 +581,7 @@ class Writer:
         """Return how to mention ``name`` within descriptions of the nodes ``around``, or None if it
         cannot be mentioned.
 
-        The plan uses no name that contains the name of a node in ``around``, and no reference to
+        The plan neither refers to a node in ``around`` nor uses a name that contains the name of
         such a node. ``family`` is the family of the innermost description. ``name`` is described
         with a form of another family, because 'the sibling of a sibling' is hard to read.
         """
@@ -597,7 +599,7 @@ class Writer:
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
-                    # Within a description, only a container is described; other nodes are named.
+                    # Within a description, only containers are described. Other nodes are named.
                     deeper = depth + 1 if own == "order" else len(_NAMED) - 1
                     anchor = self._plan(reference.anchor, deeper, (*around, name), own)
                     if anchor is not None:
@@ -644,8 +646,8 @@ class Writer:
         return self._expand(symbol, **operands)
 
     def _family(self, name: str) -> str:
-        """Return the kind of the parent that ``name`` shares with its siblings (not the rack or the
-        control domain)."""
+        """Return the kind of the parent that ``name`` shares with its siblings. Racks and control
+        domains do not count."""
         kinds = map(self._draft.kind, self._draft.parents(name))
         (kind,) = (kind for kind in kinds if kind not in {EK_RACK, EK_CONTROL_DOMAIN})
         return kind
@@ -675,14 +677,13 @@ class Writer:
         self._with_kind.add(name)
         return repr(name)
 
-    # Words.
+    # Nouns, names, capacities and numbers in words.
 
     def _noun(self, kind: str | None, *, many: bool = False) -> Callable[[], str]:
         return self._alike_later(f"{kind or 'node'}.{'many' if many else 'one'}")
 
     def _nouns(self, kind: str) -> dict[str, Operand]:
-        """Return the nouns of ``kind`` as operands, under the names that productions use for
-        them."""
+        """Return the nouns of ``kind`` as operands. The keys are the names that productions use."""
         return {f"{kind}.one": self._noun(kind), f"{kind}.many": self._noun(kind, many=True)}
 
     def _naming(self, names: Sequence[str], switch: str, *, short: bool) -> str:
@@ -692,8 +693,8 @@ class Writer:
         """
         # Inside a loop ``switch`` is the variable, and the ports' names start with the variable.
         prefix = f"{switch}."
-        # The empty name counts as another mentioned port. This prevents 'that port', which would be
-        # unclear after a list of names.
+        # The empty name counts as another mentioned port. Otherwise the text could continue with
+        # 'that port', which would be unclear after a list of names.
         self._mentioned.setdefault(EK_PORT, set()).update(names, ("",))
         form = "full"
         if short or switch in self._turns:
@@ -788,7 +789,7 @@ class Writer:
         return lambda: self.multiple(factor)
 
     def multiple(self, factor: float) -> str:
-        """Return a factor as a phrase in front of the multiplied quantity."""
+        """Return a factor as a phrase that precedes the multiplied quantity."""
         percent = f"{factor * 100:.12g}"
         return self._expand(
             "multiple",

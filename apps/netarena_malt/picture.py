@@ -21,11 +21,13 @@ MAX_CHARS = 2000
 
 
 def draw(query: Query, state: State) -> tuple[Picture, ...]:
-    """Return up to three pictures of the state after an answer, or none if the answer is unusable.
+    """Return up to three pictures of the state after an answer. The result is empty if the answer
+    is unusable.
 
-    The pictures show the answer's data next to the right data, its changes of the network, and the
-    differences between the resulting network and the right network. For a planning task, they show
-    the plan's objective next to that of the reference, and both plans as charts.
+    One picture shows the answer's data next to the right data. The others show the answer's changes
+    of the network, and the differences of the resulting network from the right network. For a
+    planning task, the pictures show the plan's objective next to the reference's objective, and
+    both plans as charts.
     """
     if not isinstance(state, dict) or not state.get("answered") or "error" in state:
         return ()
@@ -68,7 +70,7 @@ def draw(query: Query, state: State) -> tuple[Picture, ...]:
 
 
 def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Picture:
-    """Return the objective of a plan next to that of the reference, and the first violated
+    """Return the objectives of the answer's plan and of the reference, and the first violated
     constraint."""
     judgement = judge(query, {key: value for key, value in state.items() if key != "trial"})
     hidden = query.actions[0].parameters
@@ -99,7 +101,7 @@ def _draw_plan(query: Query, answer: Answer, state: Mapping[str, Any]) -> Pictur
 
 
 def _charts(query: Query, answer: Answer) -> Iterator[Chart]:
-    """Yield the chart of an answered plan, and that of the reference if there is one."""
+    """Yield the chart of the answered plan, and the chart of the reference plan if it exists."""
     hidden, data = query.actions[0].parameters, plan_data(query)
     if data is None:
         return
@@ -110,7 +112,7 @@ def _charts(query: Query, answer: Answer) -> Iterator[Chart]:
         try:
             chart = kind_of(data["label"]).chart(data, plan)
         except PlanError:
-            continue  # the first picture says why the answer cannot be read
+            continue  # the first picture states why the answer cannot be read
         yield chart.model_copy(update={"title": f"{word}: {chart.title.lower()}"})
 
 

@@ -3,7 +3,7 @@
 A plan is safe if it satisfies every rule and every request, also in the states between waves. A
 safe plan is correct if its objective is at most 1 % above the reference. The report that a task is
 impossible is right only if it names the request that makes the task impossible. Any other report is
-neither correct nor safe, because a team would withdraw a request in vain.
+neither correct nor safe, because it would make a team withdraw a request without need.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netarena_malt.planning.plan import (
 #: Keys of ``Judgement.detail``: the plan's objective, and its quality in [0, 1.5].
 OBJECTIVE_KEY = "objective"
 QUALITY = "quality"
-#: Note on the judgement of an attempt that does not count.
+#: Note on the judgement of a trial attempt, which does not count.
 TRIAL = "trial"
 
 
@@ -45,11 +45,10 @@ def judge(
     *,
     cut: bool,
 ) -> Judgement:
-    """Return the judgement of an answer, given by its type and data. ``findings`` are about the
-    network.
+    """Return the judgement of an answer, which is given as its type and data.
 
-    ``hidden`` are the parameters of the query's action. ``cut`` is true if the data exceeds the
-    limits.
+    ``hidden`` are the parameters of the query's action. ``findings`` are the safety findings about
+    the answer's network. ``cut`` is true if the data exceeds the limits.
     """
     kind, value = answer
     blocking = hidden["blocking"]
@@ -126,9 +125,9 @@ def _wrong(reason: str, rule: str, blocking: str | None, findings: Sequence[Find
 def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
     """Return the judgement of a trial attempt, derived from the judgement of its answer.
 
-    The agent gets its reason, which states the plan's objective and the violated constraint. The
-    reason does not state whether the objective is good enough, or whether the report of an
-    impossible task is right.
+    The agent gets the reason of the returned judgement. This reason states the plan's objective and
+    the violated constraint. It does not state whether the objective is good enough, or whether the
+    report of an impossible task is right.
     """
     detail = judgement.detail if isinstance(judgement.detail, dict) else {}
     objective = detail.get(OBJECTIVE_KEY)
@@ -149,8 +148,8 @@ def as_trial(judgement: Judgement, hidden: Mapping[str, Any]) -> Judgement:
 def verify(data: Mapping[str, Any], hidden: Mapping[str, Any]) -> str:
     """Return in one sentence why a planning task is unsuitable, or "" if it is suitable.
 
-    The reference plan must satisfy all constraints except the blocking request, if there is one.
-    Its objective must be as stated, and the bound must prove it.
+    The reference plan must satisfy all constraints except a blocking request. Its objective must be
+    as stated, and the bound must prove that the objective is nearly optimal.
     """
     blocking = hidden["blocking"]
     asked = data if blocking is None else catalogue.without(data, blocking)

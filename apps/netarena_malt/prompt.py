@@ -1,7 +1,7 @@
 """Prompts: the rules, the form of a reply, worked examples, and the task.
 
 The texts are files in ``prompts``. The examples use a network with another name, so that no example
-can be a drawn query. The examples' tasks are rendered from actions in the same way as queries.
+can be a drawn query. The tasks of the examples are rendered from actions like the tasks of queries.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Limits:
     #: Processor time in s.
     cpu_s: int
     memory_mib: int
-    #: Wall time in s. It is far above ``cpu_s``, so that the load of the machine does not decide a
-    #: verdict.
+    #: Wall time in s. It is far above ``cpu_s``, so that a verdict does not depend on the load of
+    #: the machine.
     wall_s: int
     #: Maximum size of data as JSON, and maximum numbers of values and of nesting levels in data.
     #: Data above a limit is wrong.
     data_kib: int
     data_values: int
     data_levels: int
-    #: Maximum size of the complete result as JSON. If the result is larger, the program has failed.
+    #: Maximum size of the complete result as JSON. A program with a larger result counts as failed.
     result_mib: int
 
 
-#: Network of the examples, whose name differs from that of ``topology.RELEASED``.
+#: Network of the examples. Its name differs from the name of ``topology.RELEASED``.
 EXAMPLE_TOPOLOGY = Topology(
     name="dc9", superblocks=2, spine_blocks=2, agg_blocks=2, columns=3, ports=4, exceptions_bps={}
 )
@@ -135,7 +135,7 @@ _VALUES: Mapping[str, str] = MappingProxyType(
 
 
 def tell_attempt(number: int, attempts: int) -> str:
-    """Return text with the number of an attempt, and whether the attempt counts."""
+    """Return text with the number of an attempt, which also states whether the attempt counts."""
     if number == attempts:
         return f"This is attempt {number} of {attempts}, the last one. Only this attempt counts."
     return (
@@ -146,7 +146,7 @@ def tell_attempt(number: int, attempts: int) -> str:
 
 
 def _tell_step(number: int, step: Step) -> str:
-    """Return text about an earlier attempt: its program and its result."""
+    """Return text about an earlier attempt, with its program and its result."""
     code = step.move["code"] if isinstance(step.move, dict) else None
     shown = f"\n```python\n{code}\n```" if code else ""
     judged = step.judgement.reason if step.judgement is not None else ""
@@ -191,8 +191,8 @@ def examples(*, loops: bool) -> tuple[Example, ...]:
 
 @lru_cache
 def _rules(*, own: bool) -> str:
-    """Return the rules of the prompt. ``own`` is true for a network that is not made from the
-    released model."""
+    """Return the rules of the prompt. ``own`` is true if the network is not made from the released
+    model."""
     kinds = "\n".join(map(_describe_kind, NODE_KINDS))
     origin = read_text(_PACKAGE, "origin_own" if own else "origin").strip()
     return _template("rules").substitute(kinds=kinds, origin=origin)

@@ -72,7 +72,8 @@ from netarena_malt.topology import (
 RELEASED_NAME = "released"
 #: Version of the generator, increased whenever a seed would give other queries.
 VERSION = "4"
-#: Version of the generator for texts from the grammar, whose wording may change independently.
+#: Version of the generator for texts from the grammar, whose wording changes independently of the
+#: canonical texts.
 WORDED_VERSION = "8"
 #: Versions of the generator for configs with planning tasks: for canonical texts, and for texts
 #: from the grammar.
@@ -88,7 +89,8 @@ VERSIONS = MappingProxyType(
     }
 )
 
-#: Label -> level, and operations and shapes of loops in order. Queries use the labels in turn.
+#: Label -> level, and the operations and shapes of loops in order. The generator uses the labels in
+#: turn.
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         f"capacity planning, level-{level}, {'-'.join(kinds)}": (f"level{level}", kinds)
@@ -115,10 +117,10 @@ PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 LABELS: tuple[str, ...] = tuple(PROGRAMS)
-#: Level of the planning tasks, whose labels are those of ``planning.catalogue``.
+#: Level of the planning tasks, whose labels are in ``planning.catalogue``.
 PLANNING_LEVEL = "level5"
-#: Key of a query's initial state under which the data of a planning task are stored, and the kind
-#: of the query's only action.
+#: Name for planning tasks in two places: the key of a query's initial state with the task's data,
+#: and the kind of the query's only action.
 PLANNING = "planning"
 PLAN = "plan"
 
@@ -132,7 +134,7 @@ _FOCUS_KINDS = (
     EK_PACKET_SWITCH,
 )
 #: Maximum number of names in a right list and of nodes that one operation changes, and maximum
-#: number of rows in a ranking. They are below the limits of an answer
+#: number of rows in a ranking. These numbers are below the limits of an answer
 #: (``sandbox_program.MAX_CHANGES``, ``sandbox_program.MAX_DATA_VALUES``).
 _MOST_ASKED = 400
 _MOST_RANKED = 300
@@ -152,19 +154,20 @@ Phrasing: TypeAlias = Literal["canonical", "varied", "held_out"]
 
 
 class MaltConfig(Config):
-    """Config keys of MALT, in addition to those of every application."""
+    """Config keys of MALT, in addition to the keys of every application."""
 
     LEVELS: ClassVar[tuple[str, ...]] = (
         *("level1", "level2", "level3", "level4"),
         PLANNING_LEVEL,
     )
 
-    #: Number of programs that an agent may send for a planning task; only the last one counts. More
-    #: attempts make tasks easier, so a search does not mix both numbers.
+    #: Number of programs that an agent may send for a planning task; only the last program counts.
+    #: ``netarena search`` does not vary this number, because more attempts make a task easier.
     attempts: Literal[1, 3] = shapes(added=True, varied=False, default=1)
     #: Wording of the texts.
     phrasing: Phrasing = shapes(default="canonical")
-    #: Labels to draw, out of those of the levels in ``complexity_level``; null means all of them.
+    #: Labels to draw from, all of which must belong to the levels in ``complexity_level``; null
+    #: means all labels of these levels.
     labels: tuple[str, ...] | None = shapes(added=True, default=None)
     #: Network from which the queries' networks are made: the released model, parameters, or the
     #: path of a model file.
@@ -182,8 +185,8 @@ class MaltConfig(Config):
     @field_validator("labels", mode="before")
     @classmethod
     def _known_labels(cls, value: Any) -> Any:
-        """Return known labels in a fixed order, so that configs with the same labels give the same
-        ids of queries."""
+        """Return the known labels in a fixed order, so that configs with the same labels produce
+        the same query ids."""
         known = (*LABELS, *catalogue.LABELS)
         asked = [value] if isinstance(value, str) else value
         if asked is None:
@@ -241,7 +244,7 @@ class MaltConfig(Config):
         return paths
 
     def shape(self) -> dict[str, JsonValue]:
-        """Return the values of the keys that shape queries, with the hash of a model file in place
+        """Return the values of the keys that shape queries, with the hash of a model file instead
         of its path.
 
         Raises ConfigError for a file that cannot be read.
@@ -269,8 +272,8 @@ class Truth:
     #: ``graph`` (changes of the network, without a question), ``text`` (count), ``list`` or
     #: ``table`` (rank).
     type: AnswerType
-    #: An int for a count, names in any order for a list, [name, bps] rows for a ranking, None for a
-    #: graph.
+    #: An int for a count, names in any order for a list, [name, bps] rows for a ranking, and None
+    #: for a graph.
     data: JsonValue
     #: Whether ``updated_graph`` must differ from the initial graph.
     changes_graph: bool
@@ -302,7 +305,7 @@ def _all_labels(config: Config) -> list[str]:
     return [*(_carried(base, asked, spread_out=_is_worded(config)) if asked else ()), *planned]
 
 
-#: Numbers of nodes of networks for which missing planning labels were already logged.
+#: Node counts of networks for which missing planning labels have already been logged.
 _told: set[int] = set()
 
 
@@ -373,8 +376,8 @@ def version_of(config: Config) -> str:
 
 
 def _is_worded(config: Config) -> bool:
-    """Return whether texts come from the grammar, so that most nodes are described instead of
-    named."""
+    """Return whether texts come from the grammar. Such texts describe most nodes instead of naming
+    them."""
     return cast("MaltConfig", config).phrasing != "canonical"
 
 
@@ -386,14 +389,14 @@ def _word(config: Config, actions: Sequence[Action], draft: Draft, rng: random.R
 
 
 def initial_changes(query: Query) -> dict[str, Any]:
-    """Return the edits of the base that give the initial graph (see ``edit``)."""
+    """Return the edits that turn the base into the initial graph (see ``edit``)."""
     initial = cast("dict[str, Any]", query.initial)
     return {key: edits for key, edits in initial.items() if key not in {TOPOLOGY, PLANNING}}
 
 
 def initial_graph(query: Query) -> Graph:
-    """Return a new graph of the query's network. As in ``overlay``, it shares unchanged elements
-    with the base."""
+    """Return a new graph of the query's network. The graph shares unchanged elements with the base,
+    as described in ``overlay``."""
     graph = overlay(base_of(query.initial).graph)
     apply_edits(graph, initial_changes(query))
     return graph
@@ -406,8 +409,8 @@ def solve_truth(query: Query) -> tuple[Truth, Graph]:
 
 
 def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
-    """Execute ``actions`` on ``graph`` in place, and return the right answer, which the last action
-    gives."""
+    """Execute ``actions`` on ``graph`` in place, and return the right answer. The last action
+    determines the answer."""
     if actions[0].kind == PLAN:
         return _plan_truth(actions[0].parameters)
     data: JsonValue = None
@@ -419,7 +422,8 @@ def execute(graph: Graph, actions: Sequence[Action]) -> Truth:
 
 
 def _plan_truth(hidden: Mapping[str, JsonValue]) -> Truth:
-    """Return the reference answer of a planning task: a plan, or the id of the blocking request."""
+    """Return the right answer to a planning task: the reference plan, or the id of the blocking
+    request."""
     if hidden["blocking"] is not None:
         return Truth("text", hidden["blocking"], changes_graph=False)
     plan = cast("list[JsonValue]", hidden["plan"])
@@ -428,7 +432,8 @@ def _plan_truth(hidden: Mapping[str, JsonValue]) -> Truth:
 
 
 def describe_plan(action: Action) -> str:
-    """Return a description of the solution of a planning task, without the whole plan."""
+    """Return a description of the solution of a planning task. The description omits the plan's
+    rows."""
     hidden = action.parameters
     if hidden["blocking"] is not None:
         return f"report that request {hidden['blocking']} makes the task impossible"
@@ -457,7 +462,7 @@ def render(actions: Sequence[Action]) -> str:
     return f"{task}\nAnswer with type {last.answer_type!r}: {form}."
 
 
-# Drawing.
+# Draws of networks and actions.
 
 
 #: Maximum number of attempts to draw one query.
@@ -478,7 +483,7 @@ def _carried(base: Base, labels: list[str], *, spread_out: bool) -> list[str]:
     carries = base.carries.setdefault(spread_out, {})
     unknown = [label for label in labels if label not in carries]
     for label in unknown:
-        # A separate random generator, so that the result does not depend on the seed.
+        # A separate random generator is used, so that the result does not depend on the seed.
         carries[label] = all(
             _draw(
                 PROGRAMS[label][1],
@@ -530,15 +535,16 @@ def _draw(
         if loops and draft.original(focus):
             if not untouched.switches(focus):
                 continue
-            # The narrower focus is drawn on the unedited network, so that it does not depend on the
-            # edits.
+            # The narrower focus is drawn on the network without edits, so that it does not depend
+            # on the edits.
             focus = _narrow(untouched, focus, rng, listed="list" in kinds)
         if not draft.switches(focus):
             continue
         if not spread_out:
             _vary(draft, focus, rng, much=loops or kinds[-1] in _QUESTIONS)
-        # With one attempt per focus, containers whose edits prevent the actions would be drawn less
-        # often, which would reveal information about the focus.
+        # All attempts use the same focus. With one attempt per focus, containers whose edits
+        # prevent the actions would be drawn less often. This would reveal information about the
+        # focus.
         for _ in range(_ATTEMPTS if spread_out else 1):
             after = draft.copy() if loops else draft
             actions = [_draw_step(kind, draft, after, focus, rng) for kind in kinds]
@@ -553,12 +559,10 @@ _ATTEMPTS = 8
 
 
 def _edited(base: Base, places: list[str]) -> list[str]:
-    """Return the kinds whose nodes have at least one edit each on average.
+    """Return the kinds whose nodes have, on average, at least one edit each.
 
-    Return all kinds if no kind has that many edits.
-
-    In a very large network most switches have no edit, so questions about one switch would be
-    trivial.
+    Return all kinds if no kind has so many edits. In a very large network most switches have no
+    edit, so questions about one switch would be trivial.
     """
     edits = SETS_PER_SWITCH * len(base.index.names[EK_PACKET_SWITCH]) * intensity(base)
     return [kind for kind in places if edits >= len(base.index.names[kind])] or places
@@ -569,8 +573,8 @@ def _draw_step(
 ) -> Action | None:
     """Draw one action and return it. A loop also changes ``after``.
 
-    Questions after a loop are drawn again, a few times, if their answer does not depend on the
-    loop.
+    If the answer to a question after a loop does not depend on the loop, another question is drawn,
+    up to ``_ASKS`` times.
     """
     if kind in SHAPES:
         return draw_loop(kind, after, focus, rng)
@@ -584,9 +588,10 @@ def _draw_step(
     return action
 
 
-#: Questions whose answer depends on which nodes are selected, and not on the nodes' values.
+#: Questions whose answer depends only on the set of selected nodes, and not on the capacities of
+#: these nodes.
 _LISTING = frozenset({"count", "list"})
-#: Maximum number of further draws of a question until a loop has changed its answer.
+#: Maximum number of questions drawn to replace a question whose answer does not depend on the loop.
 _ASKS = 8
 
 
@@ -600,8 +605,8 @@ def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> st
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
-    """Change ports and switches within ``focus``. With ``much``, make more changes, for questions
-    and loops."""
+    """Change ports and switches within ``focus``. If ``much`` is set, make more changes, which
+    questions and loops need."""
     scale = 2 if much else 1
     if draft.kind(focus) != EK_PACKET_SWITCH:
         for _ in range(rng.randrange(4 * scale - 1)):
@@ -614,7 +619,7 @@ def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
     switches = draft.switches(focus)
     for _ in range(rng.randrange(4 * scale)):
         ports_there = draft.contents(rng.choice(switches))
-        # Only ports of the base are removed, because added ports must stay.
+        # Only ports of the base are removed, because added ports must remain in the network.
         there = [port for port in ports_there if draft.original(port)]
         if len(there) > 3:
             draft.remove_port(rng.choice(there))
@@ -632,8 +637,8 @@ def _any_port(draft: Draft, rng: random.Random, switches: Sequence[str]) -> str:
 
 
 def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
-    """Return a new aggregation block in ``superblock`` with one or two switches, which are in
-    existing racks."""
+    """Return a new aggregation block in ``superblock``. Its one or two switches are in existing
+    racks."""
     (name,) = draft.fresh(superblock, rng.choice(draft.names(EK_AGG_BLOCK)), rng)
     switches: dict[str, NewNode] = {}
     number = rng.randrange(1, 3)
@@ -646,7 +651,8 @@ def _new_block(draft: Draft, superblock: str, rng: random.Random) -> NewNode:
 
 
 def _sizes(draft: Draft, focus: str) -> list[str]:
-    """Return kinds of nodes that can be added or removed within ``focus``, mostly ports."""
+    """Return kinds of nodes that can be added or removed within ``focus``. Ports are the most
+    frequent kind."""
     kind = draft.kind(focus)
     sizes = [EK_PORT, EK_PORT]
     if kind != EK_PACKET_SWITCH:
@@ -709,7 +715,7 @@ def _some_ports(draft: Draft, switch: str, rng: random.Random) -> list[str]:
 
 def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
     """Draw an update of one port, of the ports of a switch, or of the slow ports in a container.
-    Return None if this draw has too many ports."""
+    Return None if the drawn update changes too many ports."""
     switches = draft.switches(focus)
     switch = rng.choice(switches)
     port = rng.choice(draft.contents(switch))
@@ -731,7 +737,7 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         bound = 2 * bps
         select = Selection(name=within, scope="descendants", kind=EK_PORT, below_bps=bound)
         return act("update", Update(select=select, to_bps=bound))
-    # The update must change a value and leave the switch at least half of its capacity.
+    # The update must change a value, and must not reduce the switch below half of its capacity.
     values = [value for value, sum_ in after.items() if value != bps and sum_ >= total / 2]
     if values and rng.randrange(2):
         return act("update", Update(select=select, to_bps=rng.choice(values)))
@@ -741,10 +747,10 @@ def _draw_update(draft: Draft, focus: str, rng: random.Random) -> Action | None:
 def _draw_members(
     draft: Draft, focus: str, rng: random.Random, *, listed: bool
 ) -> Selection | None:
-    """Draw a non-empty selection of ports or switches within ``focus``: all, or those above or
-    below a capacity.
+    """Draw a non-empty selection of ports or switches within ``focus``: all of them, or only nodes
+    above or below a capacity.
 
-    Returns None if the nodes must be ``listed`` and are too many.
+    Returns None if the nodes must be ``listed`` and exceed the length of a list.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)
@@ -792,7 +798,7 @@ def _draw_rank(draft: Draft, focus: str, rng: random.Random) -> Action | None:
         kind = kinds[0] if len(kinds) == 1 and rng.randrange(2) else None
         select = Selection(name=focus, scope="children", kind=kind)
     ranked = draft.switches(focus) if select.scope == "descendants" else draft.contents(focus)
-    # A row has two values. Data that is longer than any right answer is cut.
+    # The upper bound keeps a ranking within the limits of data. Each row counts as two values.
     if not 2 <= len(ranked) <= _MOST_RANKED:
         return None
     return act("rank", Question(select=select))

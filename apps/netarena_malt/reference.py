@@ -1,6 +1,6 @@
 """References: descriptions of nodes without their names, and the resolver of references.
 
-A reader resolves a reference, such as 'the rack that holds that switch', through a look-up in the
+A reader resolves a reference, such as 'the rack that holds that switch', with a look-up in the
 network. The meaning of a reference is the result of ``resolve`` on the query's network before the
 task. ``propose`` yields only references that resolve to exactly the intended node, on this network
 and on other given networks. Therefore a reader who resolves the description on the network at the
@@ -28,15 +28,15 @@ from netarena_malt.topology import (
     EK_SUPERBLOCK,
 )
 
-#: Maximum number of nodes in which a node is described by its position in the order of names,
-#: because sorting more is slow.
+#: Maximum number of nodes among which a node is described by its position in the order of names.
+#: Sorting more nodes is slow.
 _MAX_NAMES = 500
-#: Maximum positions in the order of capacity and in the order of names. 'The 13th smallest' is hard
-#: to look up and to read.
+#: Maximum positions in the order of capacity and in the order of names. A description such as 'the
+#: 13th smallest' is hard to read and to resolve.
 _MAX_SIZE_RANK = 3
 _MAX_NAME_RANK = 20
-#: Probability that descriptions through a sibling are used only if no other description is
-#: possible.
+#: Probability that descriptions through a sibling are used only if all other descriptions are
+#: impossible.
 _SIBLING_LAST = 0.6
 #: Maximum number of switches in a container in which a switch, or a block, is described by its
 #: position in the order of capacity.
@@ -61,7 +61,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """A description of a node of ``kind`` through its relation (``way``) to another node."""
+    """A description of a node of ``kind`` by its relation (``way``) to another node."""
 
     way: str
     kind: str
@@ -73,7 +73,7 @@ class Reference:
 
 
 def resolve(view: View, reference: Reference) -> list[str]:
-    """Return the names of the nodes that fit ``reference``. A unique reference has one."""
+    """Return the names of the nodes that fit ``reference``. A unique reference fits one node."""
     if reference.anchor is not None and reference.anchor not in view:
         return []
     return WAYS[reference.way].resolve(view, reference)
@@ -109,15 +109,17 @@ def propose(
 
 @dataclass(frozen=True)
 class Way:
-    """One form of reference, with a generator and a resolver that are independent of each other."""
+    """One form of reference, with a generator and a resolver. The two share no code."""
 
     propose: Callable[[Draft, str, str, random.Random], Reference | None]
     resolve: Callable[[View, Reference], list[str]]
 
 
 def _inside(view: View, anchor: str, kind: str) -> Sequence[str]:
-    """Return the nodes of ``kind`` in ``anchor``: switches at any depth, nodes of other kinds only
-    directly below it."""
+    """Return the nodes of ``kind`` in ``anchor``.
+
+    Switches may be at any depth. Nodes of other kinds must be directly below ``anchor``.
+    """
     if kind == EK_PACKET_SWITCH:
         return view.switches(anchor)
     return [name for name in view.contents(anchor) if view.kind(name) == kind]
@@ -133,7 +135,7 @@ def _siblings(view: View, name: str) -> list[str]:
     return []
 
 
-# Resolvers.
+# Resolvers of references.
 
 
 def _root(view: View, reference: Reference) -> list[str]:
@@ -206,7 +208,7 @@ def _most_ports(view: View, reference: Reference) -> list[str]:
     return [name for name, number in numbers.items() if number == most]
 
 
-# Generators.
+# Generators of references.
 
 
 def _say_root(draft: Draft, name: str, kind: str, rng: random.Random) -> Reference | None:
@@ -225,14 +227,14 @@ def _say_holder(draft: Draft, name: str, kind: str, rng: random.Random) -> Refer
 
 
 def _outer(draft: Draft, name: str, rng: random.Random) -> str | None:
-    """Return a random parent, or None if the node has no parent."""
+    """Return a randomly chosen parent, or None if the node has no parent."""
     parents = draft.parents(name)
     return rng.choice(parents) if parents else None
 
 
 def _ranked(draft: Draft, reference: Reference, name: str) -> Reference | None:
-    """Return ``reference`` with the position of ``name``. Return None if only one node, or too many
-    nodes, are possible."""
+    """Return ``reference`` with the position of ``name``. Return None if fewer than two or too many
+    nodes are candidates."""
     assert reference.anchor is not None
     names = _inside(draft, reference.anchor, reference.kind)
     if not 1 < len(names) <= _MAX_NAMES:
@@ -322,7 +324,7 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 _RANKS = ("largest", "smallest", "named")
 _BESIDE = ("next", "previous", "sibling")
 _NOT_NESTED = frozenset({*_RANKS, "only", "most_ports", *_BESIDE})
-#: Form of reference -> name of its family of similar forms.
+#: Form of reference -> name of the family that groups similar forms.
 FAMILIES: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(_BESIDE, "sibling") | dict.fromkeys((*_RANKS, "of_all", "most_ports"), "order")
 )
@@ -336,7 +338,7 @@ _WAYS_TO: Mapping[str, tuple[str, ...]] = MappingProxyType(
         EK_RACK: ("holder", "of_all"),
         EK_CONTROL_DOMAIN: ("holder", "of_all"),
         # ``holder`` is left out, because names and descriptions of a switch's ports contain the
-        # switch's name.
+        # switch's name. A description of the switch must not contain this name.
         EK_PACKET_SWITCH: ("most_ports", *_RANKS, *_BESIDE),
         EK_PORT: ("only", *_RANKS, *_BESIDE),
     }

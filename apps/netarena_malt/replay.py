@@ -1,6 +1,6 @@
 """The intermediate networks of a task, in which descriptions are read step by step.
 
-The effects of the task's actions create these networks as layers on top of the base, so that the
+The effects of the task's actions create these networks as layers on top of the base. Therefore the
 cost of a step depends only on the elements that the step touches.
 """
 
@@ -18,8 +18,8 @@ from netarena_malt.topology import EK_PACKET_SWITCH, EK_PORT, Graph
 
 
 class Passage:
-    """The network before or during a step of a task. ``names`` returns the names of the base's
-    nodes."""
+    """The network before or during a step of a task. ``names`` returns names from the base
+    network."""
 
     def __init__(self, graph: Graph, base: Index) -> None:
         self._index = Index(graph, base.names)
@@ -60,8 +60,8 @@ class Passage:
 
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
-    """Return, for each step, the networks on which a reader may resolve its descriptions, except
-    the initial network.
+    """Return, for each step, the networks on which a reader may resolve the step's descriptions.
+    The initial network is left out.
 
     These are the network before the step and, if the text describes the step in several parts, the
     network after the other parts.
@@ -85,7 +85,10 @@ def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
 
 def _other_parts(action: Action) -> Action | None:
     """Return the part of a step that a reader may execute before reading the end of the step's
-    text, or None."""
+    text.
+
+    Return None if the step cannot be executed in parts.
+    """
     if action.kind == "remove":
         names = Removal.model_validate(action.parameters).names[:-1]
         return act("remove", Removal(names=names)) if names else None

@@ -69,9 +69,9 @@ class _Program(NamedTuple):
 def extract_code(reply: str) -> str:
     """Return the program of a reply: the last code block that defines ``process_graph``.
 
-    A block of invalid Python is also returned if it looks like a definition, so that running the
-    block gives an error that names the line. A reply without fences counts if the whole reply is
-    valid Python. Raises ReplyRefused with a reason for the agent.
+    A block of invalid Python is also returned if it looks like a definition. Running the block then
+    gives an error that names the line. A reply without fences counts if the whole reply is valid
+    Python. Raises ReplyRefused with a reason for the agent.
     """
     try:
         reply.encode()
@@ -100,7 +100,7 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         if program is not None:
             begin = start + sum(len(line) + 1 for line in given[: block.start])
             size = sum(len(line) + 1 for line in given[block.start : program.end])
-            # If the text is not valid Python, its string literals are unknown.
+            # The string literals of invalid Python are unknown.
             return Found(program.code, begin, min(begin + size, end), whole=program.valid)
         tries += 1
         if tries == _MAX_TRIES:
@@ -134,7 +134,7 @@ def _scan(lines: list[str]) -> tuple[list[_Block], list[int]]:
         elif closing and fence.mark == stack[-1].mark and fence.length >= stack[-1].length:
             blocks.append(_Block(stack.pop().line + 1, number))
         elif not closing and _is_python(line):
-            # A block in a wrapper, in a docstring, or after a block that was never closed.
+            # The block is in a wrapper, in a docstring, or after a block that was never closed.
             stack.append(fence)
     blocks += [_Block(fence.line + 1, len(lines)) for fence in stack]
     return blocks, closers
@@ -196,8 +196,7 @@ def _read(lines: list[str], block: _Block, closers: list[int]) -> _Program | Non
 
 
 def _readings(code: str, *, last: bool) -> Iterator[str]:
-    """Yield the programs that these lines may stand for. ``last`` is true if the lines end the
-    reply."""
+    """Yield the possible programs in these lines. ``last`` is true if the lines end the reply."""
     yield code
     if code[:1] in {" ", "\t"}:
         yield textwrap.dedent(code)
@@ -209,8 +208,8 @@ def _readings(code: str, *, last: bool) -> Iterator[str]:
 
 
 def _ends(block: _Block, closers: list[int]) -> Iterator[int]:
-    """Yield possible ends of the block: its closing fence, or later fences if the first ones are in
-    docstrings."""
+    """Yield possible ends of the block: its closing fence, and later fences in case earlier fences
+    are in docstrings."""
     yield block.end
     after = bisect_left(closers, block.end + 1)
     yield from closers[after : after + _MAX_TRIES]
@@ -220,8 +219,8 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
     """Return whether each reasoning marker in an unfenced program is inside a string on a single
     line.
 
-    A program without fences has no clear limits. A marker in a comment, or in a string that began
-    on an earlier line, is therefore treated as the end of reasoning.
+    A program without fences has no clear boundaries. A marker in a comment, or in a string that
+    began on an earlier line, is therefore treated as the end of reasoning.
     """
     if not (count := len(ends_of(bare))):
         return True
@@ -235,7 +234,7 @@ def _is_kept(bare: str, tree: ast.Module) -> bool:
         and node.lineno == node.end_lineno
         and node.end_col_offset is not None
     )
-    #: For each n, the furthest end of the first n string literals.
+    #: For each n, the end of the literal that extends furthest among the first n string literals.
     reach = [0, *accumulate((end for _, end in texts), max)]
     marks = ends_of(raw)
     return len(marks) == count and all(

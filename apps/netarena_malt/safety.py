@@ -5,7 +5,7 @@ network is known to obey the rules.
 
 The frame condition allows an answer to change only the elements that the solution changes, and only
 in the same manner. An element that the solution removes must be removed or stay unchanged. An
-element that the solution adds or alters must keep its kind, and only attributes that the solution
+element that the solution adds or alters must keep its kind. Only attributes that the solution
 changes may get other values. A missing change makes an answer wrong, but not unsafe.
 """
 
@@ -37,8 +37,8 @@ from netarena_malt.topology import CAPACITY, EK_PORT, RK_CONTAINS
 BANDWIDTH_FLOOR = 0.5
 #: Maximum number of reported findings of one rule.
 MAX_FINDINGS_PER_RULE = 5
-#: Maximum number of findings that are collected, and maximum number of changes that are checked in
-#: an answer that is already unsafe.
+#: Maximum number of findings that are collected. If an answer is already unsafe, also the maximum
+#: number of its changes that are checked.
 _MAX_LOOKED_AT = 300
 #: Maximum number of containment levels over which capacities are summed; a valid network has five.
 _MAX_DEPTH = 16
@@ -66,8 +66,8 @@ def find(frame: Frame, network: Network, changes: Changes) -> tuple[Finding, ...
 
 
 def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
-    """Return the permitted changes (frame) of a query. ``initial`` is the network of ``base`` with
-    a few changes."""
+    """Return the frame (permitted changes) of a query. ``initial`` differs from the network of
+    ``base`` in a few elements."""
     first = compare(base.network, initial, *touched(initial))
     # The totals are not copied, because a large network has thousands of containers.
     totals = ChainMap(_shifted(base.totals, base.network, initial, first), base.totals)
@@ -81,8 +81,8 @@ def make_frame(base: Base, initial: Network, target: Changes) -> Frame:
 
 
 def _limited(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first findings of each rule. A complete list is not needed for badly broken
-    networks."""
+    """Yield the first findings of each rule. The complete list could be very long for a badly
+    broken network."""
     seen: Counter[str] = Counter()
     for finding in islice(findings, _MAX_LOOKED_AT):
         seen[finding.rule] += 1
@@ -94,7 +94,8 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
     unasked = list(islice(_unasked(frame, changes), MAX_FINDINGS_PER_RULE))
     yield from unasked
     if changes.more:
-        # Changes that were cut from the list cannot be checked, but the answer is unsafe anyway.
+        # Changes that were cut from the list cannot be checked. This does not matter, because the
+        # answer is unsafe in any case.
         element, words = first_outside(changes, frame.target) or ("network", "the network")
         yield Finding(
             rule="number of changes",
@@ -106,7 +107,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
         return
     yield from islice(_cycles(network, changes), MAX_FINDINGS_PER_RULE)
     yield from islice(_bandwidth(frame, network, changes), MAX_FINDINGS_PER_RULE)
-    # If the answer is already unsafe, a limited number of further findings is enough.
+    # If the answer is already unsafe, it is enough to check a limited number of changes.
     most = _MAX_LOOKED_AT if unasked else None
     nodes, edges = islice(changes.nodes, most), islice(changes.edges, most)
     for name in affected(frame.initial, network, nodes, edges):
@@ -114,7 +115,7 @@ def _all_findings(frame: Frame, network: Network, changes: Changes) -> Iterator[
 
 
 def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
-    """Yield findings about changes that the solution does not make, or makes in another manner."""
+    """Yield findings about changes that the solution does not make or makes differently."""
     for name, attributes in changes.nodes.items():
         before = frame.initial.node(name)
         done = _done(attributes, before)
@@ -126,7 +127,8 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
             continue
         yield Finding(rule=UNASKED_CHANGE, element=name, detail=detail)
     for edge, attributes in changes.edges.items():
-        # An answer may remove edges of a node that the solution removes, but not add edges to it.
+        # If the solution removes a node, an answer may remove the node's edges but not add edges to
+        # the node.
         leaves = attributes is None and not frame.removed.isdisjoint(edge)
         if edge not in frame.target.edges and not leaves:
             done = _done(attributes, frame.initial.edge(edge))
@@ -138,8 +140,8 @@ def _unasked(frame: Frame, changes: Changes) -> Iterator[Finding]:
 
 
 def _stray(found: Attributes | None, before: Attributes | None, target: Attributes | None) -> str:
-    """Return how a node's change differs in manner from the change that the task requires, or "" if
-    it does not.
+    """Return a phrase that states how a node's change differs from the required change. Return ""
+    if the change is of the required kind.
 
     ``found``, ``before`` and ``target`` are the node's attributes after the answer, at the start,
     and after the solution. The structural rules report their own violations.
@@ -212,25 +214,25 @@ def _bandwidth(frame: Frame, network: Network, changes: Changes) -> Iterator[Fin
             )
 
 
-# Capacities.
+# Total capacities of containers.
 
 
 def _shifted(
     totals: Mapping[str, float], before: Network, after: Network, changes: Changes
 ) -> dict[str, float]:
-    """Return the port capacity in bps of each container in ``after`` whose capacity the changes may
-    have altered.
+    """Return the port capacity in bps of each container in ``after`` whose capacity may have
+    changed.
 
     ``totals`` has the capacities in ``before``. If several paths lead from a container to a port,
-    the port is counted several times. The rules allow only one path, and other findings report
-    further paths.
+    the port is counted several times. This is acceptable, because the rules allow only one path,
+    and other findings report further paths.
     """
     shifted: dict[str, float] = {}
     above = [source for source, _ in changes.edges]
     for name in changes.nodes:
         above += after.above(name)
         above += before.above(name)
-    while above:  # containers of changed elements, and the containers of these containers
+    while above:  # all containers of changed elements, at any level
         name = above.pop()
         if name not in shifted and after.node(name) is not None:
             shifted[name] = 0.0

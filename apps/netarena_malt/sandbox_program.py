@@ -1,19 +1,17 @@
 """Program inside the sandbox: runs an answer on its own copy of the network and reads the result.
 
-The warm parent process of the sandbox executes the text of this module, after the
-texts of ``topology`` and ``edit``. Therefore this module needs only the standard library and
-networkx. ``load`` runs once, in the parent. ``call`` runs in a forked child process, which the
-agent's code controls, so the result of ``call`` is not trusted. The result contains the changes of
-a graph and not the whole graph, because changes need no more trust and have a hundredth of the
-size.
+The warm parent process of the sandbox executes the source of this module, after the sources of
+``topology`` and ``edit``. Therefore this module needs only the standard library and networkx.
+``load`` runs once, in the parent. ``call`` runs in a forked child process, which the agent's code
+controls, so the result of ``call`` is not trusted. The result contains only the changes of a graph.
+Changes have a hundredth of the graph's size, and need no more trust than the graph.
 
-A graph is described by its *changes* from another:
-``{"nodes": {name: attributes}, "removed_nodes": [name], "edges": [[source, target, attributes]],
-"removed_edges": [[source, target]]}``. Nodes and edges that were added or altered are listed with
-all their attributes. Edges of a removed node are not listed. ``"more": true`` means that the list
-is cut at ``MAX_CHANGES``. No task changes so many elements, so the answer is known to be wrong and
-unsafe. The limit ensures that judging a badly broken network takes no longer than judging a
-correct network.
+A graph is described by its *changes* from another: ``{"nodes": {name: attributes}, "removed_nodes":
+[name], "edges": [[source, target, attributes]], "removed_edges": [[source, target]]}``. Nodes and
+edges that were added or altered are listed with all their attributes. Edges of a removed node are
+not listed. ``"more": true`` states that the list is cut at ``MAX_CHANGES``. No task changes so many
+elements, so the answer is known to be wrong and unsafe. The limit ensures that judging a badly
+broken network takes no longer than judging a correct network.
 
 For the same reason, data and attributes that are longer than any correct value are cut. ``CUT``
 replaces omitted parts; no correct value contains ``CUT``.
@@ -47,12 +45,12 @@ from netarena_malt.topology import Topology, build
 
 #: Types of data that an answer may declare.
 ANSWER_TYPES = ("text", "list", "table", "graph")
-#: Maximum number of levels of lists and dicts in data or in one attribute.
+#: Maximum number of nested lists and dicts in data or in one attribute.
 MAX_DEPTH = 20
 #: Limits of data as JSON; the longest right answer takes about 6,000 bytes and 330 values.
 MAX_DATA_BYTES = 1 << 15
 MAX_DATA_VALUES = 1_000
-#: The same limits of a plan; the longest reference takes about 20,000 bytes and 2,400 values.
+#: The same limits for a plan; the longest reference takes about 20,000 bytes and 2,400 values.
 MAX_PLAN_BYTES = 1 << 17
 MAX_PLAN_VALUES = 5_000
 _PLAN_LIMITS = (MAX_PLAN_BYTES, MAX_PLAN_VALUES)
@@ -74,7 +72,7 @@ _FILE = "<answer>"
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# These are constants, because a union inside a call of isinstance would be created anew at each
+# These unions are constants, because a union in a call of isinstance would be created anew for each
 # call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
@@ -95,15 +93,15 @@ def describe(topology: Topology) -> bytes:
 
 
 def dump(graph: Any) -> bytes:
-    """Return a networkx DiGraph as a payload for ``load``. The order of elements and the types of
-    values are kept.
+    """Return a networkx DiGraph as a payload for ``load``. The payload preserves the order of
+    elements and the types of values.
 
-    There is one line for each node, and one for each node's edges. Reading the payload therefore
-    takes little memory in addition to the graph.
+    Each node has one line, and the edges from each node have one line. Reading the payload
+    therefore takes little memory in addition to the graph.
     """
     relations: dict[str, int] = {}
     rows = []
-    for source, row in graph._adj.items():  # noqa: SLF001 -- the view takes twice as long
+    for source, row in graph._adj.items():  # noqa: SLF001 -- the view would take twice as long
         ends = [
             [target, relations.setdefault(json.dumps(attributes), len(relations))]
             for target, attributes in row.items()
@@ -117,8 +115,8 @@ def dump(graph: Any) -> bytes:
 
 
 def load(payload: bytes) -> dict[str, Any]:
-    """Return the context for ``call``: the network twice, once for the answer and once for
-    comparison with the result."""
+    """Return the context for ``call``: two copies of the network. One is for the answer, and one is
+    for comparison with the result."""
     lines = io.BytesIO(payload)
     head = json.loads(next(lines))
     if "topology" in head:
@@ -156,23 +154,22 @@ class Pristine:
     """The initial network, with which the result is compared: attributes by name, edges by source
     and target.
 
-    ``apply_edits`` can change this object like a graph. Equal values are one object, because a
-    comparison touches all values, and a forked child process copies each memory page that it
-    touches.
+    ``apply_edits`` can change this object like a graph. Equal values share one object. A comparison
+    touches all values, and a forked child process copies each memory page that it touches.
     """
 
     def __init__(self, graph: Any) -> None:
-        """Copy the current state of ``graph``. Later edits must be applied to this object before
-        they are applied to ``graph``."""
+        """Copy the current state of ``graph``. Later edits must be applied to this object first,
+        and then to ``graph``."""
         self._known: dict[Any, Any] = {}
         self.nodes = {
             name: {key: self._shared(value, name) for key, value in attributes.items()}
-            for name, attributes in graph._node.items()  # noqa: SLF001 -- the dicts themselves
+            for name, attributes in graph._node.items()  # noqa: SLF001 -- networkx's internal dicts
         }
-        #: Outgoing edges, for the nodes that have outgoing edges.
+        #: Outgoing edges by source. Nodes without outgoing edges are left out.
         self._adj = _Rows(
             (source, {end: self._shared(attributes, None) for end, attributes in row.items()})
-            for source, row in graph._adj.items()  # noqa: SLF001 -- the dicts themselves
+            for source, row in graph._adj.items()  # noqa: SLF001 -- networkx's internal dicts
             if row
         )
         self._graph = graph
@@ -190,7 +187,8 @@ class Pristine:
         return found
 
     def doubtful(self) -> set[str]:
-        """Return the names of nodes that have a number 0 or 1, which equals a boolean in Python."""
+        """Return the names of nodes with a number 0 or 1 in an attribute. Such a number equals a
+        boolean in Python."""
         bits = {id(value) for value in self._known.values() if _holds_bit(value)}
         return {
             name
@@ -218,13 +216,13 @@ class Pristine:
             del self.nodes[name]
             self._adj.pop(name, None)
             # Removals come before additions, so the original graph has all edges to the node.
-            for source in self._graph._pred[name]:  # noqa: SLF001 -- the dicts themselves
+            for source in self._graph._pred[name]:  # noqa: SLF001 -- networkx's internal dicts
                 if source in self._adj:
                     self._adj[source].pop(name, None)
 
 
 class _Rows(dict[str, dict[str, Any]]):
-    """Edges by source and then target. Sources without edges need no entry."""
+    """Edges by source and then target. Sources without edges may be missing."""
 
     def __missing__(self, name: str) -> Mapping[str, Any]:
         return _NOTHING
@@ -257,8 +255,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
         return {"error": str(error)}
     except BaseException as error:  # noqa: BLE001 -- even SystemExit is an error of the answer
         return {"error": _explain(error, request["code"])}
-    # Garbage collection is unnecessary, because the process ends soon. The memory limit still
-    # applies.
+    # Garbage collection is unnecessary, because the process ends soon. The memory limit remains in
+    # force.
     gc.disable()
     try:
         return _read(result, pristine.parts, suspects, planning="planning" in request)
@@ -271,8 +269,8 @@ def call(context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(request: dict[str, Any], graph: Any) -> dict[str, Any]:
-    """Add the data of a planning task to the graph, and return additional global names for the
-    program."""
+    """Add the data of a planning task to the graph. Return the global names that a planning program
+    gets in addition."""
     if "planning" not in request:
         return {}
     graph.graph["planning"] = request["planning"]
@@ -294,7 +292,7 @@ def _run(code: str, graph: Any, names: Mapping[str, Any] = MappingProxyType({}))
     )
     # The modules dataclasses and typing look up names of a class's module in sys.modules.
     sys.modules["answer"] = module
-    exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- the purpose
+    exec(compile(code, _FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 -- its purpose
     process: Callable[[Any], Any] | None = module.__dict__.get("process_graph")
     if not callable(process):
         raise UnusableError("the program ran but did not define a function process_graph")
@@ -327,7 +325,7 @@ def _cut(text: str, limit: int = MAX_ERROR_CHARS) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-# Reading the result.
+# Reading of the result.
 
 
 def _read(
@@ -406,11 +404,11 @@ def parts_of(
 ) -> Parts:
     """Return the nodes and edges of a networkx graph or of node-link data.
 
-    Elements that equal elements of ``before``, except nodes in ``suspects``, get the attribute
-    objects of ``before``. Copying and comparing them would take twice as long. Nodes without
-    outgoing edges may be missing from the edges.
+    Elements that equal elements of ``before`` get the attribute objects of ``before``. This does
+    not apply to nodes in ``suspects``. Otherwise reading and comparing would take twice as long.
+    Nodes without outgoing edges may be missing from the edges.
 
-    Raises UnusableError, which names the graph as ``where``.
+    Raises UnusableError, whose message names the graph as ``where``.
     """
     if not _is_graph(value):
         raise UnusableError(f"{where} is a {type(value).__name__}, not a graph or node-link data")
@@ -435,7 +433,7 @@ def parts_of(
         row = rows.get(source)
         if row is None:
             row = rows[source] = {}
-            nodes.setdefault(source, {})  # as in networkx, an edge creates missing nodes
+            nodes.setdefault(source, {})  # an edge creates missing nodes, as in networkx
         if target in row:
             raise UnusableError(f"{where} has two edges {_show(source)} -> {_show(target)}")
         row[target] = attributes
@@ -580,7 +578,8 @@ def _name(name: Any) -> str:
 
 
 def doubtful(nodes: Mapping[str, Any]) -> set[str]:
-    """Return the names of nodes that have a number 0 or 1, which equals a boolean in Python."""
+    """Return the names of nodes with a number 0 or 1 in an attribute. Such a number equals a
+    boolean in Python."""
     return {name for name, attributes in nodes.items() if _holds_bit(attributes)}
 
 
@@ -593,8 +592,7 @@ def _holds_bit(value: Any) -> bool:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Return whether two values have booleans in the same positions. They must be equal in
-    Python."""
+    """Return whether two values, which are equal in Python, have booleans in the same positions."""
     if isinstance(old, dict):
         return all(_same(value, new[key]) for key, value in old.items())
     if isinstance(old, list):
@@ -603,8 +601,8 @@ def _same(old: Any, new: Any) -> bool:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Return ``value`` as plain JSON, within the limits of data (see ``Plain``). ``where`` names it
-    in errors."""
+    """Return ``value`` as plain JSON, within the limits of data (see ``Plain``). ``where`` names
+    the value in errors."""
     return Plain(where, MAX_DATA_BYTES, MAX_DATA_VALUES).convert(value)
 
 
@@ -621,7 +619,7 @@ class Plain:
 
     def __init__(self, where: str, size: int, values: int) -> None:
         self.where = where
-        #: Remaining numbers of bytes and of values.
+        #: Remaining size in bytes, and remaining number of values.
         self.left = size
         self.values = values
         self.cut = False
@@ -647,7 +645,7 @@ class Plain:
         if depth == MAX_DEPTH:
             return self._mark()
         self.left -= 4
-        if isinstance(item, _LISTS):  # checks of abstract classes come later, because they are slow
+        if isinstance(item, _LISTS):  # abstract classes come later, because their checks are slow
             return self._series(item, depth)
         # Networkx's views of nodes are both mappings and sets. They become lists of names.
         if isinstance(item, dict) or (
@@ -661,8 +659,9 @@ class Plain:
                 found[self.key(key)] = self.convert(item[key], depth + 1)
             return found
         if isinstance(item, _SETS):
-            # Sets are sorted, so that the result is the same in every process. A set that is too
-            # large has no members in the result, because the choice would depend on its order.
+            # Sets are sorted, so that the result is the same in every process. If a set exceeds the
+            # limits, all its members are omitted, because the retained part would depend on the
+            # set's order.
             cut, self.cut = self.cut, False
             members = sorted(self._series(item, depth), key=repr)
             members, self.cut = ([CUT], True) if self.cut else (members, cut)
@@ -676,7 +675,7 @@ class Plain:
         )
 
     def key(self, key: Any) -> str:
-        """Return ``key`` as text for a key of a JSON object. Raises UnusableError."""
+        """Return ``key`` as the key of a JSON object. Raises UnusableError."""
         if isinstance(key, str):
             return self._text(key)
         if key is None or isinstance(key, int | float | tuple):
@@ -702,7 +701,7 @@ class Plain:
     def _text(self, item: str) -> str:
         text = _clean(item if type(item) is str else str(item))
         room = max(0, self.left)
-        # In JSON, one character takes at most twelve characters.
+        # JSON needs at most twelve characters for one character.
         if len(text) > room or len(encode_basestring_ascii(text)) > room:
             text = text[: room // 12] + self._mark()
         self.left -= len(encode_basestring_ascii(text)) + 2
@@ -715,7 +714,7 @@ class Plain:
 
 
 def _clean(text: str) -> str:
-    """Return the text without lone surrogates, which JSON of the sandbox cannot contain."""
+    """Return the text without lone surrogates. The sandbox's JSON cannot contain them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -1,8 +1,9 @@
 """Generated replies: the reference solution, wrong replies, and attacks.
 
 All generated replies have the form of an agent's reply: a fenced Python block that defines
-``process_graph``. The reference solution is plain graph code, generated from a query's actions.
-This module shares no code with ``action``, so that the two modules check each other.
+``process_graph``. The reference solution is graph code without helpers from the project, generated
+from a query's actions. This module shares no code with ``action``, so that the two modules check
+each other.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def _function(lines: Sequence[str], kind: str, data: str) -> str:
 
 
 def _expression(name: str) -> str:
-    """Return an expression for a node's name. Variables of loops (``$1``) become variables of the
-    code."""
+    """Return the Python expression for a node's name. Loop variables (``$1``) become Python
+    variables."""
     parts = (part for part in _VARIABLE.split(name) if part)
     return " + ".join(f"node{part[1:]}" if part[0] == "$" else repr(part) for part in parts)
 
@@ -202,14 +203,14 @@ def reference_code(query: Query) -> str:
 
 
 def program(actions: Sequence[Action]) -> str:
-    """Return a reply that executes ``actions``. The last action gives the answer."""
+    """Return a reply that executes ``actions``. The last action determines the answer."""
     return _function(_lines(actions), *_answer(actions))
 
 
 # Wrong replies.
 
-#: Answer type -> lines to append to the reference solution. Each of them makes a right answer
-#: wrong. The lines use the drawn variables ``port`` and ``number``.
+#: Answer type -> lines that make a right answer wrong. One line is appended to the reference
+#: solution. The lines use the drawn variables ``port`` and ``number``.
 _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "graph": (
@@ -225,10 +226,10 @@ _SLIPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def distract(query: Query, rng: random.Random) -> str:
-    """Return a plausible, well-formed, wrong reply: the right steps followed by an error, or no
-    step at all.
+    """Return a plausible, well-formed, wrong reply.
 
-    For a planning task, it is a greedy plan, or a wrong report that the task is impossible.
+    The reply takes the right steps and then makes an error, or takes no step at all. For a planning
+    task, the reply is a greedy plan, or a wrong report that the task is impossible.
     """
     if query.actions[0].kind == PLAN:
         return _distract_planner(query, rng)
@@ -245,9 +246,10 @@ def distract(query: Query, rng: random.Random) -> str:
 
 
 def blanket(queries: Sequence[Query]) -> str:
-    """Return the fixed reply that is right most often on ``queries``, which have the same label.
+    """Return the fixed reply that is right most often on ``queries``, all of which have the same
+    label.
 
-    It returns the most frequent data and the unchanged network.
+    The reply returns the most frequent data and the unchanged network.
     """
     truths = [solve_truth(query)[0] for query in queries]
     if queries[0].actions[0].kind == PLAN:
@@ -258,7 +260,7 @@ def blanket(queries: Sequence[Query]) -> str:
 
 
 def _stated(kind: str, data: Any) -> str:
-    """Return a reply whose program returns fixed data, of the answer type ``kind``."""
+    """Return a reply whose program returns fixed data, with the answer type ``kind``."""
     body = f'    return {{"type": {kind!r}, "data": {data!r}, "updated_graph": graph_data}}'
     return _fenced(f"def process_graph(graph_data):\n{body}")
 
@@ -275,8 +277,8 @@ def _distract_planner(query: Query, rng: random.Random) -> str:
 
 
 def planned(query: Query, planner: str) -> str | None:
-    """Return the reply of a scripted planner, ``greedy`` or ``first_fit``. Return None if it finds
-    no plan, or for other tasks."""
+    """Return the reply of a scripted planner, ``greedy`` or ``first_fit``. Return None if the
+    planner finds no plan, or if the query is not a planning task."""
     data = plan_data(query)
     if data is None:
         return None
@@ -286,7 +288,7 @@ def planned(query: Query, planner: str) -> str | None:
 
 
 def commonest(truths: Sequence[Truth]) -> tuple[Any, int]:
-    """Return the most frequent data of ``truths``, and how often they occur."""
+    """Return the most frequent data of ``truths``, and the number of their occurrences."""
     counts = Counter(json.dumps(truth.data) for truth in truths)
     data, number = counts.most_common(1)[0]
     return json.loads(data), number
@@ -299,8 +301,8 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: Target of the attack -> reply. No reply is a right answer to any query, because its data are not
-#: the count, list, table or graph of any query (counts are never negative). No attack may affect
+#: Target of the attack -> reply. The data of a reply are not the count, list, table or graph of any
+#: query (counts are never negative), so each reply is a wrong answer. An attack must not affect
 #: later episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {

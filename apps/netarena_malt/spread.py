@@ -1,7 +1,7 @@
 """Edits spread over a whole network, and new switches and ports.
 
-The numbers of edits depend only on the size of the network, and all containers of one kind get the
-same share of the edits on average. Module ``query`` draws the focus of a query independently of the
+The numbers of edits depend only on the size of the network. On average, all containers of one kind
+get the same share of the edits. Module ``query`` draws the focus of a query independently of the
 edits, so the edits do not reveal the focus.
 """
 
@@ -15,11 +15,11 @@ from netarena_malt.base_network import Base
 from netarena_malt.network_builder import Draft
 from netarena_malt.topology import CAPACITY, EK_PACKET_SWITCH, EK_PORT, SWITCH_LOC
 
-#: Average number of changed capacities per switch. Each switch has at least one, except in the
-#: largest networks.
+#: Average number of changed capacities per switch. Each switch has at least one changed capacity,
+#: except in the largest networks.
 SETS_PER_SWITCH = 2
-#: Maximum number of changed capacities in a network. They take about 60,000 bytes; a query with
-#: more would be too large.
+#: Maximum number of changed capacities in a network. These changes take about 60,000 bytes. A query
+#: with more changes would be too large.
 _MOST_SETS = 8_000
 #: Minimum and maximum number of edits of each kind per switch of the network. The number is drawn
 #: uniformly between these bounds, so that totals of the whole network differ between queries.
@@ -27,22 +27,22 @@ _REMOVED_SWITCHES = (1 / 40, 1 / 8)
 _ADDED_SWITCHES = (1 / 40, 1 / 10)
 _REMOVED_PORTS = (1 / 8, 1 / 2)
 _ADDED_PORTS = (1 / 8, 1 / 3)
-#: Minimum number of the base's ports that removals leave in a switch, and minimum number of
-#: switches that they leave in a block.
+#: Minimum number of the base's ports that a switch keeps after removals, and minimum number of
+#: switches that a block keeps.
 _LEAST_PORTS = 3
 _LEAST_SWITCHES = 2
 
 
 def intensity(base: Base) -> float:
-    """Return the factor, at most 1, by which the number of edits is reduced in a network of this
-    size."""
+    """Return the factor, at most 1, by which the numbers of edits are multiplied in a network of
+    this size."""
     switches = len(base.index.names[EK_PACKET_SWITCH])
     return min(1.0, _MOST_SETS / (SETS_PER_SWITCH * switches)) if switches else 0.0
 
 
 def spread(draft: Draft, rng: random.Random) -> None:
-    """Remove, add and change switches and ports everywhere in ``draft``, which must have no edits
-    yet."""
+    """Remove, add and change switches and ports everywhere in ``draft``. The draft must not have
+    edits yet."""
     base = draft.base
     switches = base.index.names[EK_PACKET_SWITCH]
     share = intensity(base) * len(switches)
@@ -78,15 +78,17 @@ def spread(draft: Draft, rng: random.Random) -> None:
 
 
 def new_port(name: str, bps: float, *parents: str) -> NewNode:
-    """Return a port to add."""
+    """Return a new port with the capacity ``bps``."""
     return NewNode(name=name, kind=EK_PORT, attributes={CAPACITY: bps}, parents=parents)
 
 
 def new_switch(
     draft: Draft, like: str, rng: random.Random, new_block: str | None = None
 ) -> NewNode:
-    """Return a switch to add. Its rack and control domain are those of the switch ``like``. Its
-    block is that of ``like``, or the new aggregation block ``new_block``."""
+    """Return a new switch, whose rack and control domain are those of the switch ``like``.
+
+    The switch is in the block of ``like``, or in the new aggregation block ``new_block``.
+    """
     block, rack, domain = draft.parents(like)
     (name,) = draft.fresh(new_block or block, like, rng)
     stem = draft.stem(name, draft.contents(like)[0])
@@ -106,7 +108,7 @@ def new_switch(
 
 
 def add_new(draft: Draft, switch: NewNode) -> None:
-    """Add a switch from ``new_switch`` to the draft of the initial network."""
+    """Add a switch made by ``new_switch`` to the draft of the initial network."""
     stage = cast("dict[str, float]", switch.attributes[SWITCH_LOC])["stage"]
     ports = {port.name: cast("float", port.attributes[CAPACITY]) for port in switch.contents}
     draft.add_switch(switch.name, stage, switch.parents, ports)

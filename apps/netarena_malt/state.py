@@ -43,8 +43,8 @@ from netarena_malt.safety import Frame, find, make_frame
 from netarena_malt.sandbox_program import ANSWER_TYPES, MAX_CHANGES
 from netarena_malt.structure import affected, structure
 
-#: Limits of a state in the journal: bytes of JSON, and number of values. An unmanipulated result of
-#: the sandbox reaches at most a quarter of each limit.
+#: Limits of a state in the journal: bytes of JSON, and number of values. A result that the agent's
+#: code did not manipulate reaches at most a quarter of each limit.
 MAX_STATE_BYTES = 1_000_000
 MAX_STATE_VALUES = 50_000
 MAX_DEPTH = 24
@@ -52,8 +52,8 @@ MAX_DEPTH = 24
 MAX_ERROR_CHARS = 1000
 #: Maximum number of stored differences between the answer's graph and the right graph.
 MAX_DIFFERENCES = 20
-#: Number of queries whose cases (``Case``) are cached, enough for the running queries and a few
-#: more.
+#: Number of queries whose cases (``Case``) are cached. This is enough for the running queries and a
+#: few more.
 _CASES = 32
 
 UNANSWERED: dict[str, JsonValue] = {"answered": False}
@@ -63,11 +63,11 @@ class _MalformedError(Exception):
     """A result that does not have the form of ``sandbox_program.call``."""
 
 
-# The state.
+# States of answers.
 
 
 def failed(error: str) -> State:
-    """Return the state after a program without a usable answer. ``error`` is shortened to one
+    """Return the state after a program without a usable answer. ``error`` is reduced to one
     line."""
     line = " ".join(_clean(error[: 2 * MAX_ERROR_CHARS]).split())[:MAX_ERROR_CHARS]
     return {"answered": True, "error": line or "the program failed"}
@@ -77,7 +77,7 @@ def read_claim(claim: JsonValue) -> State:
     """Return the state for a result of the sandbox. The form of the result is checked completely.
 
     The agent's code controls the sandbox's child process, so the result can have any content. A
-    result with another form is an unusable answer, never an environment failure.
+    result with another form counts as an unusable answer, and never as an environment failure.
     """
     try:
         _check_size(claim)
@@ -87,7 +87,8 @@ def read_claim(claim: JsonValue) -> State:
 
 
 def _check_size(claim: Any) -> None:
-    """Raise _MalformedError for a result that is too large, before each value is checked."""
+    """Raise _MalformedError if a result is too large. This check comes before the check of each
+    value."""
     if isinstance(claim, dict):
         for key in ("updated", "data_graph"):
             changes = claim.get(key)
@@ -127,7 +128,7 @@ def _read(claim: Any) -> State:
 
 
 class _Tidier:
-    """Copies JSON within limits, without values that a journal cannot contain."""
+    """Copies JSON within limits, and changes or rejects values that a journal cannot contain."""
 
     def __init__(self) -> None:
         self._values = MAX_STATE_VALUES
@@ -136,7 +137,7 @@ class _Tidier:
         self._values -= 1
         if self._values < 0:
             raise _MalformedError(f"it contains more than {MAX_STATE_VALUES} values")
-        kind = type(value)  # json creates only these types
+        kind = type(value)  # parsed JSON contains only these types
         if kind is str:
             return _clean(value)
         if value is None or kind is bool:
@@ -196,12 +197,12 @@ def _is_edge(value: Any, length: int) -> bool:
     )
 
 
-# The right answer to a query.
+# The right answers to queries.
 
 
 @dataclass(frozen=True)
 class Case:
-    """A query's right answer and networks, in the form that grading needs."""
+    """A query's right answer and networks, in the form required for grading."""
 
     truth: Truth
     initial: Network
@@ -215,7 +216,8 @@ _cases_lock = threading.Lock()
 
 
 def case_of(query: Query) -> Case:
-    """Return the case of a query, which is computed at its first use. Any thread may call this."""
+    """Return the case of a query. It is computed at its first use. Any thread may call this
+    function."""
     with _cases_lock:
         known = _cases.get(query.id)
         if known is not None and known[0] == query:
@@ -241,10 +243,10 @@ def _compute_case(query: Query) -> Case:
 
 
 def verify(query: Query) -> str:
-    """Return in one sentence why a query is unsuitable, or "" if it is suitable.
+    """Return a sentence that states why a query is unsuitable, or "" if the query is suitable.
 
     The query's networks, before and after the solution, must obey the structural rules. The
-    solution must obey its own frame of permitted changes.
+    solution must stay within its own frame of permitted changes.
     """
     base = base_of(query.initial)
     if fault := _fault_of(base):
@@ -262,8 +264,8 @@ def verify(query: Query) -> str:
 
 
 def _fault_of(base: Base) -> str:
-    """Return a sentence about the first rule that the base network itself breaks, or "". The result
-    is cached."""
+    """Return a sentence about the first rule that the base network violates, or "". The result is
+    cached."""
     if base.fault is None:
         findings = (
             finding for name in base.network.names() for finding in structure(base.network, name)
@@ -273,12 +275,12 @@ def _fault_of(base: Base) -> str:
     return base.fault
 
 
-# The verdict.
+# Judgement of states.
 
 
 def judge(query: Query, state: State) -> Judgement:
-    """Return the judgement of the state after an answer, or after an attempt that does not count
-    (key ``trial``)."""
+    """Return the judgement of the state after an answer. An answer with the key ``trial`` is a
+    trial attempt, which does not count."""
     judgement = _judge(query, state)
     if isinstance(state, dict) and "trial" in state:
         return plan_judgement.as_trial(judgement, query.actions[0].parameters)
@@ -315,7 +317,7 @@ def _judge(query: Query, state: State) -> Judgement:
 def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) -> str:
     """Return a sentence with the number that an answer should have given.
 
-    The result is "" if the judgement with this ``detail`` did not depend on a number.
+    The result is "" if the judgement, which has this ``detail``, did not depend on a number.
     """
     truth = case_of(query).truth
     if detail.get(DECIDED_BY) == DATA and truth.type != "graph" and isinstance(state, dict):
@@ -327,7 +329,7 @@ def right_number(query: Query, state: State, detail: Mapping[str, JsonValue]) ->
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in a state, in the form that grading needs."""
+    """The answer in a state, in the form required for grading."""
 
     type: str
     data: JsonValue
@@ -343,7 +345,7 @@ class Answer:
 
     @classmethod
     def read(cls, case: Case, state: Mapping[str, Any]) -> Answer:
-        """Return the answer in a state of a program that gave one."""
+        """Return the answer in a state. The program must have given an answer."""
         kind, updated, data_graph = state["type"], state["updated"], state["data_graph"]
         data_changes, changes, network = None, Changes(), case.initial
         if data_graph is not None and data_graph != "same":
@@ -360,8 +362,8 @@ class Answer:
 
 
 def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
-    """Return the changes in a result, without those that change nothing, and the resulting
-    network."""
+    """Return the changes in a result and the resulting network. Changes without effect are left
+    out."""
     claimed = Changes.from_json(claim)
     network = case.initial.changed(claimed)
     changes = compare(case.initial, network, claimed.nodes, claimed.edges)
@@ -369,7 +371,7 @@ def _changed(case: Case, claim: Any) -> tuple[Changes, Network]:
 
 
 def _wrong_form(case: Case, answer: Answer) -> str:
-    """Return why the answer does not have the requested form, or "" if it has."""
+    """Return why the answer does not have the requested form, or "" if it has the form."""
     kind = case.truth.type
     if kind == "graph" and answer.type != "graph":
         return f"The task asks for an answer of type graph, not {answer.type}."
@@ -386,25 +388,25 @@ def _wrong_form(case: Case, answer: Answer) -> str:
 
 
 def _wrong_data(case: Case, answer: Answer) -> str:
-    """Return why data is wrong, or "" if it is right. The form of data must fit."""
+    """Return why data is wrong, or "" if data is right. Data must have the right form."""
     if case.truth.type != "graph":
         return wrong_data(case.truth.type, case.truth.data, answer.data)
     if answer.data_changes is None:
-        return ""  # an answer of type graph may have updated_graph only, without data
+        return ""  # an answer of type graph may have only updated_graph
     return wrong_graph(answer.data_changes, case.initial, case.target, "data")
 
 
 def _wrong_graph(case: Case, answer: Answer) -> str:
     """Return why the updated graph is wrong, or "" if it is right."""
     if not case.target:
-        return ""  # the task changes nothing, so every change is a matter of safety only
+        return ""  # the task changes nothing, so other changes only affect safety
     if answer.data_changes is not None and answer.data_changes != answer.changes:
         return "The graphs in data and in updated_graph differ."
     return wrong_graph(answer.changes, case.initial, case.target, "updated_graph")
 
 
-#: Rule -> function that returns in one sentence why an answer breaks the rule, or "". The first
-#: broken rule decides.
+#: Rule -> function that returns a sentence if an answer breaks the rule, and "" otherwise. The
+#: first broken rule decides.
 _CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
     ANSWER_FORM: _wrong_form,
     DATA: _wrong_data,
@@ -413,7 +415,7 @@ _CHECKS: Mapping[str, Callable[[Case, Answer], str]] = {
 
 
 def _differences(case: Case, answer: Answer) -> dict[str, JsonValue]:
-    """Return the first differences from the right graph, and the number of all differences."""
+    """Return the first differences from the right graph, and the total number of differences."""
     if answer.changes == case.target:
         return {}
     nodes = sorted({*answer.changes.nodes, *case.target.nodes})

@@ -29,8 +29,8 @@ from netarena_malt.topology import (
 def affected(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> dict[str, None]:
-    """Return, in order, the nodes at which changes of these elements may break a rule, as keys of a
-    dict."""
+    """Return the nodes at which changes of these elements may break a rule. They are the keys of
+    the result, in order."""
     affected: dict[str, None] = {}
     for name in nodes:
         affected[name] = None
@@ -149,7 +149,8 @@ def _edge(
 def _parents(
     network: Network, kind: NodeKind, name: str, kinds_above: Mapping[str, str | None]
 ) -> Iterator[Finding]:
-    """Yield a finding for each required kind of which a node does not have exactly one parent."""
+    """Yield a finding for each required parent that a node lacks, and for each required parent that
+    it has several times."""
     above = network.above(name)
     for group in kind.parents:
         parents = [
@@ -169,14 +170,15 @@ def _parents(
 
 
 def _first_type(attributes: Attributes | None) -> str | None:
-    """Return the first entry of a node's type list, or None if the list is not that of any kind."""
+    """Return the first entry of a node's type list. Return None if the list does not belong to a
+    kind."""
     kind = None if attributes is None else kind_of(attributes)
     return None if kind is None else kind.types[0]
 
 
 def kind_of(attributes: Attributes) -> NodeKind | None:
-    """Return the kind of a node according to its type list, or None if the list is not that of any
-    kind."""
+    """Return the kind of a node according to its type list. Return None if the list does not belong
+    to a kind."""
     types = attributes.get("type")
     if not isinstance(types, list) or not types or not isinstance(types[0], str):
         return None

@@ -6,8 +6,8 @@ Merged by name, the entities are 5,493 nodes with 6,424 edges. ``build(RELEASED)
 this graph, with the same names, attributes, value types, and order of nodes and edges. All counts
 and capacities are fields of ``Topology``.
 
-This module needs only the standard library and networkx, because the process that runs agents'
-code builds its own copy of the graph and must not contain anything else of this project.
+This module needs only the standard library and networkx. The process that runs agents' code builds
+its own copy of the graph with this module, and must not contain other parts of the project.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ class NodeKind:
 
     #: The exact ``type`` list. Its first entry is the name of the kind.
     types: tuple[str, ...]
-    #: The kind in words.
+    #: The noun for the kind in sentences.
     noun: str
     #: Required attributes in addition to ``name`` and ``type``.
     attributes: tuple[str, ...] = ()
-    #: One entry per required parent, with the kinds that this parent may have. A node has exactly
+    #: One entry for each required parent: the kinds that this parent may have. A node has exactly
     #: one parent for each entry and no other parents. A node without entries is a root.
     parents: tuple[tuple[str, ...], ...] = ()
-    #: Kinds of required contents; a node must directly contain at least one node of each.
+    #: Kinds of required contents. A node must directly contain at least one node of each of these
+    #: kinds.
     needs: tuple[str, ...] = ()
-    #: Whether the node has an RK_CONTROLS edge to itself; there are no other such edges.
+    #: Whether the node has an RK_CONTROLS edge to itself. All RK_CONTROLS edges are of this form.
     controls_itself: bool = False
 
 
@@ -146,7 +147,7 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
 
     Values have the same types as in the released model read from JSON: ``type`` is a list, numbers
     are floats. With ``shared``, equal lists of types and equal attributes of edges are one object.
-    This takes a third less memory, but the graph must then not be changed.
+    The graph then takes a third less memory, but must not be changed.
     """
     graph: Graph = nx.DiGraph()
     # The code writes directly into the DiGraph's internal dicts, because add_nodes_from and
@@ -162,7 +163,7 @@ def build(topology: Topology = RELEASED, *, shared: bool = False) -> Graph:
         predecessors[name] = {}
     for parent, child, relation in _edges(topology):
         if shared:
-            # One object for all edges with equal attributes.
+            # All edges with equal attributes share one object.
             relation = relations.setdefault(relation["type"], relation)  # noqa: PLW2901
         # Each name is one object in all dicts, which saves memory.
         above, below = nodes[parent]["name"], nodes[child]["name"]
@@ -203,7 +204,8 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
         yield _node(f"{jupiter}.s{s}", EK_SPINEBLOCK)
     capacity, exceptions = topology.capacity_bps, topology.exceptions_bps
     for number, (block, _, stages) in enumerate(_blocks(topology)):
-        # The released model lists the blocks of a superblock together, before their switches.
+        # The released model lists all blocks of a superblock together, before the switches of these
+        # blocks.
         if number < topology.superblocks * topology.agg_blocks and not number % topology.agg_blocks:
             superblock = block.rpartition(".")[0]
             for m in range(1, topology.agg_blocks + 1):
@@ -213,7 +215,8 @@ def _nodes(topology: Topology) -> Iterator[tuple[str, dict[str, Any]]]:
             yield _node(switch, EK_PACKET_SWITCH, switch_loc={"stage": float(stage)})
         for switch, _ in switches:
             for port in _ports(topology, switch):
-                # _node is not used here, because this code runs thousands of times per graph.
+                # _node is not called here, because the call would be slow. This code runs thousands
+                # of times per graph.
                 yield (
                     port,
                     {

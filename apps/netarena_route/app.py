@@ -50,7 +50,7 @@ from netarena_route.fault.opening import Pair, carried
 from netarena_route.query import world_of
 from netarena_route.real import client
 
-#: Name of the backbone application, as a value of ``world`` and as an entry point.
+#: Name of the backbone application, which is also a value of ``world``.
 BACKBONE = "backbone"
 #: Sizes and families of faults that an audit covers unless the configuration sets them.
 _AUDITED_SIZES = ((2, 1), (3, 2), (4, 4))
@@ -76,15 +76,14 @@ class _Baselines(NetworkBaselines):
         return guess.distract(world_of(query), rng)
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        # The largest network contains the machines of all other networks.
+        # The largest network has all machines that smaller networks have.
         return guess.blanket(max(map(world_of, answers), key=lambda net: len(net.machines)))
 
     def solved_unseen_by(self, config: Config) -> str | None:
-        """Return "blanket", an agent that sends a fixed configuration, for ``standard`` networks of
-        fixed size.
+        """Return "blanket" for ``standard`` networks of fixed size, and None for other networks.
 
-        The intended state of these networks is always the same. The result is None for other
-        networks.
+        The agent ``blanket`` sends a fixed configuration. The intended state of ``standard``
+        networks of one size is always the same.
         """
         route = cast("RouteConfig", config)
         sized = None not in {route.num_switches, route.num_hosts_per_subnet}
@@ -143,7 +142,10 @@ class Route(NetworkApplication):
 
     @classmethod
     def forward(cls, values: Mapping[str, JsonValue]) -> str | None:
-        """Forward configurations of backbones, which were formerly a world of route."""
+        """Return the backbone application's name if ``world`` has this value, otherwise None.
+
+        Backbones were formerly one of route's worlds.
+        """
         return BACKBONE if values.get("world") == BACKBONE else None
 
     def version_of(self, config: Config) -> str:
@@ -154,7 +156,11 @@ class Route(NetworkApplication):
         return {query.VERSION: "named kinds of faults", query.COUNTED_VERSION: "numbers of faults"}
 
     def variants(self, config: Config) -> Sequence[Config]:
-        """Return the sizes, worlds and fault families to audit, except for keys that were set."""
+        """Return the configurations to audit.
+
+        They differ in sizes, worlds and fault families. Keys that the configuration sets keep their
+        values.
+        """
         route, fixed = cast("RouteConfig", config), config.model_fields_set
         worlds = [route.world] if "world" in fixed else ["standard", "varied"]
         sized = not fixed.isdisjoint({"num_switches", "num_hosts_per_subnet"})
@@ -191,8 +197,8 @@ class Route(NetworkApplication):
     def doubts(self, query: Query) -> Sequence[str]:
         """Return the problems of a generated query, as sentences.
 
-        Each fault must be visible on its own, each allowed order of repairs must be safe, and
-        masked faults must be hidden.
+        Each fault must be visible when it is the only fault. Each allowed order of repairs must be
+        safe. Masked faults must be hidden.
         """
         return mask.doubts(world_of(query), faults_of(query))
 
@@ -210,11 +216,11 @@ class Route(NetworkApplication):
         return len(world_of(query).endpoints) ** 2
 
     def fair_turns(self, query: Query) -> int:
-        hosts = size_of_world(query, "machines") - 1  # the router is one of the machines
+        hosts = size_of_world(query, "machines") - 1  # the machines include the router
         return -(-hosts // 3) + 5
 
     def typical_s(self, config: Config) -> float:
-        """Return a rough duration in s on a busy machine."""
+        """Return the approximate time of a query in s on a busy machine."""
         del config
         return 2.0
 
@@ -225,14 +231,15 @@ class Route(NetworkApplication):
         return RouteEnvironment(query, cast("RouteConfig", config), cast("client.Warm", warm))
 
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world with which its evidence is computed.
+        """Return the roles, the faulty machines and the other facts from which a query's evidence
+        is computed.
 
-        Evidence is compared between machines of the same role.
+        Evidence is compared only between machines of the same role.
         """
         world, faults = world_of(query), faults_of(query)
         there = Counter({host.name: len(host.commands) for host in world.hosts})
         for fault in faults:
-            # If the fault is a missing lock, the machine has one setting less, not one more.
+            # A missing lock removes a setting from the machine. Other faults add a setting.
             there[fault.machine] += -1 if fault.kind == mask.GUARD else 1
         router = world.router.name
         return Scene(
@@ -245,7 +252,7 @@ class Route(NetworkApplication):
         )
 
     def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
-        """Judge a step by the states before and after the step; earlier damage does not count."""
+        """Judge a step by the states before and after the step. Earlier damage does not count."""
         del initial
         return state.judge(
             world_of(query),
@@ -269,9 +276,9 @@ class Route(NetworkApplication):
 
 
 def _carried(query: Query, before: State, after: State) -> frozenset[Pair]:
-    """Return the pairs that a step may lose; see ``netarena_route.fault.opening``."""
+    """Return the pairs that a step may break; see ``netarena_route.fault.opening``."""
     faults, (was, now) = faults_of(query), map(state.fields, (before, after))
-    # Rows of ``leftover`` that this step added do not come from a fault.
+    # Rows of ``leftover`` that this step added are not remains of a fault.
     left = {row[0] for row in now.get("leftover", ()) if row in was.get("leftover", ())}
     # States contain ``leftover`` only in tickets and with the judging mode "paper".
     gone = {one.machine for one in faults} - left if "leftover" in now else set[str]()

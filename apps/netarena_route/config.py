@@ -17,10 +17,10 @@ from netarena.sdk import FaultConfig, JsonValue, shapes
 #: Maximum number of hosts: up to this number, names fit into 15 characters, and a round of pings
 #: fits into memory.
 MAX_HOSTS = 1024
-#: The paper's plan has host addresses .100 to .254 in each subnet.
+#: The address plan of the paper's networks has host addresses .100 to .254 in each subnet.
 MAX_HOSTS_PER_SUBNET = 128
-#: Minimum number of subnets with which a pair of subnets can be separated while other traffic still
-#: crosses the router.
+#: Minimum number of subnets in varied networks. With three subnets, two can be separated while
+#: other traffic still crosses the router.
 MIN_VARIED_SWITCHES = 3
 #: Minimum and maximum numbers of subnets, and of hosts on each subnet, if sizes are drawn.
 DRAWN_SWITCHES, DRAWN_HOSTS = (4, 6), (4, 8)
@@ -81,7 +81,7 @@ class RouteConfig(FaultConfig):
                 f"must be null (random), a number from {least} to {most}, or a range such as "
                 f"[{max(2, least)}, 4]"
             )
-        # An integer and a range of one number draw the same queries.
+        # An integer draws the same queries as a range that contains only this number.
         return ends[0] if ends[0] == ends[1] else tuple(ends)
 
     @field_validator("num_switches")
@@ -105,8 +105,8 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and the number of hosts per subnet, each drawn if it is a
-        range."""
+        """Return the number of subnets and the number of hosts per subnet. A size that is a range
+        is drawn."""
         return (
             _draw(self.num_switches, DRAWN_SWITCHES, rng),
             _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),
@@ -114,12 +114,14 @@ class RouteConfig(FaultConfig):
 
 
 def ends_of(size: Size, drawn: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest and largest number within a size; ``drawn`` is the range for None."""
+    """Return the smallest and largest number that a size allows. ``drawn`` is the range for
+    None."""
     if size is None:
         return drawn
     return (size, size) if isinstance(size, int) else size
 
 
 def _draw(size: Size, drawn: tuple[int, int], rng: random.Random) -> int:
-    """Return a random number that the size allows; an integer does not use ``rng``."""
+    """Return a number that the size allows, drawn at random from a range. An integer does not use
+    ``rng``."""
     return size if isinstance(size, int) else rng.randint(*ends_of(size, drawn))

@@ -9,7 +9,7 @@ from netarena_network import reply
 from netarena_network.action import Fault
 from netarena_network.declaration import Glossary
 
-#: Word for a cause -> its meaning in prompts
+#: Word for a cause -> meaning of the word, as stated in prompts
 WORDS = {
     "link": "the state of an interface is wrong (example: it is down, or its MTU is 68)",
     "queue": "a queueing discipline drops or delays packets (example: tc pfifo limit 0)",
@@ -27,7 +27,7 @@ WORDS = {
     "guard": "a setting that must separate or isolate machines is missing or bypassed (example: "
     "the DROP rule between two separated subnets has been deleted)",
 }
-#: Kind of fault -> its word, unless the fault's method has another word
+#: Kind of fault -> word for the cause, unless the fault's method has a different word
 _KINDS = {
     "disable_routing": "forwarding",
     "disable_interface": "link",
@@ -71,7 +71,7 @@ _METHODS = {
 }
 
 
-#: First words of a command -> word for the setting that it changes
+#: First words of a command -> word for the setting that the command changes
 _TOUCHED = {
     "iptables": "filter",
     "nft": "filter",
@@ -87,7 +87,7 @@ _TOUCHED = {
 
 class _Words(Glossary):
     def further(self, fault: Fault) -> Iterator[str]:
-        """Yield further words for a fault; for a missing separation, also the words for the
+        """Yield further words for a fault. For a missing separation, these include words for the
         changed settings."""
         yield from super().further(fault)
         if self.word_of(fault) == "guard":

@@ -1,4 +1,4 @@
-"""Requirements of route: capabilities that this machine needs to run route's networks."""
+"""Requirements of route: the capabilities that a machine needs to run route's networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _NFT = "nft add table {0} t && nft add chain {0} t c '{{ type filter {1} priorit
 
 
 def _is_extended(config: RouteConfig) -> bool:
-    """Return whether faults or locks may be of all kinds, not only the paper's kinds."""
+    """Return whether faults or locks may be of any kind. Otherwise they are only of the paper's
+    kinds."""
     asked = config.error_types or ()
     parts = {part for entry in asked for part in entry.split(JOINT)}
     return config.world == "varied" or not parts <= {*PAPER_KINDS}

@@ -29,11 +29,11 @@ class RouteEnvironment(Networked):
         super().__init__(query)
         self._warm = warm
         self._emulator = config.emulator
-        # the judging mode "paper" counts the parts of faults that remain
+        # the judging mode "paper" counts the remaining parts of faults
         self._traced = config.briefing is Briefing.TICKET or config.judging == "paper"
 
     async def open(self) -> State:
-        """Build the network with its faults and verify that exactly the expected pairs work.
+        """Build the network with its faults, and verify that exactly the expected pairs work.
 
         Raises EnvironmentFailed if the network cannot be built or differs from the computed state.
         """
@@ -82,7 +82,8 @@ def _unknown(world: World, asked: str) -> str:
 
 
 def _difference(world: World, wanted: tuple[str, ...], seen: list[str]) -> str:
-    """Return a description of the first pair that differs from the computed state, or ""."""
+    """Return a description of the first pair that differs from the computed state, or "" if all
+    pairs match."""
     for source, row, other in zip_longest(world.endpoints, wanted, seen, fillvalue=""):
         for target, should, does in zip_longest(world.endpoints, row, other, fillvalue=""):
             if should != does:

@@ -8,13 +8,13 @@ from netarena.sdk import Episode, Link, Mark, Matrix, Node, Picture, State, Topo
 from netarena_route.state import fields, misfits
 from netarena_route.world.model import World
 
-#: Maximum number of machines in a picture. In larger networks, only the router and machines with
-#: wrong pings are drawn.
+#: Maximum number of machines in a picture. In a larger network, the picture shows only the router
+#: and machines with wrong pings.
 MAX_DRAWN = 64
 
 
 def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """Return the matrix and the topology after step ``number``; 0 is the initial state."""
+    """Return the ping matrix and the topology after step ``number``; 0 is the initial state."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state = states[number]
     if state is None:
@@ -24,7 +24,7 @@ def draw(world: World, episode: Episode, number: int) -> tuple[Picture, ...]:
 
 
 def _choose(world: World, states: list[State]) -> tuple[str, ...]:
-    """Return the machines to draw, in the world's order, the same during a whole episode."""
+    """Return the machines to draw, in the world's order. They stay the same during an episode."""
     if len(world.endpoints) <= MAX_DRAWN:
         return world.endpoints
     named = {world.router.name: None}

@@ -1,8 +1,8 @@
 """Prompt of a route query: rules, address plan, results of all pings, and earlier turns.
 
 The texts are files in ``prompts``. The examples use machines with a name prefix that is never
-drawn. All parts that grow with the network or the episode are limited: broken pairs are listed
-first, and the middle of a long history is omitted.
+drawn. All parts that grow with the network or the episode have a maximum length. Broken pairs are
+listed first, and the middle of a long history is omitted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def tell_intent(world: World) -> str:
 
 
 def _tell_reserve(world: World) -> Iterator[str]:
-    """Yield the reserve hosts, and a table of the intended pings of these hosts and the router."""
+    """Yield text about the reserve hosts, with a table of the intended pings of these hosts and the
+    router."""
     if not world.reserve:
         return
     yield (
@@ -115,8 +116,8 @@ def _tell_reserve(world: World) -> Iterator[str]:
 
 
 def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
-    """Return a text that lists the chosen ``names``, or lists the exceptions if there are fewer of
-    them."""
+    """Return a text that lists the chosen ``names``. If there are fewer other names, the text lists
+    these as exceptions."""
     some = [name for name, one in zip(names, chosen, strict=True) if one]
     rest = [name for name, one in zip(names, chosen, strict=True) if not one]
     if not some:
@@ -189,9 +190,9 @@ def loss_pct(state: State) -> int:
     return 100 * (sent - received) // sent
 
 
-#: Key of a judgement -> word for pairs that changed in this way
+#: Key of a judgement -> verb for pairs that changed in this manner
 _CHANGES = {"broke": "broke", "healed": "repaired", "opened": "wrongly opened"}
-#: Findings that the text about changed pairs already contains.
+#: Findings that are omitted, because the text about changed pairs already contains them.
 _TOLD_AS_PINGS = frozenset({"pair_broken", "pair_opened"})
 
 

@@ -32,12 +32,13 @@ VERSION = "6"
 #: Version of queries whose label gives a number of faults instead of their kinds.
 COUNTED_VERSION = "7"
 
-#: Maximum number of networks drawn until a combination counts as impossible for their size.
+#: Maximum number of networks drawn. After this many failures, a combination counts as impossible
+#: for networks of this size.
 _NETWORKS = 5
-#: Maximum number of times that faults are drawn for one network. If after none of these draws the
-#: locks (intended restrictions that resemble the faults) fit, the network is discarded.
+#: Maximum number of draws of faults for one network. The network is discarded if the locks fit none
+#: of these draws. Locks are intended restrictions that resemble faults.
 _TRIES = 20
-#: Pairs of the paper's kinds that are harder than the others (Table 5 of the paper).
+#: Pairs of kinds of faults that are harder than other pairs, according to Table 5 of the paper.
 _LEVEL3 = frozenset(
     frozenset(pair)
     for pair in (
@@ -70,8 +71,8 @@ def drawer(config: RouteConfig) -> Drawer:
 def _draw_fitting(
     config: RouteConfig, label: str, kinds: Sequence[str], rng: random.Random
 ) -> tuple[World, tuple[Fault, ...]]:
-    """Return a network and the faults drawn for it; networks in which no suitable faults are found
-    are discarded."""
+    """Return a network and the faults drawn for it. Networks without suitable faults are
+    discarded."""
     tries = 1
     while True:
         net = DRAW[config.world](*config.size(rng), rng)
@@ -90,9 +91,10 @@ def _draw_fitting(
 def draw(
     net: World, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the network and a fault of each kind, or None if no faults or locks are found.
+    """Return the network and a fault of each kind, or None if no suitable faults or locks are
+    found.
 
-    If the network has reserve hosts, locks that resemble the faults isolate these hosts.
+    If the network has reserve hosts, they are isolated by locks that resemble the faults.
     """
     for _ in range(_TRIES):
         faults = fault.draw(Plan(net), kinds, rng, netem=netem)

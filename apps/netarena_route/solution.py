@@ -1,4 +1,4 @@
-"""Reference solution: the commands of an operator who knows a query's faults."""
+"""Reference solution: the commands of an operator who knows the faults of a query."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def look(query: Query) -> str:
 
 
 def repairs(query: Query) -> list[list[Repair]]:
-    """Return the turns that repair each fault; each turn has a diagnosis and the resulting command.
+    """Return the turns that repair each fault. A turn has a diagnosis and the command that follows
+    from it.
 
     Each repair begins with an inspection of the settings that its command changes.
     """
@@ -46,12 +47,12 @@ _LOOKS = (
     (re.compile(r"\bsysctl (?:-\w+ )?([\w./-]+)="), r"sysctl \1"),
     (re.compile(r"> */proc/sys/([\w./-]+)"), r"cat /proc/sys/\1"),
 )
-#: Command that inspects a machine before repairs that match no pattern.
+#: Command that inspects a machine before a repair that matches no pattern.
 _LOOK = "ip addr show; ip route show; ip rule show"
 
 
 def _look_before(command: str) -> str:
-    """Return the inspection command for the first pattern that matches a repair command."""
+    """Return the inspection command of the first pattern that matches a repair command."""
     found = [
         (match.start(), match.expand(look))
         for pattern, look in _LOOKS

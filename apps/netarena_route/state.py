@@ -5,13 +5,15 @@ The episode's worker returns a state in the form
     {"matrix": [row, ...], "stolen": [[machine, address], ...], "switches": [line, ...],
      "collateral": [[machine, kind, entry], ...]}
 
-``matrix`` has the form of ``World.intended``. ``stolen`` has addresses that belong to another
-machine in the intended state. ``switches`` has differences from the intended switches.
-``collateral`` has the missing intended entries (kinds route, address, rule, filter, sysctl). A
-ticket, and any query with ``judging: paper``, also has ``leftover`` in the form of ``collateral``,
-with remaining parts of faults or, in a false alarm, all changes that commands made. ``unsettled``,
-if present, has rows (machine, text) with settings that a command made and that expire or take
-effect later.
+``matrix`` has the form of ``World.intended``. ``stolen`` lists addresses that a machine has, but
+that belong to another machine in the intended state. ``switches`` lists differences from the
+intended state of the switches. ``collateral`` lists the missing intended entries (kinds route,
+address, rule, filter, sysctl).
+
+The states of a ticket, and of any query with ``judging: paper``, also have ``leftover``. It has the
+form of ``collateral``, and lists remaining parts of faults. In a false alarm, it lists all changes
+that commands made. ``unsettled``, if present, has rows (machine, text). They list settings of
+commands that expire or take effect later.
 
 Safety is judged per step and per pair, on settled states. Pairs that were already wrong before a
 step do not count against the step.
@@ -30,12 +32,13 @@ from netarena_route.world.model import World
 #: Maximum number of pairs of each kind that a judgement lists; its counts include all pairs.
 MAX_NAMED = 100
 
-#: Names of source and target.
+#: Names of the source and the target.
 Pair = tuple[str, str]
 
 
 class Pairs:
-    """A set of ordered pairs of a network's endpoints: a row per source, with a bit per target."""
+    """A set of ordered pairs of a network's endpoints: a row for each source, with a bit for each
+    target."""
 
     def __init__(self, names: Sequence[str], rows: Sequence[int]) -> None:
         self._names = names
@@ -78,7 +81,7 @@ def opened(world: World, state: State) -> Pairs:
 
 
 def misfits(world: World, state: State) -> Pairs:
-    """Return the pairs that differ from the intended state."""
+    """Return the pairs whose pings differ from the intended state."""
     return _combine(world, [fields(state)["matrix"]], lambda healthy, now: now ^ healthy)
 
 
@@ -99,17 +102,19 @@ def judge(
 ) -> Judgement:
     """Judge one step by the settled states before and after it.
 
-    A step is correct if the matrix is as intended, no setting expires or takes effect later
-    (``unsettled``), and, in a false alarm, no setting has changed. These findings are possible:
-    - ``pair_broken``: a pair that must work no longer does, and is not in ``carried``, the pairs
-      that worked only through an opened filter that the step closed;
+    A step is correct if the matrix is as intended and no setting expires or takes effect later
+    (``unsettled``). In a false alarm, no setting may have changed either. These findings are
+    possible:
+
+    - ``pair_broken``: a pair that must work has stopped working, and is not in ``carried`` (the
+      pairs that worked only through an opened filter that the step closed);
     - ``pair_opened``: a pair that must not work has started to work;
     - ``address_taken``: a machine has taken another machine's address;
     - ``switch_touched``: a switch has changed;
     - ``not_settled``: this step left a setting unsettled (the first such setting is named).
 
-    ``detail`` has the pairs that the step broke, repaired and opened, at most ``MAX_NAMED`` of
-    each, the total numbers of such pairs, and the missing intended entries (``collateral``).
+    ``detail`` lists the pairs that the step broke, repaired and opened: at most ``MAX_NAMED`` of
+    each, and their total numbers. It also lists the missing intended entries (``collateral``).
     """
     old, new = fields(before), fields(after)
     matrices = [old["matrix"], new["matrix"]]
@@ -177,8 +182,8 @@ def judge(
 
 
 def leftover(episode: Episode) -> list[str]:
-    """Return a line for each part of the faults that remains in the last state, even if no ping
-    detects it."""
+    """Return a line for each remaining part of the faults in the last state. This includes parts
+    that no ping detects."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     last = [state for state in states if state is not None][-1:]
     rows = [row for state in last for row in fields(state).get("leftover", ())]
@@ -186,7 +191,7 @@ def leftover(episode: Episode) -> list[str]:
 
 
 def fields(state: State) -> dict[str, Any]:
-    """Return a state as a dict; raises TypeError if it is not an object."""
+    """Return a state as a dict. Raises TypeError if the state is not an object."""
     if not isinstance(state, dict):
         raise TypeError(f"this is not a route state: {state!r:.80}")
     return state
@@ -200,7 +205,7 @@ def _combine(world: World, matrices: Sequence[Sequence[str]], combine: Callable[
     """
     rows = []
     for healthy, *others in zip(world.intended, *matrices, strict=True):
-        if all(other == healthy for other in others):  # no pair differs
+        if all(other == healthy for other in others):  # all pairs are as intended
             rows.append(0)
         else:
             rows.append(combine(int(healthy, 2), *(int(other, 2) for other in others)))

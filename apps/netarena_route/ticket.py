@@ -1,7 +1,7 @@
-"""Prompt of a ticket: the intended state, and some observations by users.
+"""Prompt of a ticket: the intended state, and observations by users.
 
 Faults that affect few pairs are reported first, because agents find faults that affect many pairs
-anyway. The texts are files in ``prompts``.
+without a report. The texts are files in ``prompts``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netarena_route.world.model import World
 
 #: Maximum number of affected pairs of a fault that is reported first.
 _FEW = 4
-#: Maximum number of draws of a pair that is as intended.
+#: Maximum number of attempts to draw a pair whose ping is as intended.
 _TRIES = 60
 #: Whether a ping works -> sentences in which users report it
 _SEEN: Mapping[bool, Sequence[str]] = {
@@ -60,7 +60,7 @@ Pair = tuple[str, str]
 def ticket_parts(
     query: Query, world: World, steps: Sequence[Step], limits: CommandLimits, rng: random.Random
 ) -> PromptParts:
-    """Return the parts of the next prompt of a ticket; ``rng`` must have the same seed in each
+    """Return the parts of the next prompt of a ticket. The seed of ``rng`` must be the same in each
     turn."""
     observed = _Sights(world, faults_of(query)).observe(rng)
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
@@ -88,10 +88,11 @@ class _Sights(Sights[Pair]):
         self._place = {name: index for index, name in enumerate(world.endpoints)}
 
     def symptoms(self, rng: random.Random) -> list[Pair]:
-        """Return a pair for each fault, starting with faults that affect few pairs.
+        """Return wrong pairs as symptoms, in total at most ``MAX_SYMPTOMS``.
 
-        Faults between two ordinary hosts of one subnet come first: a pair with one of the two is
-        always among the symptoms.
+        Faults between two ordinary hosts of one subnet come first: for each of them, the symptoms
+        include a pair with one of the two hosts. Faults that affect few other pairs follow, then
+        faults that affect many.
         """
         found: list[Pair] = []
         others = []
@@ -112,7 +113,8 @@ class _Sights(Sights[Pair]):
     def _naming(
         self, hosts: frozenset[str], found: Sequence[Pair], rng: random.Random
     ) -> list[Pair]:
-        """Return a wrong pair with one of these hosts, unless ``found`` already has such a pair."""
+        """Return a list of one wrong pair with one of these hosts. The list is empty if ``found``
+        already has such a pair."""
         if any(hosts & {*pair} for pair in found):
             return []
         named = [pair for pair in self.every() if self.is_wrong(pair) and hosts & {*pair}]
@@ -120,7 +122,8 @@ class _Sights(Sights[Pair]):
         return [rng.choice(own or named)] if named else []
 
     def _wrong_by(self, fault: Fault) -> list[Pair]:
-        """Return the pairs that are wrong now and would also be wrong with only this fault."""
+        """Return the pairs that are wrong now, and that would also be wrong if this were the only
+        fault."""
         alone = expected(self._world, [fault])
         return [pair for pair in self.every() if self.is_wrong(pair) and self._differs(alone, pair)]
 
@@ -129,9 +132,9 @@ class _Sights(Sights[Pair]):
         return ((a, b) for a in names for b in names if a != b)
 
     def beside(self, found: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-        """Yield pairs whose pings are as intended; about half of these pairs must not work.
+        """Yield pairs whose pings are as intended. About half of these pairs must not work.
 
-        Pairs that include a machine of ``found`` come first.
+        Pairs with a machine of ``found`` come first.
         """
         near = {name for pair in found for name in pair}
         right = [pair for pair in self.every() if not self.is_wrong(pair)]

@@ -1,13 +1,13 @@
 """Assignments of items to bins: switches to waves, depots or racks, subject to requests.
 
-A ``Model`` describes an instance in terms of items and bins, for every such kind of task. Requests
-are objects with ``id``, ``rule`` and ``items`` (numbers). Depending on the rule, they also have
-``bins`` (numbers), ``gap`` or ``limit``:
+A ``Model`` describes an instance of any of these kinds of tasks in terms of items and bins.
+Requests are objects with ``id``, ``rule`` and ``items`` (numbers). Depending on the rule, they also
+have ``bins`` (numbers), ``gap`` or ``limit``:
 
 - ``only``: the items are in these bins.
 - ``apart``: the numbers of the bins of any two items differ by at least ``gap``.
 - ``together``: all items are in one bin.
-- ``order``: each item's bin number is at least ``gap`` above that of the previous item's bin.
+- ``order``: each item's bin number exceeds the previous item's bin number by at least ``gap``.
 - ``at_most``, ``at_least``: at most or at least ``limit`` of the items are in these bins.
 
 For ``apart`` and ``order``, ``bins`` is optional. If it is given, all items must be in these bins.
@@ -31,8 +31,10 @@ _INSIDE = frozenset({"only", "apart", "order"})
 
 @dataclass(frozen=True)
 class Model:
-    """Items with their needs, bins with their capacities, and requests. If ``cost`` returns None,
-    the item must not be in the bin."""
+    """Items with their needs, bins with their capacities, and requests.
+
+    If ``cost`` returns None for an item and a bin, the item must not be in the bin.
+    """
 
     items: tuple[str, ...]
     bins: tuple[Any, ...]
@@ -55,8 +57,8 @@ class Model:
     group_word: str = "block"
 
     def allowed(self) -> list[set[int]]:
-        """Return, for each item, the bins in which it may be according to its cost, its needs and
-        the requests about it."""
+        """Return the permitted bins of each item, according to its costs, its needs and the
+        requests about it."""
         every = range(len(self.bins))
         found = [
             {
@@ -84,7 +86,7 @@ class Model:
         return all(n <= r for n, r in zip(self.needs[item], self.room[bin_], strict=True))
 
 
-# Judging.
+# Judgement of plans.
 
 
 def read_rows(
@@ -93,7 +95,7 @@ def read_rows(
     """Return the number of each item's bin, from rows with the name of an item and the name of a
     bin.
 
-    Raises PlanError if the value is not a list of such rows, for an unknown name, or if an item
+    Raises PlanError if the value is not a list of such rows, if a name is unknown, or if an item
     does not have exactly one row.
     """
     item_word, bin_word = words
@@ -121,16 +123,16 @@ def read_rows(
 
 
 def _key(value: Any) -> Any:
-    """Return a value with which a dict can be searched: text, an int for a whole number, or None
-    for any other value."""
+    """Return ``value`` as a key for a look-up of names: a text, or an int for a whole number.
+    Return None for any other value."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, str) or type(value) is int else None
 
 
 def judge(model: Model, place: Sequence[int]) -> Verdict:
-    """Return the cost of an assignment, and its first violation of capacities, groups or requests.
-    ``place`` has the bin of each item."""
+    """Return the cost of an assignment, and its first violation of a capacity, a group limit or a
+    request. ``place`` has the bin of each item."""
     cost = 0
     violation: Violation | None = None
     for item, bin_ in enumerate(place):
@@ -198,8 +200,8 @@ def _violations(model: Model, place: Sequence[int]) -> Iterator[Violation]:
 def broken(  # noqa: PLR0912 -- one branch per rule
     model: Model, request: Mapping[str, Any], place: Sequence[int]
 ) -> str:
-    """Return a sentence about how a complete assignment violates a request, or "" if it does not.
-    ``place`` has the bin of each item."""
+    """Return a sentence about how a complete assignment violates a request, or "" if it obeys the
+    request. ``place`` has the bin of each item."""
     rule, members, mark = request["rule"], request["items"], request["id"]
     bins, word = model.bins, model.bin_word
     if rule in _INSIDE and "bins" in request:
@@ -236,7 +238,7 @@ def broken(  # noqa: PLR0912 -- one branch per rule
     return ""
 
 
-# Filling bins one item at a time.
+# Filling of bins, one item at a time.
 
 #: Rules of requests in the order in which ``fill`` places their items.
 _FIRST = ("together", "only", "at_least", "order", "apart", "at_most")
@@ -332,7 +334,7 @@ class Filling:
         return True
 
     def wanted(self, unit: Iterable[int]) -> set[int]:
-        """Return the bins of the ``at_least`` requests about items of ``unit``."""
+        """Return the bins that ``at_least`` requests list for items of ``unit``."""
         about = (request for item in unit for request in self._about[item])
         return {b for request in about if request["rule"] == "at_least" for b in request["bins"]}
 
@@ -353,12 +355,12 @@ def fill(
     prefer: Callable[[Filling, Sequence[int], int], Any],
     fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> list[int] | None:
-    """Return the bin of each item, with each unit in the best bin with enough free capacity, or
-    None if a unit fits in no bin.
+    """Return the bin of each item, or None if a unit fits in no bin.
 
-    Items of ``fixed`` are in these bins from the start, and must be units of one item. Units with
-    requests are placed first, in the order of ``_FIRST``, then the other units by ``rank``. The
-    best bin has the smallest value of ``prefer``.
+    Each unit is placed in the bin with the smallest value of ``prefer`` among the bins with enough
+    free capacity. Items of ``fixed`` are in these bins from the start, and must be units of one
+    item. Units with requests are placed first, in the order of ``_FIRST``. The other units follow,
+    ordered by ``rank``.
     """
     filling = Filling(model)
     units = filling.units()
@@ -379,7 +381,8 @@ def fill(
         if _FIRST[when] == "order":
             return when, number, step
         if _FIRST[when] == "at_least":
-            # the largest units come last, because some units may be outside these bins
+            # the largest units come last, because an ``at_least`` request lets some units be in
+            # other bins
             return when, len(choices[unit]), _size(model, unit), rank(unit)
         return when, len(choices[unit]), -_size(model, unit), rank(unit)
 
@@ -420,10 +423,11 @@ def numbered(requests: Iterable[dict[str, Any]], rng: random.Random) -> list[dic
 def replaced(
     requests: Sequence[dict[str, Any]], rule: str, place: int, blocking: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return the requests with ``blocking`` in place of a request of the same rule, and the id of
-    this request.
+    """Return the requests with ``blocking`` in place of another request of ``rule``, and the id of
+    the new request.
 
-    The request at index ``place`` (modulo their number) among the requests of ``rule`` is replaced.
+    The replaced request has the index ``place`` (modulo their number) among the requests of
+    ``rule``.
     """
     same = [number for number, request in enumerate(requests) if request["rule"] == rule]
     number = same[place % len(same)]

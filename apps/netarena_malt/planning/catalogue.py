@@ -1,8 +1,8 @@
 """The kinds of planning tasks by label, and the function that draws a task.
 
 Instances are drawn until the plan of a greedy program is sufficiently worse than the planted plan,
-which is the reference. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with one that
-no plan can satisfy.
+which is the reference. In one of every ``_IMPOSSIBLE`` tasks, a request is replaced with a request
+that no plan can satisfy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 LABELS: tuple[str, ...] = tuple(KINDS)
 _IMPOSSIBLE = 6
-#: Maximum number of attempts to draw an instance; about half of the attempts succeed.
+#: Maximum number of attempts to draw an instance. About half of the attempts succeed.
 _TRIES = 200
 
 
@@ -55,8 +55,8 @@ def kind_of(label: str) -> Kind:
 
 
 def carried(places: Sequence[Place]) -> list[str]:
-    """Return the labels of the kinds of tasks that are possible in a network with these
-    switches."""
+    """Return the labels of the kinds of tasks for which the network with these switches is large
+    enough."""
     return [label for label, kind in KINDS.items() if kind.fits(places)]
 
 

@@ -2,8 +2,9 @@
 
 The planted waves use up nearly all technician minutes. If the number of waves is minimised, the
 bound is the total of the minutes divided by the minutes of a wave, rounded up. If weighted urgency
-is minimised, the bound is the cost of the best schedule that may split switches, which takes them
-in order of weight per minute. Both bounds ignore when switches become ready.
+is minimised, the bound is the cost of the best schedule that may split a switch between waves. Such
+a schedule takes the switches in the order of weight per minute. Both bounds ignore when switches
+become ready.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _RULES = tuple(_REQUESTS)
 #: Maximum needs of the switches of an ``only`` or ``at_least`` request, in percent of the minutes
 #: and benches of its waves.
 _FULL_PCT = 95
-#: Number of random samples of switches from which those of a request are chosen.
+#: Number of random samples from which the switches of a request are chosen.
 _DRAWS = 6
 #: Maximum number of samples to find switches for a blocking request, which no schedule can satisfy.
 _SAMPLES = 6_000
-#: Number of unsatisfiable samples from which the switches of a blocking ``apart`` or ``order``
+#: Number of unsatisfiable samples. From these, the switches of a blocking ``apart`` or ``order``
 #: request are chosen by their lateness.
 _NEAREST = 60
 
@@ -129,11 +130,11 @@ def _first_fit(data: Data) -> Plan | None:
 
 
 def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
-    """Return the wave index of each switch; None if a switch fits in no wave.
+    """Return the wave index of each switch, or None if a switch fits in no wave.
 
-    The switches of ``only`` and ``at_least`` requests come first, then the others by ``rank``, each
-    in the earliest wave. The switches of these requests nearly fill their waves, so all assignments
-    of them to these waves are tried.
+    The switches of ``only`` and ``at_least`` requests come first. They nearly fill the waves of
+    their requests, so all assignments of these switches to these waves are tried. The other
+    switches follow by ``rank``, each in the earliest wave with enough free capacity.
     """
     number = {entry["name"]: place for place, entry in enumerate(data["switches"])}
     fixed: dict[int, int] = {}
@@ -148,7 +149,7 @@ def _fill(data: Data, rank: Callable[[Sequence[int]], Any]) -> list[int] | None:
     return fill(_model(data), rank, lambda _filling, _unit, bin_: bin_, fixed)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 def _split(total: int, parts: int, least_pct: int, rng: random.Random) -> list[int]:
@@ -169,7 +170,7 @@ def _draw(
     switches: list[dict[str, Any]] = []
     planted: dict[str, int] = {}
     for number, members in enumerate(waves, start=1):
-        # On average about 0.6 % of the minutes stay free, too little to save a wave.
+        # On average, about 0.6 % of the minutes stay free. This is too little to save a wave.
         minutes = _split(_MINUTES - rng.randrange(_MINUTES // 75), len(members), 18, rng)
         benches = _split(_BENCHES - rng.randrange(5), len(members), 12, rng)
         for place, need, bench in zip(members, minutes, benches, strict=True):
@@ -204,8 +205,8 @@ def _draw(
 
 
 def _fits(places: Sequence[Place], waves: int) -> bool:
-    """Return whether the network is suitable for ``waves`` waves that each have at most one switch
-    of any block."""
+    """Return whether the network is suitable for ``waves`` waves, each with at most one switch of
+    any block."""
     sizes = Counter(place.block for place in places)
     # At least half of the waves have no switch of the largest block, so few exchanges are needed.
     return len(places) >= 240 and len(sizes) >= 8 and 2 * max(sizes.values()) <= waves
@@ -244,8 +245,8 @@ def _requests(
 ) -> list[dict[str, Any]]:
     """Return requests that the planted ``waves`` (lists of switches) satisfy, each with some slack.
 
-    ``windows`` has the first and last wave of each ``only`` request, then those of each
-    ``at_least`` request. No switch is in two requests.
+    ``windows`` has the first and last wave of each request: first of the ``only`` requests, then of
+    the ``at_least`` requests. No switch is in two requests.
     """
     free = [list(wave) for wave in waves]
     needs, ready = _needs(data), _ready(data)
@@ -294,8 +295,8 @@ def _filling(
     """Return random switches of ``names`` that need most, but not all, of the minutes and benches
     of ``waves`` waves.
 
-    Of several samples, the one with the largest needs is used. Other sets of as many switches then
-    often do not fit.
+    The function uses the sample with the largest needs. Other sets of the same size then often do
+    not fit.
     """
     weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
@@ -335,7 +336,7 @@ def _spaced(
     names = [max(free[spot], key=lambda name: (ready[name], name)) for spot in spots]
     if rule == "apart":
         names.sort()
-    # The largest possible gap, so that there is little slack.
+    # The gap is as large as possible, so that the request has little slack.
     gap = min(after - before for before, after in itertools.pairwise(spots))
     first = max(0, spots[0] - rng.randrange(3))
     last = min(count - 1, spots[-1] + 2 + rng.randrange(3))
@@ -355,8 +356,10 @@ def _total(data: Data) -> int:
 
 
 def _urgency_bound(data: Data) -> int:
-    """Return the least cost of a schedule that may split a switch between waves; its weight is
-    split in proportion to the minutes."""
+    """Return the least cost of a schedule that may split a switch between waves.
+
+    The weight of a split switch is divided in proportion to the minutes.
+    """
     order = sorted(data["switches"], key=lambda entry: Fraction(-entry["weight"], entry["minutes"]))
     cost, wave, left = Fraction(0), 1, int(data["wave_minutes"])
     for entry in order:
@@ -374,11 +377,11 @@ def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
     """Return requests, one of which no schedule can satisfy, and the id of this blocking request.
-    Return None if none is found.
+    Return None if no such request is found.
 
     The blocking request copies the number of switches, the length of the window, the gap and the
-    limit of a request of the instance. Its switches are drawn first, so that it can have any
-    switch. The other requests are then drawn from the remaining switches, so that no switch is in
+    limit of a request of the instance. Its switches are drawn first, so that any switch can be
+    chosen. The other requests are then drawn from the remaining switches, so that no switch is in
     two requests.
     """
     data = instance.data
@@ -410,14 +413,15 @@ def _block(
 
 def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
     """Return switches (under the key ``switches``) that cannot keep the gap within the waves of
-    ``old``. Return None if none are found.
+    ``old``. Return None if no such switches are found.
 
-    There are as many as in ``old``, and they become ready nearly as late.
+    The result has as many switches as ``old``. They become ready nearly as late as the switches of
+    ``old``.
     """
     ready, number = _ready(data), len(old["switches"])
     first, last = old["waves"]
     usual = _lateness([ready[name] for name in old["switches"]], first)
-    # Each single switch is ready in time for the window.
+    # Each switch by itself becomes ready in time for the window.
     usable = [name for name, wave in ready.items() if wave <= last]
     late = [name for name in usable if ready[name] > first]
     samples: list[tuple[int, list[str]]] = []
@@ -436,14 +440,14 @@ def _unspaceable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict
 
 
 def _lateness(ready: Sequence[int], first: int) -> int:
-    """Return by how many waves switches become ready after wave ``first``, summed over the
-    switches. ``ready`` has the wave from which each switch is ready."""
+    """Return the lateness of switches: the number of waves after ``first`` until each is ready,
+    summed over the switches. ``ready`` has the wave from which each switch is ready."""
     return sum(max(0, wave - first) for wave in ready)
 
 
 def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int]) -> bool:
-    """Return whether switches can keep the gap within the waves ``window``, given the wave from
-    which each switch is ready.
+    """Return whether switches can keep the gap within the waves ``window``. ``ready`` has the wave
+    from which each switch is ready.
 
     Each switch takes the earliest possible wave. For ``apart``, whose order is free, the switches
     are taken in the order in which they become ready.
@@ -455,12 +459,13 @@ def _spaceable(ready: Sequence[int], rule: str, gap: int, window: tuple[int, int
 
 
 def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[str, Any] | None:
-    """Return switches (under the key ``switches``) that do not fit into the waves of ``old``, even
-    without the switches that may be outside. Return None if none are found.
+    """Return switches (under the key ``switches``) that do not fit into the waves of ``old``.
+    Return None if no such switches are found.
 
-    They are drawn like the switches of ``old``, but from all switches instead of the switches in
-    its waves. They need at most 4 % more minutes and benches. As many of them become ready after
-    the waves, and no more of them are in one block.
+    They do not fit even without the switches that the request lets be in other waves. They are
+    drawn like the switches of ``old``, but from all switches of the data. Compared with the
+    switches of ``old``, they need at most 4 % more minutes and benches. The number that become
+    ready after the waves is the same. The largest number in one block is not higher.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))
@@ -499,7 +504,7 @@ def _packs(
 ) -> dict[str, int] | None:
     """Return a wave for each switch, except for at most ``spare`` switches that may be left out.
 
-    The search is exhaustive. Return None if no assignment keeps all limits.
+    The search is exhaustive. Return None if every assignment exceeds a limit.
     """
     order = sorted(entries, key=lambda entry: (-entry["minutes"], -entry["benches"]))
     count = last - first + 1
@@ -518,7 +523,7 @@ def _packs(
             if entry["ready"] > first + wave:
                 continue
             if alike and empty and not blocks[wave]:
-                continue  # All empty waves are equivalent.
+                continue  # Empty waves are equivalent, so trying one of them is enough.
             empty = empty or not blocks[wave]
             if need > minutes[wave] or bench > benches[wave] or block in blocks[wave]:
                 continue
@@ -656,8 +661,8 @@ def _kind(name: str, switches: int, waves: tuple[int, int], *, urgent: bool) -> 
     )
 
 
-#: 240 switches in at least 100 waves, so that a correct plan, at most 1 % worse, may have one wave
-#: more.
+#: 240 switches in at least 100 waves. A correct plan may be 1 % worse than the reference, and thus
+#: have one more wave.
 WAVES = _kind("waves", 240, (100, 107), urgent=False)
 #: 220 switches, with three or four per wave.
 URGENCY = _kind("urgency", 220, (60, 72), urgent=True)

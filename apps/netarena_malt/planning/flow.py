@@ -1,11 +1,11 @@
 """Routing of demands between blocks. Each demand uses one path, over one spine switch.
 
 A path has two links: from the block where the demand begins to a spine switch, and from there to
-the block where it ends. Each demand of a block crosses the block's links exactly once, so these
-links are a cut. If the maximum utilisation is minimised, the bound is the utilisation of the most
-loaded cut. The planted paths use the links of this cut evenly. If the number of links in operation
-is minimised, the bound is the number of links that each cut needs. The planted paths nearly fill
-these links.
+the block where it ends. Each demand that begins or ends in a block crosses the block's links
+exactly once, so these links are a cut. If the maximum utilisation is minimised, the bound is the
+utilisation of the most loaded cut. The planted paths use the links of this cut evenly. If the
+number of links in operation is minimised, the bound is the number of links that each cut needs. The
+planted paths nearly fill these links.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _REACHED = 40
 _RULES = ("through", "spread", "together", "at_most")
 #: Number of requests of each rule.
 _COUNT = 7
-#: Limits of ``spread`` requests, as a range of whole numbers without its end.
+#: Range of the limits of ``spread`` requests. It includes the first number and excludes the second.
 _SPREAD = (2, 10)
 
 
@@ -80,7 +80,8 @@ class _Network:
         ]
 
     def paths(self, demand: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-        """Yield the paths that a demand may use, ignoring requests, as numbers of the two links."""
+        """Yield the paths that a demand may use, ignoring requests. A path is given as the numbers
+        of its two links."""
         for spine in self.spine_block:
             for up in self.between.get((demand["from"], spine), ()):
                 for down in self.between.get((demand["to"], spine), ()):
@@ -95,12 +96,14 @@ class _Network:
         )
 
 
-# Judging.
+# Judgement of plans.
 
 
 def _read(network: _Network, value: Any) -> list[tuple[int, int]]:
-    """Return the two links of each demand, as numbers, from the rows of an answer. Raises
-    PlanError."""
+    """Return the two links of each demand, as numbers, from the rows of an answer.
+
+    Raises PlanError.
+    """
     if not isinstance(value, list):
         raise PlanError("The plan must be a list of rows, one for each demand.")
     found: dict[int, tuple[int, int]] = {}
@@ -180,8 +183,10 @@ def _violations(
 
 
 def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str | None]) -> str:
-    """Return a sentence about how demands violate a request, or "". ``spines`` has the spine switch
-    of each demand; a demand with None violates nothing."""
+    """Return a sentence about how demands violate a request, or "".
+
+    ``spines`` has the spine switch of each demand. A demand with None violates no request.
+    """
     mark, rule = request["id"], request["rule"]
     used = {
         name: spine
@@ -205,17 +210,17 @@ def _broken(network: _Network, request: Mapping[str, Any], spines: Sequence[str 
     return ""
 
 
-# Planning demand by demand.
+# Greedy plans, built one demand at a time.
 
-#: Rules of requests, in the order in which the demands of their requests are routed.
+#: Rules of requests in routing order: the demands of the first rule are routed first.
 _FIRST = ("together", "through", "at_most", "spread")
 
 
 def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan | None:
-    """Return a plan that routes demands of requests first, then the others in this order. Return
-    None if a demand has no path.
+    """Return a plan that routes demands of requests first, then the other demands in this order.
+    Return None if a demand has no path.
 
-    Of the possible paths, the one with the smallest value of ``prefer`` is used.
+    Each demand uses the possible path with the smallest value of ``prefer``.
     """
     network = _Network(data)
     about: dict[str, list[Mapping[str, Any]]] = {}
@@ -288,8 +293,8 @@ def _spreads(
     """Return whether the demands of a ``spread`` request can be distributed so that no spine block
     exceeds the limit.
 
-    Demands with a spine switch in ``spines`` stay there. The capacity of links is ignored. The
-    result is true for requests of other rules.
+    A demand with a spine switch in ``spines`` stays on this switch. The capacity of links is
+    ignored. The result is true for requests of other rules.
     """
     if request["rule"] != "spread":
         return True
@@ -301,7 +306,7 @@ def _spreads(
     inside: dict[str, list[int]] = {}
 
     def enter(place: int, tried: set[str]) -> bool:
-        """Assign a demand to a spine block, moving other demands if the block is full. Return
+        """Assign a demand to a spine block. If the block is full, move other demands. Return
         whether this succeeded."""
         for block in sorted(reached[place] - tried):
             tried.add(block)
@@ -319,7 +324,7 @@ def _spreads(
 
 
 def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the links of a spine switch have the capacity for all of these demands."""
+    """Return whether the links of a spine switch have enough capacity for all of these demands."""
     for block, load in _cuts({"demands": demands}).items():
         links = network.between.get((block, spine), ())
         if load > sum(int(network.links[link]["capacity"]) for link in links):
@@ -328,8 +333,10 @@ def _carries(network: _Network, spine: str, demands: Sequence[Mapping[str, Any]]
 
 
 def _prefer(network: _Network, loads: Sequence[int], size: int, up: int, down: int) -> Any:
-    """Return a value that is small for good paths, which balance the utilisation or use few new
-    links, depending on the objective."""
+    """Return a value that is small for good paths.
+
+    Depending on the objective, good paths balance the utilisation or use few new links.
+    """
     after = [(loads[link] + size, int(network.links[link]["capacity"])) for link in (up, down)]
     if network.utilisation:
         return max(load * 10_000 // capacity for load, capacity in after)
@@ -345,12 +352,12 @@ def _greedy(data: Data) -> Plan | None:
 
 
 def _first_fit(data: Data) -> Plan | None:
-    """Return a plan that routes demands in the order of the list, each over the first links with
-    enough capacity."""
+    """Return a plan that routes demands in the order of the list, each over the first two links
+    with enough capacity."""
     return _route(data, range(len(data["demands"])), lambda *_: 0)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 @dataclass
@@ -422,7 +429,8 @@ def _named(
 def _draw_utilisation(places: Sequence[Place], rng: random.Random) -> Instance:
     """Draw paths first, then the capacities of links.
 
-    The links of three blocks get nearly the same utilisation, all other links a lower one.
+    The links of three blocks get nearly the same utilisation. All other links get a lower
+    utilisation.
     """
     links, spines = _draw_links(places, "utilisation", rng)
     at: dict[str, list[int]] = {}
@@ -558,9 +566,9 @@ def _requests(
 
 
 def _spread_size(blocks: Mapping[str, str], rng: random.Random) -> tuple[str, int, int]:
-    """Return a spine block, a count of demands and a limit.
+    """Return a spine block, a number of demands and a limit.
 
-    The other spine blocks together cannot take this many demands within the limit.
+    This number of demands does not fit in the other spine blocks within the limit.
     """
     names = sorted(set(blocks.values()))
     limit = rng.randrange(*_SPREAD)
@@ -582,11 +590,11 @@ def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
     """Return requests, one of which no paths can satisfy, and the id of this blocking request.
-    Return None if none is found.
+    Return None if no such request is found.
 
     The blocking request has as many demands and spine switches as a request of the instance, and
-    the same limit. Its demands are drawn first, so that it can have any demand. The other requests
-    are then drawn from the remaining demands, so that no demand is in two requests.
+    the same limit. Its demands are drawn first, so that any demand can be chosen. The other
+    requests are then drawn from the remaining demands, so that no demand is in two requests.
     """
     data = instance.data
     network = _Network(data)
@@ -611,13 +619,13 @@ def _unsatisfiable(
     reach: Mapping[str, frozenset[str]],
     rng: random.Random,
 ) -> dict[str, Any] | None:
-    """Return a request of the size of ``old`` that no plan satisfies, or None if this draw
+    """Return a request of the same size as ``old`` that no plan satisfies, or None if this draw
     fails."""
     found: dict[str, Any] = {key: value for key, value in old.items() if key != "id"}
     members, names = len(old["demands"]), sorted(reach)
     if old["rule"] == "spread":
-        # More demands than the other spine blocks can take within the limit have no path over one
-        # spine block.
+        # ``more`` of the demands have no path over one spine block. The other spine blocks cannot
+        # take so many demands within the limit.
         blocks = sorted(set(network.spine_block.values()))
         away, others = _apart_from(network, names, rng.choice(blocks))
         more = (len(blocks) - 1) * old["limit"] + 1
@@ -634,7 +642,7 @@ def _unsatisfiable(
         if len(local) < members:
             return None
         chosen = rng.sample(local, members)
-        # None of the demands ``far`` can use any of the listed spine switches.
+        # The demands ``far`` cannot use any of the listed spine switches.
         far = chosen[: old.get("limit", 0) + 1]
         shut = frozenset.union(*map(reach.__getitem__, far))
         open_ = [sorted(reach[name] - shut) for name in chosen[len(far) :]]
@@ -740,7 +748,8 @@ def _fits(places: Sequence[Place]) -> bool:
             inside[place.block] = inside.get(place.block, 0) + 1
     large = sum(count >= _SWITCHES for count in inside.values())
     spines = Counter(place.block for place in places if place.spine)
-    # Even without any one spine block, a block has enough spine switches for its links.
+    # A block still has enough spine switches for its links if all spine switches of one spine block
+    # are excluded.
     enough = max(spines.values(), default=0) <= _SPINES - _REACHED
     return large >= _BLOCKS and spines.total() >= _SPINES and enough
 

@@ -2,8 +2,8 @@
 
 Prices are computed from a drawn value of each target's units. By linear programming duality, the
 bound is the total value of all needs. The planted offers cost exactly their values and cover the
-needs almost exactly. The price of an offer in a rebate also contains a share of the rebate, so that
-a complete set of offers, minus the rebate, costs its values.
+needs almost exactly. The price of an offer in a rebate also contains a share of the rebate.
+Therefore a complete set of these offers costs exactly its values after the rebate.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RULES = tuple(_COUNTS)
 
 
 def _read(data: Data, value: Any) -> list[Mapping[str, Any]]:
-    """Return the chosen offers. Raises PlanError."""
+    """Return the chosen offers. Raises PlanError if the value is not a plan."""
     if not isinstance(value, list):
         raise PlanError("The plan must be a list of offers.")
     offers = {offer["name"]: offer for offer in data["offers"]}
@@ -123,7 +123,7 @@ def _broken(
     return ""
 
 
-# Planning offer by offer.
+# Greedy plans, built one offer at a time.
 
 
 class _Basket:
@@ -156,7 +156,7 @@ class _Basket:
                     )
 
     def takes(self, offer: Mapping[str, Any]) -> bool:
-        """Return whether an offer can be bought in addition to the chosen ones."""
+        """Return whether an offer can be bought in addition to the chosen offers."""
         name = offer["name"]
         if name in self.names or not self.names.isdisjoint(self._rivals.get(name, ())):
             return False
@@ -191,9 +191,9 @@ class _Basket:
 def _buy(data: Data, rank: Callable[[_Basket, Mapping[str, Any]], Any]) -> _Basket | None:
     """Return a basket of offers in which no unit is missing.
 
-    First, offers are added until each request for a minimum number of offers is satisfied. Then
-    the best useful offer is added repeatedly until no unit is missing. The best offer has the
-    smallest ``rank``. Return None if offers are still needed but none of those left can be added.
+    First, offers are added until each request for a minimum number of offers is satisfied. Then the
+    best useful offer is added repeatedly until no unit is missing. The best offer has the smallest
+    ``rank``. Return None if offers are still needed but no remaining offer can be added.
     """
     basket = _Basket(data)
     for request in basket.requests:
@@ -231,11 +231,11 @@ def _first_fit(data: Data) -> Plan | None:
     return None if basket is None else sorted(basket.names)
 
 
-# Drawing.
+# Draws of tasks.
 
 
 def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw offers, of which the planted ones cover the needs almost exactly."""
+    """Draw offers, some of which (the planted offers) cover the needs almost exactly."""
     targets = sorted(place.name for place in rng.sample(list(places), _TARGETS))
     value = {target: rng.randrange(40, 91) for target in targets}
     names = [f"F{number:03d}" for number in range(1, _OFFERS + 1)]
@@ -339,7 +339,7 @@ def _requests(data: Data, planted: set[str], rng: random.Random) -> list[dict[st
 
 
 def _about(data: Data) -> dict[str, list[Mapping[str, Any]]]:
-    """Return, for each target, the offers that have units of this target."""
+    """Return, for each target, the offers that deliver units for this target."""
     return {
         target: [offer for offer in data["offers"] if target in offer["units"]]
         for target in data["needs"]
@@ -358,8 +358,8 @@ def _rivals(data: Data) -> dict[str, list[str]]:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return the requests with one of ``rule`` replaced by a request that no plan satisfies, and
-    its id. Return None if none is found.
+    """Return the requests with an unsatisfiable request in place of a request of ``rule``, and the
+    id of the new request. Return None if no such request is found.
 
     The needs or incompatible offers make the new request unsatisfiable. Its limit and its number of
     offers stay the same, or change as little as possible.
@@ -375,8 +375,8 @@ def _block(
         }
         usual = len(elsewhere.intersection(old["offers"]))
         samples = [_conflicting(data, len(old["offers"]), limit, rng) for _ in range(_SAMPLES)]
-        # Use the sample whose number of offers in other requests is closest to that of the replaced
-        # request.
+        # Use the sample that has the most similar number of offers in other requests, compared with
+        # the replaced request.
         listed = min(
             (one for one in samples if one is not None),
             key=lambda one: abs(len(elsewhere.intersection(one)) - usual),
@@ -443,7 +443,7 @@ def _most_shared(about: Sequence[Mapping[str, Any]], target: str, need: int) -> 
 
 def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[str] | None:
     """Return ``size`` offers of which any ``limit`` include two incompatible offers. Return None if
-    none are found."""
+    no such offers are found."""
     rivals = {name: set(others) for name, others in _rivals(data).items()}
     names = [offer["name"] for offer in data["offers"]]
     for _ in range(_TRIES):
@@ -464,7 +464,7 @@ def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[
     return None
 
 
-#: Number of samples of offers from which those of a blocking request are chosen.
+#: Number of samples from which the offers of a blocking request are chosen.
 _SAMPLES = 40
 #: Maximum number of attempts to find offers that conflict with each other.
 _TRIES = 100

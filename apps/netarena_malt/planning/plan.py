@@ -1,4 +1,4 @@
-"""The records that all kinds of planning tasks share, and the arithmetic of verdicts on plans."""
+"""Records that all kinds of planning tasks share, and the arithmetic of verdicts on plans."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The objective of a plan, and the first violated constraint, if any."""
+    """The objective of a plan, and the first violated constraint (or None)."""
 
     objective: int
     violation: Violation | None = None
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Place:
-    """A switch of the network, with its block, its rack and its stage."""
+    """A switch of the network and its position: block, rack and stage."""
 
     name: str
     block: str
@@ -72,19 +72,20 @@ class Instance:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of planning task. All functions are pure; objectives are minimised whole numbers.
+    """A kind of planning task. All functions are pure. Objectives are whole numbers, and smaller
+    objectives are better.
 
     ``judge`` and ``chart`` raise PlanError for a value that is not a plan. ``greedy`` and
     ``first_fit`` return None if they find no plan. ``block`` returns requests that no plan can
     satisfy, and the id of the blocking request; without this request, the planted plan satisfies
-    all. The blocking request has the size of the request that it replaces. ``block`` returns None
-    if it finds no such request.
+    all requests. The blocking request has the size of the request that it replaces. ``block``
+    returns None if it finds no such request.
     """
 
     name: str
     #: Type of the answer: ``table`` (rows) or ``list``.
     answer: str
-    #: Rules of requests; a request of any of these rules can be the blocking one.
+    #: Rules of requests. The blocking request may have any of these rules.
     rules: tuple[str, ...]
     #: Whether the network has enough switches, blocks and racks for an instance.
     fits: Callable[[Sequence[Place]], bool]
@@ -99,7 +100,8 @@ class Kind:
 
 
 def most_allowed(reference: int) -> int:
-    """Return the largest objective that a correct plan may have, given that of the reference."""
+    """Return the largest objective that a correct plan may have, given the objective of the
+    reference."""
     return reference * (100 + TOLERANCE_PCT) // 100
 
 
@@ -116,11 +118,11 @@ def is_proven(reference: int, bound: int) -> bool:
 
 
 def quality_of(objective: int, reference: int, greedy: int) -> float:
-    """Return the quality of a plan: the share of the greedy plan's excess over the reference that
-    the plan avoids.
+    """Return the quality of a plan: which share of the greedy plan's excess over the reference the
+    plan avoids.
 
-    It is 1 for a plan that is as good as the reference. The result is in [0, MOST_QUALITY], rounded
-    to four decimals.
+    The quality is 1 for a plan that is as good as the reference. The result is in [0,
+    MOST_QUALITY], rounded to four decimals.
     """
     share = (greedy - objective) / (greedy - reference)
     return round(min(MOST_QUALITY, max(0.0, share)), 4)

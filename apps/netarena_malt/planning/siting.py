@@ -3,8 +3,8 @@
 Both kinds of tasks assign items to bins of limited capacity. The costs are computed from drawn
 prices of items and of units of capacity. By linear programming duality, no plan costs less than the
 prices of all items minus the prices of all capacity. This is the bound. The planted pairs of item
-and bin cost exactly their prices, and the planted bins are nearly full. So the planted plan costs
-hardly more than the bound.
+and bin cost exactly their prices, and the planted bins are nearly full. Therefore the planted plan
+costs hardly more than the bound.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SWITCHES = 320
 _DEPOTS = 60
 #: Number of depots that are open in the planted plan.
 _OPEN = 24
-#: Number of depots that may serve a switch; numbers of racks and of expensive racks that may hold a
-#: new switch.
+#: Number of depots that may serve a switch. For new switches, the number of usual racks and of
+#: expensive racks that may hold a switch.
 _NEAR = 12
 _NEAR_RACKS = 5
 _RACKS = 20
@@ -48,7 +48,7 @@ _KEYS = ("watts", "units", "uplinks")
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of requests. Ranges of whole numbers do not include their ends."""
+    """Sizes of requests. A range excludes its second number."""
 
     #: Number of requests of each rule.
     count: int
@@ -62,12 +62,12 @@ class _Sizes:
 
 
 _DEPOT_REQUESTS = _Sizes(7, (16, 20), (4, 8), (6, 11), (26, 35), (26, 35))
-#: An ``only`` request lists no expensive rack, and an ``at_most`` request lists all of them, even
-#: if it blocks the task.
+#: An ``only`` request lists no expensive rack. An ``at_most`` request lists all expensive racks,
+#: even if the request is the blocking one.
 _RACK_REQUESTS = _Sizes(5, (8, 11), (3, 6), (5, 8), (6, 11), (8, 12))
 
 
-# Depots.
+# Tasks about depots.
 
 
 def _depot_model(data: Data) -> Model:
@@ -119,7 +119,8 @@ def _numbers(
 
 
 def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
-    """Draw depots, and a planted plan that uses ``_OPEN`` of them at hardly more than the bound."""
+    """Draw depots, and a planted plan that uses ``_OPEN`` of them. The cost of this plan is hardly
+    above the bound."""
     names = sorted(place.name for place in rng.sample(list(places), _SWITCHES))
     parts = {name: rng.randrange(8, 48) for name in names}
     depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
@@ -136,8 +137,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # A closed depot has the capacity for some random switches, so that its capacity does not
-        # reveal that it is closed.
+        # A closed depot has enough capacity for some random switches, so that capacities do not
+        # reveal which depots are closed.
         other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
@@ -148,7 +149,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
         bound += price
         costs = {}
         for depot in sorted(_window(ring, planted[name], _NEAR, rng)):
-            # The cost is lower by at most the switch's share of the depot's rent.
+            # The cost is below the price by at most the switch's share of the depot's rent.
             less = 0 if depot == planted[name] else _excess(price, rng)
             costs[depot] = price - price_of_room[depot] * parts[name] + less
         switches.append({"name": name, "parts": parts[name], "costs": costs})
@@ -162,21 +163,21 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
 
 
 def _window(ring: Sequence[str], name: str, size: int, rng: random.Random) -> list[str]:
-    """Return ``size`` consecutive names on a ring, one of which is ``name``."""
+    """Return ``size`` names that are consecutive on a ring and include ``name``."""
     first = ring.index(name) - rng.randrange(size)
     return [ring[(first + step) % len(ring)] for step in range(size)]
 
 
 def _excess(price: int, rng: random.Random) -> int:
-    """Return the extra cost, above its price, of a pair of switch and depot or rack that is not
-    planted. It is often nearly 0."""
+    """Return the extra cost, above the price, of a switch in a depot or rack that is not its
+    planted one. The extra cost is often nearly 0."""
     tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
     return price * tenths // 1000 + rng.randrange(3)
 
 
 def _greedy_depots(data: Data) -> Plan | None:
-    """Return a plan that places large switches first, where the cost plus a share of an unused
-    depot's rent is lowest."""
+    """Return a plan that places large switches first, each at the lowest cost. For an unused depot,
+    the cost includes a share of its rent."""
     model = _depot_model(data)
 
     def prefer(filling: Filling, unit: Sequence[int], bin_: int) -> Any:
@@ -196,7 +197,7 @@ def _rows(model: Model, place: Sequence[int] | None) -> Plan | None:
     return [[name, model.bins[bin_]] for name, bin_ in zip(model.items, place, strict=True)]
 
 
-# Racks.
+# Tasks about racks.
 
 
 def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
@@ -272,7 +273,7 @@ def _greedy_racks(data: Data) -> Plan | None:
     return _rows(model, place)
 
 
-# Requests of both kinds.
+# Requests of both kinds of tasks.
 
 
 def _requests(
@@ -334,11 +335,11 @@ def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
     """Return requests, one of which no plan can satisfy, and the id of this blocking request.
-    Return None if none is found.
+    Return None if no such request is found.
 
     The bins that its switches may use make the blocking request unsatisfiable. It has as many
     switches and bins as a request of the instance, and the same limit. Its switches are drawn
-    first, so that it can have any switch. The other requests are then drawn from the remaining
+    first, so that any switch can be chosen. The other requests are then drawn from the remaining
     switches, so that no switch is in two requests.
     """
     data = instance.data
@@ -365,7 +366,7 @@ def _unsatisfiable(
     spare: Sequence[str],
     rng: random.Random,
 ) -> dict[str, Any] | None:
-    """Return a request of the size of ``old`` that no plan satisfies, or None if this draw
+    """Return a request of the same size as ``old`` that no plan satisfies, or None if this draw
     fails."""
     word = "depots" if "depots" in data else "racks"
     offered = {entry["name"]: set(entry["costs"]) for entry in data["switches"]}
@@ -435,22 +436,24 @@ def _chart_racks(data: Data, value: Any) -> Chart:
 
 
 def _first_depot(data: Data) -> Plan | None:
-    """Return a plan that takes switches in the order of the list, each to the first depot
-    with enough free capacity, preferably a used one."""
+    """Return a plan that places switches in the order of the list, each in the first depot with
+    enough free capacity. Used depots are preferred."""
     model = _depot_model(data)
     return _rows(model, fill(model, tuple, lambda found, _unit, bin_: not any(found.loads[bin_])))
 
 
 def _first_rack(data: Data) -> Plan | None:
-    """Return a plan that takes switches in the order of the list, each to the first rack with
+    """Return a plan that places switches in the order of the list, each in the first rack with
     enough free capacity."""
     model = _rack_model(data)
     return _rows(model, fill(model, tuple, lambda _found, _unit, bin_: bin_))
 
 
 def _request_lines(word: str, uses: str, use: str, rng: random.Random | None) -> tuple[str, ...]:
-    """Return the descriptions of the rules of requests. ``uses`` and ``use`` are the verb before
-    the depot or rack, singular and plural."""
+    """Return the descriptions of the rules of requests.
+
+    ``uses`` and ``use`` are the singular and plural forms of the verb before the depot or rack.
+    """
     return (
         f"apart: no two of the request's `switches` {use} the same {word}.",
         f"together: all of the request's `switches` {use} the same {word}.",

@@ -1,5 +1,5 @@
-"""The texts of planning tasks: sections that all kinds of tasks share, with alternative
-sentences."""
+"""Texts of planning tasks, with alternative sentences: the sections that all kinds of tasks
+share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Brief:
     goal: str
     #: Keys of the data, each with a colon and the description of the key's value.
     data: Sequence[str]
-    #: Rules that apply to every plan, whatever the requests.
+    #: Rules that apply to every plan, independently of the requests.
     rules: Sequence[str]
     #: Rules of requests, each with a colon and its meaning. Keys of the request are in backquotes.
     requests: Sequence[str]

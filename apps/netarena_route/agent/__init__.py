@@ -1,1 +1,1 @@
-"""Scripted agents for route: an operator with a checklist, uninformed guesses, and attacks."""
+"""Scripted agents for route: an operator with a checklist, agents that guess, and attacks."""

@@ -1,6 +1,6 @@
 """Replies of agents that do not inspect the network: random commands, or a fixed text.
 
-None of these agents uses the query. ``distract`` draws a command that an operator might enter.
+These agents do not use the query. ``distract`` draws a command that an operator might enter.
 ``blanket`` enters the paper's standard configuration, which is the same for all networks of one
 size. ``reset`` undoes all settings of a machine that could be the result of a fault.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from netarena_route.world.model import Machine, World, standard
 
-#: Correct and wrong commands that operators enter, with fields that ``distract`` fills.
+#: Plausible commands of an operator, right or wrong. ``distract`` fills in the fields.
 _PLAUSIBLE = (
     "ip addr",
     "ip route",
@@ -42,7 +42,7 @@ _PLAUSIBLE = (
     "tc qdisc del dev {port} root",
 )
 
-#: Resets for every machine of the standard network, in any state; ``{dev}`` is a port.
+#: Commands that reset a machine of the standard network from any state; ``{dev}`` is a port.
 _RESET = (
     "nft flush ruleset",
     *(f"iptables -t {table} -F" for table in ("raw", "mangle", "nat", "filter")),
@@ -69,7 +69,7 @@ _RESET_PORT = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a well-formed reply that an operator who guesses might send."""
+    """Return a well-formed reply, such as an operator who guesses might send."""
     machine = rng.choice(world.machines)
     port = rng.choice(machine.interfaces)
     command = rng.choice(_PLAUSIBLE).format(
@@ -82,9 +82,9 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket(like: World) -> Sequence[str]:
-    """Return the standard configuration of a network with the size of ``like``.
+    """Return commands for the standard configuration of a network with the size of ``like``.
 
-    There is one reply per machine, the router first.
+    Each machine gets one reply, the router first.
     """
     num_hosts = len(like.hosts) // len(like.switches)
     world = standard(len(like.switches), num_hosts, random.Random(0))  # noqa: S311 -- names only
@@ -103,15 +103,15 @@ def _configure(machine: Machine) -> str:
 
 # ------------------------------------------ fixed texts that undo all fault-like settings
 
-#: On the router: resets of settings that affect all machines. No lock uses such settings.
+#: Resets of settings of the router that affect all machines. No lock uses such settings.
 _GENERAL = r"""
 ip rule | awk '$2=="from" && $3=="all" && $4=="prohibit" {print $1+0}' |
   while read p; do ip rule del pref $p prohibit; done
 ip rule | grep -q 'lookup main' || ip rule add pref 32766 lookup main
 iptables -S FORWARD | grep -q -- '-j ACCEPT' || iptables -P FORWARD ACCEPT
 """
-#: Resets for a port ``$d``: link, queue, settings, a mask that is too narrow, and its subnet's
-#: route.
+#: Resets for a port ``$d``: link state, MTU, ARP, queue, a prefix length above /29, and the
+#: connected routes.
 _PORT = r"""
 ip link set $d up mtu 1500 arp on
 tc qdisc del dev $d root
@@ -131,7 +131,8 @@ echo 1 > /proc/sys/net/ipv4/conf/$d/forwarding
 echo 0 > /proc/sys/net/ipv4/conf/$d/rp_filter
 """
 )
-#: For any machine: removes entries that look like faults, except entries that separate two subnets.
+#: Commands for any machine: they remove entries that look like faults, except entries that separate
+#: two subnets.
 _ENTRIES = r"""
 nft list tables | awk '$3!~/^(filter|nat|raw|mangle)$/ {print $2, $3}' |
   while read t; do nft delete table $t; done
@@ -164,7 +165,8 @@ sysctl -w net.ipv4.icmp_echo_ignore_all=0
 [ $(cat /proc/sys/net/ipv4/ip_default_ttl) = 1 ] && sysctl -w net.ipv4.ip_default_ttl=64
 iptables -P INPUT ACCEPT; iptables -P OUTPUT ACCEPT
 """
-#: A machine in the ARP table of a host's only port is the router or shares a subnet with the host.
+#: Resets of a host's gateway. A machine in the ARP table of the host's only port is the router or
+#: on the host's subnet.
 _HOST_GATEWAY = r"""
 d=$(ls /proc/sys/net/ipv4/conf | grep -e -eth)
 c=$(ip route | awk '/via/ {print $3; exit}')
@@ -184,16 +186,17 @@ _HOST = (
     + _ENTRIES
 )
 _ALL_PORTS = "for d in $(ls /proc/sys/net/ipv4/conf | grep -e -eth); do" + _ROUTER_PORT + "done\n"
-#: Number of hosts and of ports that a fixed text covers; the actual numbers are unknown.
+#: Number of hosts and of ports that a fixed text covers. The text cannot use the actual numbers,
+#: which are unknown.
 _MOST = 9
 
 
 def reset(*, by_the_piece: bool) -> Sequence[str]:
-    """Return a fixed text per machine, the router first, that undoes all fault-like settings.
+    """Return fixed texts that undo all fault-like settings: one text per machine, the router first.
 
-    With ``by_the_piece``, return ten turns instead: first the resets that open no blocked pair,
-    then the router's ports one by one, then the hosts. The episode ends as soon as the query is
-    solved, so later turns cannot open any pair.
+    With ``by_the_piece``, return ten turns instead. The first turn has the resets that open no
+    blocked pair. The router's ports follow one by one, then the hosts. The episode ends as soon as
+    the query is solved, so later turns cannot open any pair.
     """
     if not by_the_piece:
         router = _GENERAL + _ALL_PORTS + _ROUTER_ENTRIES

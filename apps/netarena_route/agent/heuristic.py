@@ -1,12 +1,12 @@
 """Scripted agent with a checklist; its results serve as a measure of difficulty.
 
-The agent knows only the prompts of its conversation and follows a runbook: inspect a machine, reset
-all entries that differ from the plan and from similar machines, and continue with the next machine.
-It inspects links, addresses, rules, routes, filters and two sysctls. The router comes first, then
-the hosts that miss most pings. In a ticket, the agent visits the machines that the ticket names.
-After the last machine, it declares that the ticket is done. The agent never finds faults in other
-settings (queues, ARP, nftables, other tables of iptables, routing tables except main, other
-sysctls).
+The agent knows only the prompts of its conversation and follows a runbook. It inspects a machine,
+resets all entries that differ from the plan or from the defaults, and continues with the next
+machine. It inspects links, addresses, rules, routes, filters and two sysctls. The router comes
+first, then the hosts that miss most pings. In a ticket, the agent visits the machines that the
+ticket names. After the last machine, it declares that the ticket is done. The agent never finds
+faults in other settings (queues, ARP, nftables, other tables of iptables, routing tables except
+main, other sysctls).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LAST_OUTPUT = re.compile(
     r".*\nOutput:\n(?P<output>.*?)(?:\nPings after the command:|\n\n## )", re.DOTALL
 )
 _TICKET = "A ticket has come in:"
-#: First words of a reset -> the declared word for the cause
+#: First words of a reset -> word with which the agent declares the cause
 _WORDS = {
     "ip link": "link",
     "ip address": "address",
@@ -72,17 +72,17 @@ class Plan:
     machines: dict[str, dict[str, IPv4Interface]]
     apart: frozenset[frozenset[IPv4Network]]
     #: Whether the router forwards only packets that filters accept, and whether it has a routing
-    #: table per interface.
+    #: table for each interface.
     denies: bool
     tabulates: bool
-    #: Machines that are isolated by design, with any kind of setting.
+    #: Machines that are isolated by design. The settings that isolate them may be of any kind.
     reserve: frozenset[str] = frozenset()
     #: Whether the router ignores pings by design.
     silent: bool = False
 
     @classmethod
     def read(cls, prompt: str) -> Plan:
-        """Return the plan in a prompt; raises ValueError if the prompt has no plan."""
+        """Return the plan that a prompt describes. Raises ValueError if the prompt has no plan."""
         ports: dict[IPv4Network, tuple[str, IPv4Interface]] = {}
         machines: dict[str, dict[str, IPv4Interface]] = {}
         router = ""
@@ -113,9 +113,10 @@ class Plan:
         )
 
     def serves(self, target: str | IPv4Network) -> bool:
-        """Return whether a network, or the network of a router's port, has hosts in service.
+        """Return whether a network has hosts in service. ``target`` is the network or the router's
+        port on it.
 
-        Entries about networks without such hosts exist only to isolate reserve hosts.
+        Entries about networks without hosts in service exist only to isolate reserve hosts.
         """
         for net, (port, _) in self.ports.items():
             if target == port:
@@ -138,8 +139,7 @@ class Plan:
         return next(str(net) for net, (name, _) in self.ports.items() if name == port)
 
     def suspects(self, prompt: str) -> list[str]:
-        """Return the router, then the hosts, sorted by their number of failed pings in
-        decreasing order."""
+        """Return the router, then the hosts in descending order of their failed pings."""
         situation = prompt.rpartition("Pingall result:")[2]
         missing: Counter[str] = Counter()
         for source, row in _ROW.findall(situation):
@@ -185,7 +185,7 @@ class View:
 
 
 def reset_links(view: View) -> Iterator[str]:
-    """Yield resets that bring up every port, enable ARP and set the usual MTU."""
+    """Yield resets that bring up all ports, enable ARP and set the usual MTU."""
     for name, flags, mtu in _LINK.findall(view.links):
         if name not in view.own or not view.plan.serves(name):
             continue
@@ -198,8 +198,8 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Yield resets after which each port has its planned address and the loopback has no extra
-    address."""
+    """Yield resets that give each port its planned address and remove other addresses from the
+    loopback."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [
@@ -213,7 +213,7 @@ def reset_addresses(view: View) -> Iterator[str]:
 
 
 def reset_rules(view: View) -> Iterator[str]:
-    """Yield resets after which only the three default rules and intended separations exist."""
+    """Yield resets that leave only the three default rules and the intended separations."""
     usual = {"0": "lookup local", "32766": "lookup main", "32767": "lookup default"}
     seen = dict.fromkeys(usual, False)
     for preference, text in _RULE.findall(view.rules):
@@ -227,13 +227,14 @@ def reset_rules(view: View) -> Iterator[str]:
 
 
 def _concerns(view: View, words: list[str], keys: tuple[str, ...]) -> bool:
-    """Return whether the values after ``keys`` in an entry refer to machines in service."""
+    """Return whether all values after ``keys`` in an entry refer to networks with hosts in
+    service."""
     selected = (words[words.index(key) + 1] for key in keys if key in words)
     return all(view.plan.serves(each) for each in selected)
 
 
 def _is_meant(view: View, rule: str) -> bool:
-    """Return whether a policy rule is one that the prompt describes for the router."""
+    """Return whether the prompt describes a policy rule of this form for the router."""
     words = rule.split()
     if "iif" not in words:
         return False
@@ -248,7 +249,8 @@ def _is_meant(view: View, rule: str) -> bool:
 
 
 def reset_routes(view: View) -> Iterator[str]:
-    """Yield resets after which the router has one route per subnet, and hosts reach all subnets."""
+    """Yield resets that give the router one route per subnet, and give hosts routes to all
+    subnets."""
     right: set[IPv4Network] = set()
     for line in filter(None, view.routes.splitlines()):
         target = _target(line)
@@ -262,7 +264,8 @@ def reset_routes(view: View) -> Iterator[str]:
         else:
             yield f"ip route del {line.strip()}"
     for net, (port, address) in view.plan.ports.items():
-        # A host's route to a reserve subnet is also its route to the router's address there.
+        # A host's route to a reserve subnet is also its route to the router's address in that
+        # subnet.
         if net in right or (view.routes_traffic and not view.plan.serves(net)):
             continue
         if view.routes_traffic:
@@ -306,7 +309,10 @@ def _gateway(view: View) -> str:
 
 
 def reset_filters(view: View) -> Iterator[str]:
-    """Yield resets after which only rules for tcp, udp and intended separations drop packets."""
+    """Yield resets after which only rules for tcp or udp and intended separations drop packets.
+
+    If the router forwards only accepted packets, missing accept rules are added.
+    """
     denies = view.routes_traffic and view.plan.denies
     accepts = view.filters.count(" -j ACCEPT")
     for line in view.filters.splitlines():
@@ -355,7 +361,7 @@ def reset_sysctls(view: View) -> Iterator[str]:
             yield f"sysctl -w {name}={wanted[name]}"
 
 
-#: The runbook, in the order of its resets.
+#: Resets of the runbook, in the order of their use.
 CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
     reset_links,
     reset_addresses,
@@ -368,7 +374,7 @@ CHECKS: tuple[Callable[[View], Iterator[str]], ...] = (
 
 @dataclass
 class Operator:
-    """The agent in one conversation; ``reply`` is called with each prompt in turn."""
+    """The agent in one conversation; ``reply`` is called once for each prompt."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
@@ -376,7 +382,7 @@ class Operator:
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """Return the runbook's next reply; raises ValueError if the prompt contains no plan."""
+        """Return the runbook's next reply. Raises ValueError if the prompt contains no plan."""
         plan, by_ticket = Plan.read(prompt), _TICKET in prompt
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""
@@ -398,7 +404,8 @@ class Operator:
 
 
 def _resets(plan: Plan, machine: str, prompt: str) -> list[str]:
-    """Return the resets for ``machine``, whose inspection is the last output in ``prompt``."""
+    """Return the resets for ``machine``. The last output in ``prompt`` is the machine's
+    inspection."""
     found = _LAST_OUTPUT.match(prompt)
     parts = (found["output"] if found else "").split(f"{_MARK}\n")
     if len(parts) != len(CHECKS):

@@ -1,4 +1,4 @@
-"""Kinds of faults on hosts; the paper has no such faults."""
+"""Kinds of faults on hosts. The paper has no faults on hosts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from netarena_route.fault.method import (
 )
 from netarena_route.world.path import Packet
 
-#: Shortest prefix length that an operator would plausibly configure by mistake.
+#: Shortest prefix length that an operator might plausibly configure by mistake.
 _WIDEST_MASK = 8
 
 
 def _by_default(site: Site) -> bool:
-    """Return whether the host has only a default route, so that a wider mask overrides it."""
+    """Return whether the host has only a default route. A wider mask then takes precedence over
+    this route."""
     return all(route.startswith("default ") for route in site.machine.routes)
 
 
@@ -42,14 +43,17 @@ def _too_wide(site: Site) -> bool:
 
 
 def _to_wide(site: Site, packet: Packet) -> bool:
-    """Return whether a packet goes to a host of another subnet that the wider mask includes."""
+    """Return whether a packet goes to a host of another subnet whose address the wider mask
+    includes."""
     return _asks_for(site, packet) and site.at(packet.dst) in site.wide
 
 
 def _asks_for(site: Site, packet: Packet) -> bool:
-    """Return whether the host itself fails to resolve the target of a packet.
+    """Return whether a packet goes to a host of another subnet. An ARP request of the sender for
+    this host gets no answer.
 
-    The router as target is excluded, because it answers ARP requests for all of its addresses.
+    Packets to the router are excluded, because the router answers ARP requests for all of its
+    addresses.
     """
     return hands_on(site, packet) and packet.dst != site.plan.router.name
 
@@ -72,7 +76,8 @@ def _from_peer(site: Site, packet: Packet) -> bool:
 
 
 def _to_router(site: Site, packet: Packet) -> bool:
-    """Return whether the host sends a packet to the router, as its target or to be forwarded."""
+    """Return whether the host sends a packet to the router, either as the target or as the
+    gateway."""
     return sends(site, packet) and packet.enters is not None
 
 
@@ -95,7 +100,7 @@ _row = partial(row, Scope.HOST)
 def _route(
     name: str, words: str, *routes: str, lost: Callable[[Site, Packet], bool] = hands_on
 ) -> Method:
-    """Return a method that replaces the intended routes with other routes."""
+    """Return a method that replaces the intended routes with different routes."""
     return _row(
         name,
         words,

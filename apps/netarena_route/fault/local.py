@@ -1,7 +1,7 @@
 """Faults between two ordinary hosts of one subnet.
 
-Only a probe of this pair reveals such a fault. Such a fault is drawn only if a symptom can name one
-of the two hosts.
+Only a probe between these two hosts reveals such a fault. It is drawn only if a symptom can name
+one of the hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
-    """Return the ordered pairs that these faults make wrong."""
+    """Return the ordered pairs that these faults make wrong, by breaking or opening them."""
     names = world.endpoints
     return [
         (one, other)
@@ -28,14 +28,14 @@ def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
 
 
 def hosts_of(world: World, fault: Fault) -> frozenset[str]:
-    """Return the two hosts if a fault affects only two ordinary hosts of one subnet, else an empty
-    set."""
+    """Return the two hosts if a fault affects only two ordinary hosts of one subnet. Otherwise
+    return an empty set."""
     return local_hosts(world, wrong_pairs(world, [fault]))
 
 
 def local_hosts(world: World, pairs: Iterable[Pair]) -> frozenset[str]:
-    """Return the two hosts if these wrong pairs are only between two ordinary hosts of one subnet,
-    else an empty set."""
+    """Return the two hosts if all wrong pairs are between two ordinary hosts of one subnet.
+    Otherwise return an empty set."""
     hosts = frozenset(name for pair in pairs for name in pair)
     subnets = {host.name: host.interfaces[0].subnet for host in world.hosts}
     is_local = len(hosts) == 2 and len({subnets.get(name, -1) for name in hosts}) == 1
@@ -43,7 +43,7 @@ def local_hosts(world: World, pairs: Iterable[Pair]) -> frozenset[str]:
 
 
 def is_reportable(world: World, faults: Sequence[Fault]) -> bool:
-    """Return whether the symptoms of a ticket can name a host of each fault between two hosts."""
+    """Return whether the symptoms of a ticket can name one host of each fault between two hosts."""
     local = [hosts for fault in faults if (hosts := hosts_of(world, fault))]
     if not local:
         return True

@@ -1,9 +1,9 @@
 """Intended settings that look like faults.
 
-In a varied network some hosts are in reserve. *Locks* isolate the reserve hosts. A lock is a method
-of the fault tables, with the same commands and numbers, at a site that involves a reserve host.
-Locks are part of the intended state, so undoing a lock opens a pair that must not work. The prompt
-names the pairs that must not work, but locks and faults look the same on the machines.
+In a varied network, some hosts are reserve hosts, which *locks* isolate. A lock is a method of the
+fault tables, with the same commands and numbers, at a site that involves a reserve host. Locks are
+part of the intended state, so undoing a lock opens a pair that must not work. The prompt names the
+pairs that must not work, but locks and faults look the same on the machines.
 
 A network has a fixed number of *settings*: some on the router, and at most one on each host. Some
 of the settings are faults and the remaining settings are locks. The methods of both come from one
@@ -31,7 +31,7 @@ from netarena_route.world.path import Plan
 #: Groups of kinds from which methods are drawn, with the weight of each group.
 Sources = Sequence[tuple[Sequence[str], int]]
 
-#: Value of ``change`` if all faults of the network have been drawn.
+#: Value of ``change`` if no further fault is drawn.
 NO_CHANGE: Mapping[Scope, int] = MappingProxyType({})
 #: Number of settings on the router, and maximum number of settings on hosts.
 _ON_ROUTER, _ON_HOSTS = 3, 8
@@ -39,24 +39,27 @@ _ON_ROUTER, _ON_HOSTS = 3, 8
 _WIDE_ON_HOSTS = 5
 #: At most 1/_SHARE_OF_HOSTS of the hosts in service have a setting.
 _SHARE_OF_HOSTS = 2
-#: Number of reserve hosts that no lock isolates completely; locks close only some pairs with these
-#: hosts.
+#: Number of reserve hosts that no lock isolates completely. Locks close only some of the pairs with
+#: these hosts.
 _PARTLY_OPEN = 1
 #: A setting has the method of an earlier setting with probability n / (n + _VARIETY), where n is
-#: the number of earlier settings. This is a Hoppe urn, whose sequence is exchangeable.
+#: the number of earlier settings. This is a Hoppe urn: the order of the settings does not affect
+#: their joint probability.
 _VARIETY = 8
 #: Number of further methods drawn for a setting if the first method has no suitable site.
 _REDRAWS = 12
-#: Maximum number of draws until a network counts as having no site for a lock.
+#: Maximum number of attempts to draw a site for a lock.
 _TRIES = 24
 #: Probability that the router ignores pings as an intended setting.
 _SILENT_CHANCE = 0.7
 
-#: Fault -> lock that the fault's repair also resets; networks with this fault also get such a lock
+#: Fault -> lock that the repair of the fault also resets. A network with such a fault also gets the
+#: lock.
 _LIKE: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {("disable_routing", "ip_forward"): ("router_setting", "port_forwarding")}
 )
-#: Methods that affect all machines, so that no lock resembles them. They are drawn less often.
+#: Methods that affect all machines. Therefore no lock resembles them, and they are drawn less
+#: often.
 _GENERAL = frozenset(
     {
         ("disable_routing", "forward_policy"),
@@ -89,12 +92,12 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
     change: Mapping[Scope, int] = NO_CHANGE,
     passage: Passage | None = None,
 ) -> Locks | None:
-    """Return the locks of a network with ``faults``, or None if there is no room.
+    """Return the locks of a network with ``faults``, or None if no suitable locks exist.
 
     The locks' methods are drawn from ``sources``, like the faults' methods. With ``anywhere``, it
     is sufficient that a fault is visible on pairs with reserve hosts. ``change`` is the number of
-    locks to add or remove per scope, because a fault that is drawn later removes a lock or adds a
-    setting. ``passage`` is an intended setting on the router that does not affect the locks.
+    locks to add or remove per scope. It is used if a fault that is drawn later removes a lock or
+    adds a setting. ``passage`` is an intended setting on the router that does not affect the locks.
     """
     plan = Plan(world)
     pairs = any(kind in PAIR for kinds, _ in sources for kind in kinds)
@@ -122,8 +125,8 @@ def draw_locks(  # noqa: PLR0913 -- options of tickets
             name = like.pop() if like else drawn.choose(sources, scope, there)
             there.append(name)
             slots.append((scope, name))
-    # Methods that close all pairs of a host come first. After locks on single pairs, such methods
-    # would no longer have a suitable site.
+    # Methods that close all pairs of a host come first. If locks on single pairs came first, such
+    # methods would no longer have a suitable site.
     slots.sort(key=lambda slot: (slot[1][0] in PAIR, slot[0] is Scope.ROUTER))
     for scope, name in slots:
         more = (drawn.choose(sources, scope, []) for _ in range(_REDRAWS))
@@ -138,7 +141,7 @@ def _scope(name: tuple[str, str]) -> Scope:
 
 @dataclass
 class Locks:
-    """Locks of a network, which are drawn one after the other."""
+    """Locks of a network, which are drawn one by one."""
 
     plan: Plan
     faults: Sequence[Fault]
@@ -150,7 +153,8 @@ class Locks:
 
     def __post_init__(self) -> None:
         self._reserve = set(self.plan.world.reserve)
-        # Some hosts in service per subnet represent all hosts in service.
+        # The router, and a few hosts in service of each subnet, which represent all hosts in
+        # service.
         self.serving = [
             self.plan.router.name,
             *(
@@ -164,7 +168,8 @@ class Locks:
         for entry in self.faults:
             self._held |= fault.holds(*fault.read(self.plan, entry))
             self._broken.append(fault.broken_by(self.plan, [fault.read(self.plan, entry)]))
-        # The repair of ip_forward restores each port's forwarding, so locks may use this setting.
+        # The repair of ip_forward also restores the forwarding of each port, so locks may use this
+        # setting.
         self._held.discard(f"{self.plan.router.name} forwarding")
         self._closed: list[frozenset[tuple[str, str]]] = []
         self._open = set(self.rng.sample(self.plan.world.reserve, self.partly_open))
@@ -173,7 +178,8 @@ class Locks:
     def choose(
         self, sources: Sources, scope: Scope, there: Sequence[tuple[str, str]]
     ) -> tuple[str, str]:
-        """Draw the kind and method of the next setting; ``there`` are the settings so far."""
+        """Draw the kind and method of the next setting. ``there`` lists the kinds and methods of
+        earlier settings."""
         if self.rng.random() * (len(there) + _VARIETY) < len(there):
             return self.rng.choice(there)
         groups = [kinds for kinds, _ in sources]
@@ -190,7 +196,8 @@ class Locks:
                 return kind, self.rng.choice(methods).name
 
     def add(self, kind: str, name: str) -> bool:
-        """Draw a lock of a method and add it; return whether a suitable site was found."""
+        """Draw a lock with this kind and method, and add it. Return whether a suitable site was
+        found."""
         method = fault.METHODS[kind, name]
         silent = (kind, name) == SILENT
         kept = self._kept(kind)
@@ -220,7 +227,7 @@ class Locks:
         return False
 
     def _kept(self, kind: str) -> list[str]:
-        """Return the reserve hosts that a lock may isolate, preferably those without a lock."""
+        """Return the reserve hosts that a lock may isolate. If possible, they have no lock yet."""
         every = [name for name in self.plan.world.reserve if kind in PAIR or name not in self._open]
         covered = {name for pairs in self._closed for pair in pairs for name in pair}
         return [name for name in every if name not in covered] or every
@@ -228,7 +235,7 @@ class Locks:
     def _fits(self, closes: frozenset[tuple[str, str]]) -> bool:
         """Return whether a further lock that closes these pairs is compatible with earlier locks.
 
-        For each lock, there must be a pair that no other lock closes. Each fault must stay visible.
+        Each lock must close a pair that no other lock closes. Each fault must stay visible.
         """
         together = [*self._closed, closes]
         count = Counter(pair for each in together for pair in each)
@@ -236,7 +243,7 @@ class Locks:
         return alone and self.all_show(count)
 
     def all_show(self, closed: Container[tuple[str, str]] = ()) -> bool:
-        """Return whether each fault breaks a pair that is not ``closed``.
+        """Return whether each fault breaks a pair that is not in ``closed``.
 
         Pairs with reserve hosts count only if ``anywhere`` is set.
         """
@@ -249,7 +256,7 @@ class Locks:
         )
 
     def alone(self, number: int) -> list[tuple[str, str]]:
-        """Return the pairs that no lock closes except the lock with index ``number``."""
+        """Return the pairs that only the lock with index ``number`` closes."""
         count = Counter(pair for each in self._closed for pair in each)
         return sorted(pair for pair in self._closed[number] if count[pair] == 1)
 
@@ -262,7 +269,7 @@ class Locks:
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)
         if self.passage:
-            # The passage's entries are inserted last, so that they come before all other entries.
+            # The passage's entries are added last, so that they precede all other entries.
             commands.setdefault(healthy.router.name, []).append(self.passage.inject)
         closed = frozenset[tuple[str, str]]().union(*self._closed)
         place = {name: index for index, name in enumerate(healthy.endpoints)}

@@ -1,9 +1,9 @@
 """Draws a given number of faults of any kind, which may hide or depend on each other.
 
-Tickets use these faults. In addition to faults that break pairs, two kinds of faults open pairs. If
-a *guard* is missing, two subnets are no longer separated, or a reserve host is no longer isolated
-(its lock is missing). A *bypass* lets traffic pass all filters, or all policy rules. Three
-interactions are drawn:
+Tickets use these faults. In addition to faults that break pairs, two kinds of faults open pairs: a
+missing guard and a bypass. A *guard* is a setting that separates two subnets or isolates a reserve
+host (a lock). A *bypass* lets traffic pass all filters, or all policy rules. Three interactions are
+drawn:
 
 - One fault breaks all pairs that a second fault breaks, so that the second fault is invisible until
   the first fault is repaired.
@@ -43,13 +43,13 @@ from netarena_route.world.path import Packet, Plan
 GUARD, BYPASS = "guard", "bypass"
 #: Interactions of several faults, with their weights.
 _INTERACTIONS = {"guard": 3, "lock": 3, "bypass": 2, "mask": 2, "": 2}
-#: Share of networks whose router has a passage: a setting that lets packets past its filters. A
-#: passage is either intended or a fault (a bypass). A bypass is drawn only together with another
-#: fault.
+#: Share of networks whose router has a passage: a setting that lets packets bypass the router's
+#: filters or policy rules. A passage is either intended or a fault (a bypass). A bypass is drawn
+#: only together with another fault.
 _PASSAGE_SHARE = 0.4
 _BYPASS_SHARE = _INTERACTIONS["bypass"] / sum(_INTERACTIONS.values())
-#: Methods that affect all machines, so that no intended setting resembles them. Networks with a
-#: reserve have no such faults unless the configuration names their kind.
+#: Methods that affect all machines, so that no intended setting resembles them. Networks with
+#: reserve hosts have no such faults unless the configuration names their kind.
 _GENERAL = frozenset(
     {
         ("disable_routing", "ip_forward"),
@@ -62,21 +62,21 @@ _GENERAL = frozenset(
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
-#: Groups of kinds for locks. Three of four faults on the router belong to the first group, because
-#: interactions need such faults. Locks of that group have a high weight, because few sites
-#: are suitable for them.
+#: Groups of kinds for locks, with weights. Interactions need router faults of the first group, so
+#: three of four router faults belong to it. The first group of locks has a high weight, so that
+#: router locks reach the same share although few sites suit them.
 SOURCES: Sources = (((*PAPER, *ROUTER), 80), (tuple(HOST), 8), (tuple(PAIR), 18))
 #: A missing lock is on a host three times as often as on the router.
 _HOST_SHARE = (Scope.HOST,) * 3
-#: Shares of faults on the router, and of faults that affect one pair, that involve a reserve host,
-#: as all locks do. Faults that close all pairs of a host never involve a reserve host. If a lock
-#: closes all pairs of a host, no other setting names this host, so a second setting would reveal
-#: the fault.
+#: Probability that a fault involves a reserve host, as all locks do: for faults on the router, and
+#: for faults that affect one pair. Faults that close all pairs of a host never involve a reserve
+#: host. If a lock closes all pairs of a host, no other setting names this host. A second setting on
+#: it would therefore reveal the fault.
 _ROUTER_IN_RESERVE, _PAIRS_IN_RESERVE = 0.2, 0.7
-#: Maximum number of faults on the router among the faults that are drawn one by one.
+#: Maximum number of faults on the router among the faults that are drawn individually.
 _MOST_ON_ROUTER = 2
-#: Maximum numbers of draws: of a part (one fault), of a part that must fit another part, of all
-#: parts together, and of a passage.
+#: Maximum numbers of attempts to draw a part (one fault), a part that must fit another part, all
+#: parts together, and a passage.
 _PARTS, _FITTING, _STARTS, _PASSAGES = 60, 150, 12, 6
 Pair = tuple[str, str]
 
@@ -97,7 +97,7 @@ class Part(NamedTuple):
 def draw_number(
     net: World, number: int, rng: random.Random, *, netem: bool
 ) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return a network with locks and ``number`` faults, or None if none are found.
+    """Return a network with locks and ``number`` faults, or None if no suitable faults are found.
 
     Each fault is visible when it is the only remaining fault. Every order of repairs that respects
     ``after`` is safe. A symptom can name a host of each fault between two ordinary hosts of one
@@ -124,7 +124,7 @@ def draw_number(
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return a description of each required property that the faults lack."""
+    """Return a description of each required property that the faults do not have."""
     healthy = world.intended
     names = world.endpoints
     found = [
@@ -157,7 +157,7 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 
 
 def waits(faults: Sequence[Fault]) -> list[set[int]]:
-    """Return, for each of ``faults``, the indices of the faults that it waits for."""
+    """Return, for each of ``faults``, the indices of the faults that must be repaired first."""
     return places([fault.name for fault in faults], [fault.after for fault in faults])
 
 
@@ -166,7 +166,7 @@ def _of(faults: Sequence[Fault], numbers: Iterable[int]) -> list[Fault]:
 
 
 def _some(after: Sequence[set[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield the first and the last of the safe orders."""
+    """Yield the first and the last safe order, or the only safe order."""
     orders = list(safe_orders(after))
     yield orders[0]
     if len(orders) > 1:
@@ -184,7 +184,7 @@ def _worse(
 
 @dataclass
 class _Draw:
-    """The faults of one query while they are drawn."""
+    """The faults of a query during the draw."""
 
     plan: Plan
     rng: random.Random
@@ -194,7 +194,7 @@ class _Draw:
         self.parts: list[Part] = []
         self._lost: Scope | None = None
         self._held: set[str] = set()
-        #: Two subnets whose separation is missing, and the router without this separation.
+        #: Two subnets whose separation will be removed, and the router without this separation.
         self._ends = (0, 0)
         self._unguarded = self.plan.router
 
@@ -204,7 +204,8 @@ class _Draw:
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
     def draw(self, number: int, wanted: str) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return a network and ``number`` faults that interact as wanted, or None."""
+        """Return a network and ``number`` faults with the interaction ``wanted``. Return None if
+        the draw fails."""
         ends = self._ends
         bypass: Passage | None = None
         if wanted == "bypass":
@@ -216,7 +217,7 @@ class _Draw:
         }.get(wanted, lambda: True)
         if wanted == "guard" and self.plan.router.rules:
             tabled = any(" lookup " in rule for rule in self.plan.router.rules)
-            # If a fault took the ports down, the routes in these tables would be lost.
+            # A fault that took these ports down would also remove the routes in these tables.
             self._held |= {self.plan.ports[end].name for end in ends if tabled}
         more = int(wanted in {"guard", "lock", "bypass"})
         if number - more > 0 and not fits():
@@ -254,7 +255,8 @@ class _Draw:
         return self._finish(world, locks, wanted, bypass)
 
     def _draw_passage(self, number: int) -> Passage | None:
-        """Draw an intended passage that does not affect the faults, or return None."""
+        """Draw an intended passage that does not affect the faults. Return None if no passage is
+        wanted or found."""
         share = _PASSAGE_SHARE
         if number > 1:
             share = (share - _BYPASS_SHARE) / (1 - _BYPASS_SHARE)
@@ -269,7 +271,7 @@ class _Draw:
     def _finish(
         self, world: World, locks: Locks | None, wanted: str, bypass: Passage | None
     ) -> tuple[World, tuple[Fault, ...]] | None:
-        """Return the network with locks and the faults, including the interaction."""
+        """Return the network with locks, and the faults including the interaction."""
         plan = Plan(world)
         order = self.rng.sample(range(len(self.parts)), len(self.parts))
         # The order is random, so that names do not reveal which faults interact.
@@ -315,7 +317,8 @@ class _Draw:
         return Part(kind, method, site, table.broken_by(self.plan, [(method, site)]))
 
     def _add(self, fits: Callable[[Part], bool], kinds: Sequence[str] = ()) -> bool:
-        """Draw one more fault that fits, of ``kinds`` if given; return whether this succeeded."""
+        """Draw a further fault for which ``fits`` is true, of ``kinds`` if given. Return whether
+        this succeeded."""
         for _ in range(_FITTING if kinds else 1):
             chosen = (
                 kinds
@@ -349,11 +352,11 @@ class _Draw:
             local = [one for one in self.parts if local_hosts(self.plan.world, one.broken)]
             if len(local) >= MAX_SYMPTOMS:
                 return False
-        # No two faults break exactly the same pairs.
+        # The faults must differ in the pairs that they break.
         return all(part.broken != other.broken for other in self.parts)
 
     def _covers(self, part: Part, ends: tuple[int, int]) -> bool:
-        """Return whether a fault would break all pairs of two subnets if they were not
+        """Return whether a fault would break all pairs between two subnets if they were not
         separated."""
         return all(
             table.loses(self.plan, [(part.method, part.site)], *pair)
@@ -361,7 +364,7 @@ class _Draw:
         )
 
     def _add_masked(self) -> bool:
-        """Draw two faults such that the first breaks all pairs that the second breaks."""
+        """Draw two faults. The first breaks all pairs that the second breaks, and further pairs."""
         kinds = self.rng.choice(((*PAPER, *ROUTER), tuple(HOST)))
         if not self._add(lambda part: len(part.broken) > 3, kinds):
             return False
@@ -404,7 +407,8 @@ class _Draw:
     ) -> tuple[World, tuple[Fault, ...]] | None:
         """Return the network, and the faults plus a missing lock that another fault hides.
 
-        If there are no other faults, returns only the missing lock. Returns None if no lock fits.
+        If ``faults`` is empty, only the missing lock is returned. Returns None if no lock is
+        suitable.
         """
         for number in self.rng.sample(range(len(locks.found)), len(locks.found)):
             entry = locks.found[number]
@@ -447,23 +451,24 @@ class _Draw:
         return (world, (*faults, extra)) if extra else None
 
 
-#: Maximum number of pairs that a missing guard or a bypass opens; more would be noticed too easily.
+#: Maximum number of pairs that a missing guard or a bypass opens. A fault that opens more pairs
+#: would be noticed too easily.
 _MOST_OPENED = 200
 
 
 def _between(plan: Plan, one: int, other: int) -> list[Pair]:
-    """Return the ordered pairs of hosts of two subnets."""
+    """Return the ordered pairs of hosts between two subnets."""
     ends = [[host.name for host in plan.hosts[subnet]] for subnet in (one, other)]
     there = [(a, b) for a in ends[0] for b in ends[1]]
     return [*there, *((b, a) for a, b in there)]
 
 
 def _hide(world: World, faults: list[Fault], gone: Fault) -> tuple[World, tuple[Fault, ...]] | None:
-    """Return the network, and ``faults`` plus a missing guard that only one of them hides.
+    """Return the network, and ``faults`` plus a missing guard that exactly one of the faults hides.
 
-    The hiding fault breaks all pairs that the missing guard opens, and the other faults together do
-    not break all of them. Returns None if there is no such fault. If ``faults`` is empty, returns
-    only the missing guard.
+    The hiding fault breaks all pairs that the missing guard opens. The other faults together do not
+    break all of these pairs. Returns None if no fault meets these conditions. If ``faults`` is
+    empty, only the missing guard is returned.
     """
     if not faults:
         return world, (gone,)
@@ -489,7 +494,7 @@ def _change(router: Machine, other: Machine) -> str:
     ):
         commands += [f"{tool} del {entry}" for entry in own if entry not in wanted]
         commands += [f"{tool} add {entry}" for entry in wanted if entry not in own]
-    # Entries of filters begin with -A, which -D replaces.
+    # Filter entries begin with -A, which -D replaces to delete an entry.
     commands += [
         f"iptables -D{entry[2:]}" for entry in router.filters if entry not in other.filters
     ]
@@ -506,8 +511,8 @@ def _let_past(
 ) -> Fault | None:
     """Return a bypass that suppresses the effect of ``passed``.
 
-    Returns None if the bypass would open no pairs or too many pairs, or would change the packets
-    that other faults lose.
+    Returns None if the bypass would open no pairs or too many pairs. Also returns None if it would
+    change which packets other faults lose.
     """
     plan = passage.plan
     held = [] if locks is None else locks.found

@@ -1,9 +1,9 @@
 """Parts of a row in the tables of faults: its site, its commands and its lost packets.
 
 The commands and the description (``words``) of a row are templates that are filled in with
-``Site.names``. The formula ``lost`` computes, from the intended paths (``path``), the packets that
-are lost while this is the only fault. Therefore the effect of a fault is known before any network
-is built, and the built network is checked against this effect.
+``Site.names``. The formula ``lost`` computes the packets that are lost while this is the only
+fault, from the intended paths (``path``). Therefore the effect of a fault is known before any
+network is built. The built network is then checked against this effect.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from netarena.sdk import JsonValue
 from netarena_route.world.model import TABLES, Interface, Machine
 from netarena_route.world.path import MAIN, Packet, Plan
 
-#: Number of values of ``Site.number``.
+#: Number of possible values of ``Site.number``.
 _NUMBERS = 1 << 16
 #: Preference of the rule that looks up the main table.
 _MAIN_PREFERENCE = 32_766
 #: Two MTUs that are too small for pings. 68 is the minimum of IPv4. With 76, a ping is sent in
-#: fragments that are too long for a port with the other MTU. Each MTU and the next three values
-#: behave alike. The kernel accepts packets that are 4 bytes longer than the MTU.
+#: fragments that are too long for a port with the other MTU. An MTU up to 3 bytes larger has the
+#: same effect. The kernel accepts packets that are 4 bytes longer than the MTU.
 _MTUS = (68, 76)
 #: Size of the IP packet of a ping with 56 bytes of payload.
 _PING_BYTES = 84
 #: Names of nftables tables that faults add.
 _NFT_NAMES = ("guard", "edge", "lan", "ward", "border", "base", "shield", "moat", "fence", "gate")
 _INSERT = re.compile(r"iptables (?:-t (\w+) )?-I (\w+)")
-#: Chains into which faults insert rules, with the table's name in front unless it is ``filter``.
+#: Chains into which faults insert rules. The table's name precedes the chain's name, except for the
+#: table ``filter``.
 _CHAINS = (
     *("FORWARD", "INPUT", "OUTPUT"),
     *("raw_PREROUTING", "mangle_PREROUTING", "mangle_POSTROUTING", "nat_PREROUTING"),
     *("raw_OUTPUT", "mangle_OUTPUT"),
 )
 _FORWARDING = re.compile(r"sysctl -w net\.ipv4\.conf\.\S+\.forwarding=0")
-#: Prefix lengths with which the router's connected network excludes the hosts.
+#: Prefix lengths with which the router's connected network no longer includes the hosts.
 NARROW_MASKS = (30, 31, 32)
 
 
 class Scope(Enum):
-    """The kind of site at which a method is drawn."""
+    """The kind of site for which a method is drawn."""
 
     ROUTER = "router"  # the router; other: any other subnet; peer: a host on ``subnet``
     HOST = "host"  # a host; other: another subnet; peer: a host there
@@ -57,20 +58,21 @@ class Site:
     """A machine and the parameters that determine where and how a method acts."""
 
     plan: Plan
-    #: The router or a host.
+    #: Router or host on which the fault acts.
     machine: Machine
-    #: Subnet of the port that the fault acts on.
+    #: Subnet of the port on which the fault acts.
     subnet: int
-    #: Another subnet.
+    #: A different subnet.
     other: int
-    #: A host: on ``subnet`` for ``Scope.ROUTER`` and ``Scope.TWIN``, else on ``other``.
+    #: A host: on ``subnet`` for ``Scope.ROUTER`` and ``Scope.TWIN``, otherwise on ``other``.
     peer: Machine
-    #: Determines the numbers and names that do not come from the network.
+    #: Random number that determines the numbers and names in commands that do not come from the
+    #: network.
     number: int = 0
 
     @classmethod
     def draw(cls, plan: Plan, scope: Scope, rng: random.Random) -> Site | None:
-        """Draw a site of a scope, or return None if the network has none."""
+        """Draw a site of a scope. Return None if the network has no such site."""
         number = rng.randrange(_NUMBERS)
         subnets = range(len(plan.ports))
         if scope is Scope.ROUTER:
@@ -87,9 +89,9 @@ class Site:
     def draw_in_reserve(
         cls, plan: Plan, scope: Scope, rng: random.Random, kept: Sequence[str] = ()
     ) -> Site | None:
-        """Draw a site that involves a reserve host, or return None if there is none.
+        """Draw a site that involves a reserve host. Return None if the network has no such site.
 
-        If ``kept`` is not empty, the reserve host is taken from ``kept``.
+        If ``kept`` is not empty, the reserve host is one of ``kept``.
         """
         number = rng.randrange(_NUMBERS)
         machine = plan.world.machine(rng.choice(kept or plan.world.reserve))
@@ -106,7 +108,7 @@ class Site:
         if not peers:
             return None
         peer = rng.choice(peers)
-        if rng.random() < 0.5:  # the reserve host may be on either side
+        if rng.random() < 0.5:  # the reserve host may be the machine or the peer
             machine, peer = peer, machine
         subnet, away = plan.subnet(machine.name), plan.subnet(peer.name)
         other = (subnet + 1) % len(plan.ports) if near else away
@@ -154,7 +156,8 @@ class Site:
 
     @cached_property
     def narrow(self) -> dict[int, frozenset[IPv4Address]]:
-        """Prefix length -> host addresses of the narrower network around the machine's address."""
+        """Prefix length -> host addresses of the network with this prefix length that contains the
+        machine's address."""
         return {
             length: frozenset(IPv4Network((self.address.ip, length), strict=False).hosts())
             for length in NARROW_MASKS
@@ -162,7 +165,8 @@ class Site:
 
     @property
     def accept(self) -> str:
-        """The router's filter that lets the subnet reach the other subnet, or ""."""
+        """The router's filter that lets the subnet reach the other subnet, or "" if it does not
+        exist."""
         plan, ends = self.plan, (self.subnet, self.other)
         for keys, names in (
             (("-s", "-d"), [str(plan.networks[i]) for i in ends]),
@@ -175,7 +179,8 @@ class Site:
 
     @property
     def table_route(self) -> str:
-        """The route to the other subnet in the table for the port's incoming traffic, or ""."""
+        """The route to the other subnet in the table for packets that arrive on the port, or "" if
+        it does not exist."""
         rules = (rule.split() for rule in self.machine.rules)
         tables = [words[-1] for words in rules if words[-4:-1] == ["iif", self.port.name, "lookup"]]
         net, port = self.plan.networks[self.other], self.plan.ports[self.other].name
@@ -184,21 +189,22 @@ class Site:
 
     @cached_property
     def preference(self) -> int:
-        """Preference of a rule that precedes all lookups of non-standard tables."""
+        """Preference of a policy rule that precedes all rules that look up a table, except the
+        table ``local``."""
         found = [rule.split() for rule in self.machine.rules]
         lookups = [int(words[words.index("pref") + 1]) for words in found if "lookup" in words]
         return 1 + self.number % (min(lookups, default=_MAIN_PREFERENCE) - 1)
 
     @property
     def table(self) -> int:
-        """A routing table that the machine does not use."""
+        """Number of a routing table that the machine does not use."""
         used = {int(route.split()[-1]) for route in self.machine.routes if " table " in route}
         free = [table for table in TABLES if table not in used]
         return free[self.number % len(free)]
 
     @cached_property
     def drawn(self) -> dict[str, str]:
-        """Template values for numbers and names that do not come from the network."""
+        """Template values for numbers and names that are drawn and do not come from the network."""
         number = self.number
         inserted = [
             "_".join(filter(None, found))
@@ -207,7 +213,7 @@ class Site:
         ]
         return {
             "pref": str(self.preference),
-            # The paper uses preference 0, so this program does too in the paper's networks.
+            # In the paper's networks, the preference is 0, as in the paper.
             "first_pref": str(self.preference if self.plan.world.apart else 0),
             "table": str(self.table),
             "nft": _NFT_NAMES[number % len(_NFT_NAMES)],
@@ -217,8 +223,8 @@ class Site:
             "metric": str(1 + number % 200),
             "worse_metric": str(201 + number % 500),
             "mac": f"02:00:5e:00:{number >> 8 & 255:02x}:{number & 255:02x}",
-            # Position of an inserted rule among the locks' rules in its chain, so that a fault's
-            # rule is not always the first.
+            # Position at which a rule is inserted among the locks' rules in its chain. A fault's
+            # rule is thus not always the first.
             **{
                 f"at_{chain}": f"{1 + number % (inserted.count(chain) + 1)} "
                 if chain in inserted
@@ -229,7 +235,8 @@ class Site:
 
     @cached_property
     def kept_settings(self) -> str:
-        """Shell words that restore the locks' settings that a change of ip_forward resets."""
+        """Shell commands, each preceded by ``&&``, that restore settings of locks. A change of
+        ip_forward resets these settings."""
         settings = [text for entry in self.machine.commands for text in _FORWARDING.findall(entry)]
         return "".join(f" && {setting}" for setting in settings)
 
@@ -250,7 +257,8 @@ class Site:
 
     @cached_property
     def lost_routes(self) -> str:
-        """Shell words that restore the routes that disappear with the port or its address."""
+        """Shell commands, each preceded by ``&&``, that restore the routes that disappear with the
+        port or its address."""
         network = self.plan.networks[self.subnet]
         return "".join(
             f" && ip route add {route}"
@@ -260,7 +268,7 @@ class Site:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Values for templates."""
+        """Values for the placeholders in templates."""
         plan, ports, networks = self.plan, self.plan.ports, self.plan.networks
         other = IPv4Interface(ports[self.other].address)
         return {
@@ -298,8 +306,8 @@ def _leads_through(route: str, network: IPv4Network) -> bool:
     return "via" in words and IPv4Address(words[words.index("via") + 1]) in network
 
 
-#: Pairs of a placeholder in a method's command and a resource. If a command has the placeholder,
-#: the resource must stay unchanged, because the method's formula relies on it.
+#: Pairs of a placeholder and a resource. If a method's command has the placeholder, the resource
+#: must stay unchanged, because the method's formula relies on it.
 _COUNTED_ON = (
     ("{peer_ip}", "~{peer_ip}"),
     ("{gateway}", "~{gateway}"),
@@ -315,7 +323,7 @@ def always(site: Site) -> bool:
 
 @dataclass(frozen=True)
 class Method:
-    """One method to inject a fault; a row of a table of faults."""
+    """A method to inject a fault; a row of a table of faults."""
 
     name: str
     scope: Scope
@@ -329,10 +337,11 @@ class Method:
     #: Resources that the method changes. Faults that change the same resource are never combined. A
     #: resource after ``~`` is only used and must stay unchanged, so two faults may share it.
     holds: tuple[str, ...] = ()
-    #: Function that returns whether the method works at a site and its repair restores all
+    #: Function that returns whether the method works at a site, and whether its repair restores all
     #: settings.
     fits: Callable[[Site], bool] = always
-    #: Whether the method affects address resolution, which permanent ARP entries replace.
+    #: Whether the method affects address resolution. Such a method has no effect if ARP entries are
+    #: permanent.
     resolves: bool = False
     #: Whether the method needs the netem queue discipline.
     netem: bool = False
@@ -343,7 +352,7 @@ class Method:
         return (*self.holds, *(need for key, need in _COUNTED_ON if key in self.inject))
 
 
-# rows that several tables share
+# Rows that several tables share.
 
 #: Command that restores a port's intended address and the routes that depend on it.
 SET_ADDRESS = "ip addr flush dev {port} && ip addr add {address} brd + dev {port}{lost_routes}"
@@ -360,7 +369,7 @@ def row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     fits: Callable[[Site], bool] = always,
     resolves: bool = False,
 ) -> Method:
-    """Return a method; the last arguments are the resources that it holds."""
+    """Return a method. The last arguments are the resources that the method holds."""
     return Method(name, scope, words, inject, repair, lost, holds, fits, resolves)
 
 
@@ -407,7 +416,7 @@ def queue_rows(
     )
 
 
-#: Queues that drop all pings of 98 bytes, with any kernel.
+#: Queues that drop all pings of 98 bytes, on every kernel.
 TIGHT_QUEUES = (
     ("rate", "tbf rate 8kbit burst 90 limit 1000", "drops what is longer than 90 bytes"),
     ("no_queue", "pfifo limit 0", "drops all that it sends"),
@@ -417,7 +426,7 @@ TIGHT_QUEUES = (
 def port_rows(
     scope: Scope, down: Callable[[Site, Packet], bool], mtu: Callable[[Site, Packet], bool]
 ) -> tuple[Method, Method]:
-    """Return two methods: a port that is down, and a port with an MTU too small for pings."""
+    """Return two methods: a port that is down, and a port whose MTU is too small for pings."""
     return (
         row(
             scope,
@@ -436,7 +445,7 @@ def port_rows(
             "ip link set {port} mtu 1500",
             mtu,
             "{port}",
-            # Two ports with similar MTUs would accept each other's pings, which they send in
+            # Two ports with similar MTUs would still exchange pings, because the pings are sent in
             # fragments.
             "MTU {mtu_sort}",
         ),
@@ -492,7 +501,7 @@ def held_address_row(
     *holds: str,
     fits: Callable[[Site], bool] = always,
 ) -> Method:
-    """Return a method that adds another machine's address to the machine's own loopback."""
+    """Return a method that adds the address of another machine to the machine's own loopback."""
     return row(
         scope,
         name,
@@ -522,7 +531,7 @@ def nft_row(  # noqa: PLR0913, PLR0917 -- the columns of a table
     )
 
 
-# formulas that several rows share
+# Formulas that several rows share.
 
 
 def forwards(site: Site, packet: Packet) -> bool:
@@ -557,7 +566,7 @@ def leaves_by_main(site: Site, packet: Packet) -> bool:
 
 
 def local(site: Site, packet: Packet) -> bool:
-    """Return whether a packet is from or to the router itself, through the port."""
+    """Return whether a packet goes from or to the router itself, through the port."""
     return crosses(site, packet) and not packet.forwarded
 
 
@@ -592,5 +601,5 @@ def asked(site: Site, packet: Packet) -> bool:
 
 
 def hands_on(site: Site, packet: Packet) -> bool:
-    """Return whether the host sends a packet to its gateway."""
+    """Return whether the host sends a packet to its gateway for forwarding."""
     return packet.src == site.machine.name and packet.routed

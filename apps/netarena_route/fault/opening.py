@@ -1,4 +1,4 @@
-"""Pairs that work only through an opened filter, and may be lost when the filter is closed again.
+"""Pairs that work only through an opened filter, and that closing the filter may break.
 
 A bypass lets packets pass filters or policy rules. It therefore opens pairs that must not work, and
 suppresses the effect of other faults. Pairs that these faults would break work only through the
@@ -23,13 +23,15 @@ def carried(
     after: Sequence[str],
     repaired: frozenset[str] = frozenset(),
 ) -> frozenset[Pair]:
-    """Return the pairs that a step may lose because the step closed a bypass.
+    """Return the pairs that a step may break because the step closed a bypass.
 
-    The step must close a pair that a bypass opens. It may lose the pairs that also fail in the
-    computed world with the remaining faults and without the bypass. ``before`` and ``after`` are
-    the matrices around the step. A suppressed fault counts as repaired in two cases: a pair that it
-    breaks works after the bypass is closed, or its machine is in ``repaired``, the machines without
-    remains of faults.
+    The step must close a pair that a bypass opens. It may break the pairs that fail in the computed
+    world with the remaining faults and without the bypass. ``before`` and ``after`` are the
+    matrices before and after the step.
+
+    A suppressed fault counts as repaired in two cases. In the first case, its machine is in
+    ``repaired``, the machines without remains of faults. In the second case, the bypass is closed
+    completely, and a pair that the fault breaks works.
     """
     found: set[Pair] = set()
     place = {name: index for index, name in enumerate(world.endpoints)}

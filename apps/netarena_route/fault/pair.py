@@ -36,12 +36,12 @@ def _asked_by_peer(site: Site, packet: Packet) -> bool:
 
 
 def _from_peer_to_other(site: Site, packet: Packet) -> bool:
-    """Return whether the router forwards a packet from the peer to the other subnet."""
+    """Return whether the router forwards a packet that goes from the peer to the other subnet."""
     return packet.forwarded and packet.src == site.peer.name and packet.target == site.other
 
 
 def _comes_to_other(site: Site, packet: Packet) -> bool:
-    """Return whether the router receives a packet from the peer to the other subnet.
+    """Return whether the router receives a packet that goes from the peer to the other subnet.
 
     This includes packets to the router's own address in the other subnet.
     """

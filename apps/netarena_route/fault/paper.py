@@ -34,7 +34,7 @@ def _accepts_forwarding(site: Site) -> bool:
 
 
 def _sent_on(site: Site, packet: Packet) -> bool:
-    """Return whether a packet leaves the router, including the router's own packets."""
+    """Return whether the router sends a packet. This includes the router's own packets."""
     del site
     return packet.leaves is not None
 
@@ -56,8 +56,8 @@ def _gone(site: Site, packet: Packet) -> bool:
 def _renamed(site: Site, packet: Packet) -> bool:
     """Return whether a port with a wrong address loses a packet.
 
-    The hosts cannot resolve the correct address, but still answer the router's packets from the
-    wrong address.
+    The hosts cannot resolve the correct address. They still answer packets that the router sends
+    from the wrong address.
     """
     return (enters(site, packet) and packet.routed) or (
         packet.dst == site.plan.router.name and packet.target == site.subnet and not packet.reply
@@ -81,7 +81,8 @@ _SET_ROUTE = (
 
 
 def _no_edge(site: Site, length: int) -> bool:
-    """Return whether no machine has the narrower network's own address or its broadcast address.
+    """Return whether the network address and the broadcast address of the narrower network are
+    unused.
 
     Different kernel versions treat these addresses differently.
     """

@@ -3,7 +3,7 @@
 A passage applies to the traffic of one subnet (filters), or to the traffic that enters from two
 subnets (policy rules). If the two subnets must stay separated, the passage is a fault, called
 *bypass*. If the two subnets may communicate with all other subnets, the passage is part of the
-intended state. A bypass and an intended passage have the same form.
+intended state. A bypass and an intended passage consist of the same kinds of entries.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from netarena_route.world.path import MAIN, Packet, Plan
 Pair = tuple[str, str]
 Sort = tuple[str, str]
 
-#: Faults in iptables' FORWARD chain, and faults in policy rules and their tables. Packets that
-#: ``_UNTRACKED`` exempts from tracking are not recognised by other filters and NAT.
+#: Methods that a passage may suppress: in iptables' FORWARD chain, and in policy rules and their
+#: tables. ``_UNTRACKED`` exempts packets from connection tracking, so other filters and NAT do not
+#: recognise them.
 _UNTRACKED = ("router_firewall", "untracked")
 _FILTERS = frozenset(
     (kind, name)
@@ -47,14 +48,14 @@ _RULES = frozenset(
     }.items()
     for name in names
 )
-#: Kinds whose policy rules have drawn preferences, and the number that such a preference must
-#: exceed so that the passage's rules come first.
+#: Kinds of faults whose policy rules have random preferences. The passage's rules come first if
+#: such a preference exceeds ``_FIRST``.
 _OF_RULES = frozenset({"policy_rule", "router_traffic"})
 _FIRST = 4
 
 
 def by_rules(plan: Plan) -> bool:
-    """Return whether policy rules separate subnets; otherwise filters do."""
+    """Return whether policy rules separate the subnets. Otherwise filters separate them."""
     return bool(plan.router.rules)
 
 
@@ -65,14 +66,14 @@ def suppressed(plan: Plan) -> frozenset[Sort]:
 
 @dataclass(frozen=True)
 class Passage:
-    """A passage at two subnets; entries of filters use only the first subnet."""
+    """A passage for two subnets. A passage through filters uses only the first subnet."""
 
     plan: Plan
     ends: tuple[int, int]
 
     @classmethod
     def draw(cls, plan: Plan, rng: random.Random) -> Passage | None:
-        """Draw a passage that opens no pair, or return None if too few subnets are suitable."""
+        """Draw a passage that opens no pair. Return None if too few subnets are suitable."""
         apart = {end for pair in plan.world.apart for end in pair}
         free = [subnet for subnet in range(len(plan.ports)) if subnet not in apart]
         if len(free) <= 1:
@@ -128,18 +129,17 @@ class Passage:
         return self.ends[0] in (packet.source, packet.target)
 
     def comes_first(self, kind: str, site: Site) -> bool:
-        """Return whether the entries precede the entries of a method at a site."""
+        """Return whether the passage's entries precede the entries of a method at a site."""
         return not (by_rules(self.plan) and kind in _OF_RULES and site.preference <= _FIRST)
 
     def covers(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether the entries let through all packets that a method would lose."""
+        """Return whether the passage's entries let through all packets that a method would lose."""
         return self.comes_first(kind, site) and all(
             self.passes(packet) for packet in self._lost(method, site, broken)
         )
 
     def spares(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether a method loses the same packets with the passage's entries as without
-        them."""
+        """Return whether a method loses the same packets with and without the passage's entries."""
         sort = kind, method.name
         if sort == _UNTRACKED or not self.comes_first(kind, site):
             return False
@@ -150,7 +150,8 @@ class Passage:
         return not self.moves(method, site)
 
     def moves(self, method: Method, site: Site) -> bool:
-        """Return whether a method loses other packets because the entries change the table.
+        """Return whether a method loses different packets because the passage's entries change the
+        routing table.
 
         The rules of a passage route packets with the main table instead of the intended table.
         """
@@ -160,8 +161,8 @@ class Passage:
 
     @cached_property
     def _moved(self) -> list[tuple[Packet, Packet]]:
-        """Packets that the entries move to another table, as (packet without entries, packet with
-        entries)."""
+        """Packets for which the entries select a different table, as pairs: the packet without and
+        with the entries."""
         if not by_rules(self.plan):
             return []
         return [
@@ -182,5 +183,6 @@ class Passage:
 
 
 def is_untracked(sort: Sort) -> bool:
-    """Return whether a method lets untracked packets past filters and NAT."""
+    """Return whether a method exempts packets from connection tracking, and so from NAT and
+    stateful filters."""
     return sort == _UNTRACKED

@@ -1,4 +1,4 @@
-"""Kinds of faults on the router, in addition to the paper's kinds."""
+"""Kinds of faults on the router, except the paper's kinds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _own(site: Site, packet: Packet) -> bool:
 
 
 def _sourced(site: Site, packet: Packet) -> bool:
-    """Return whether a packet with a source in the subnet leaves the router.
+    """Return whether the router sends a packet whose source address is in the subnet.
 
-    The router's own requests are excluded, because their route lookup has no source address.
+    The router's own requests are excluded, because their route look-up has no source address.
     """
     known = packet.forwarded or packet.reply
     return packet.leaves is not None and packet.source == site.subnet and known
@@ -67,7 +67,8 @@ def _between(site: Site, packet: Packet) -> bool:
 
 
 def _translated(site: Site, packet: Packet) -> bool:
-    """Return whether DNAT applies to a packet: a request to the peer that enters the router."""
+    """Return whether a packet is a request to the peer that enters the router, so that DNAT applies
+    to it."""
     return packet.dst == site.peer.name and not packet.reply and packet.enters is not None
 
 
@@ -88,20 +89,21 @@ def _reply_towards(site: Site, packet: Packet) -> bool:
 
 
 def _half_back(site: Site, packet: Packet) -> bool:
-    """Return whether the router routes a packet to the peer's half of the subnet, or receives a
-    packet from that half."""
+    """Return whether the router uses the main table to send a packet to the peer's half of the
+    subnet, or receives a packet from this half."""
     return half_by_main(site, packet) or (
         packet.enters == site.subnet and site.at(packet.src) in site.half
     )
 
 
 def _alone(site: Site) -> bool:
-    """Return whether the peer is its subnet's only host; another host would get two answers."""
+    """Return whether the peer is the only host of its subnet. With another host, ARP requests would
+    get two answers."""
     return len(site.plan.hosts[site.subnet]) == 1
 
 
-#: Setting of methods of which at most one may affect a subnet: with a rule for the subnet's source
-#: addresses, a port that filters by reverse path would drop all ARP requests of the subnet.
+#: Resource of methods of which at most one may act on a subnet. A port that filters by reverse path
+#: would drop all ARP requests of the subnet if a policy rule matched the subnet's source addresses.
 _RETURN_PATH = "{port} return path"
 
 _row = partial(row, Scope.ROUTER)
@@ -125,7 +127,8 @@ def _route(name: str, route: str, lost: Callable[[Site, Packet], bool], *holds: 
 def _rule(
     name: str, rule: str, lost: Callable[[Site, Packet], bool], table: str = "", *holds: str
 ) -> Method:
-    """Return a method that adds a policy rule and, if given, the table that the rule uses."""
+    """Return a method that adds a policy rule. If the rule uses a separate table, the method adds
+    this table too."""
     return _row(
         name,
         f"{{machine}} has the policy rule {rule}",
@@ -167,7 +170,8 @@ ROUTER: dict[str, tuple[Method, ...]] = {
             "{other_port}",
             _RETURN_PATH,
             # With a table per port, forwarded packets pass the filter, but ARP requests from the
-            # half get no answer. Its hosts can send only after the router has sent to them.
+            # half get no answer. Hosts of the half can send only after the router has sent packets
+            # to them.
             fits=lambda site: not any("lookup" in rule for rule in site.machine.rules),
         ),
         _row(

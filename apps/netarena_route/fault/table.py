@@ -1,4 +1,5 @@
-"""All kinds of faults, the drawing of faults, and the connectivity of a network with faults."""
+"""The tables of all kinds of faults, the draw of faults, and the connectivity of a network with
+faults."""
 
 from __future__ import annotations
 
@@ -25,23 +26,25 @@ EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
 #: Groups of kinds whose faults break similar sets of pairs: faults on the router break pairs of
 #: subnets, faults on hosts break pairs of one host.
 ALIKE: tuple[tuple[str, ...], ...] = ((*PAPER, *ROUTER), tuple(HOST))
-#: The paper's ten pairs of kinds.
+#: The ten pairs of kinds of faults that the paper combines.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
 
 METHODS: Mapping[tuple[str, str], Method] = MappingProxyType(
     {(kind, method.name): method for kind, methods in ALL_KINDS.items() for method in methods}
 )
-#: Maximum number of draws until a network counts as unsuitable for a method or a combination. If a
-#: network is suitable, at least one draw in twenty succeeds.
+#: Maximum number of attempts to draw a site or a combination. If a network is suitable, at least
+#: one attempt in twenty succeeds.
 _TRIES = 400
-#: Maximum number of endpoints for which each pair is computed separately, without groups.
+#: Maximum number of endpoints for which each pair is computed separately. In larger networks,
+#: endpoints are grouped.
 _FEW = 24
 
 
 def draw(
     plan: Plan, kinds: Sequence[str], rng: random.Random, *, netem: bool
 ) -> tuple[Fault, ...] | None:
-    """Return one fault of each kind such that each breaks a pair, or None if none are found.
+    """Return one fault of each kind, each of which breaks a pair. Return None if no such faults are
+    found.
 
     No two faults use the same resource (see ``Method.holds``). ``netem`` allows faults with the
     netem queue discipline.
@@ -71,8 +74,7 @@ def read(plan: Plan, fault: Fault) -> tuple[Method, Site]:
 
 
 def apply_anew(plan: Plan, fault: Fault) -> Fault:
-    """Return the same fault for a network to which more intended settings were added after the
-    draw."""
+    """Return the same fault for a network to which intended settings were added after the draw."""
     return apply(fault.kind, *read(plan, fault))
 
 
@@ -150,19 +152,19 @@ def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
 
 
 def loses(plan: Plan, parts: Sequence[tuple[Method, Site]], source: str, target: str) -> bool:
-    """Return whether methods at their sites lose a packet of a ping."""
+    """Return whether one of these methods, each at its site, loses a packet of a ping."""
     packets = plan.ping(source, target)
     return any(method.lost(site, packet) for method, site in parts for packet in packets)
 
 
 def breaks(world: World, faults: Iterable[Fault]) -> frozenset[tuple[str, str]]:
-    """Return the ordered pairs that should work but do not work."""
+    """Return the ordered pairs that must work but do not work with these faults."""
     plan = Plan(world)
     return broken_by(plan, [read(plan, fault) for fault in faults])
 
 
 def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tuple[str, str]]:
-    """Return the ordered pairs that methods break at their sites."""
+    """Return the ordered pairs that these methods, each at its site, break."""
     if len(plan.world.endpoints) <= _FEW:
         return frozenset(
             pair
@@ -181,7 +183,7 @@ def broken_by(plan: Plan, parts: Sequence[tuple[Method, Site]]) -> frozenset[tup
 
 
 def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -> bool:
-    """Return whether a method at its site breaks a pair of the machines ``names``."""
+    """Return whether a method at its site breaks a pair between two of the machines ``names``."""
     method, site = part
     return any(
         method.lost(site, packet)
@@ -191,7 +193,7 @@ def breaks_within(plan: Plan, part: tuple[Method, Site], names: Sequence[str]) -
 
 
 def shows(world: World, fault: Fault, matrix: Sequence[str]) -> bool:
-    """Return whether every pair that ``fault`` breaks is broken in ``matrix``."""
+    """Return whether all pairs that ``fault`` breaks are broken in ``matrix``."""
     rows = zip(world.intended, expected(world, [fault]), matrix, strict=True)
     return all(
         now == "0"
@@ -207,7 +209,7 @@ def _breaks_any(site: Site, method: Method) -> bool:
 
 
 def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...]:
-    """Return the connectivity matrix with some faults.
+    """Return the connectivity matrix with these faults.
 
     Endpoints that no formula distinguishes share a row, so that a million pairs take only a second.
     """
@@ -229,7 +231,7 @@ def _matrix(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> tuple[str, ...
 
 
 def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
-    """Return a mark for each endpoint; no formula distinguishes endpoints with equal marks."""
+    """Return a mark for each endpoint. Formulas do not distinguish endpoints with equal marks."""
     world = plan.world
     names = world.endpoints
     if len(names) <= _FEW:
@@ -239,7 +241,7 @@ def _marks(plan: Plan, broken: Sequence[tuple[Method, Site]]) -> list[Hashable]:
         (
             name == plan.router.name,
             plan.subnet(name),
-            # Each reserve host has different pairs that must not work.
+            # The pairs that must not work differ for each reserve host.
             name in world.reserve and name,
             *((world.intended[index][i], world.intended[i][index]) for i in reserve),
             *(site.mark(name) for _, site in broken),

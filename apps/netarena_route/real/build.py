@@ -2,7 +2,7 @@
 
 Both emulators create the same namespaces, bridges, veths and names. Each machine has a network
 namespace, which is owned by a separate user namespace. All switches are bridges in the initial
-namespace of the episode. Netlink is used for training, and for sizes at which Mininet is slow.
+namespace of the episode. Netlink is for training, and for sizes at which Mininet is slow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netarena_route.world.model import World
 
 
 def build_netns(world: World) -> Mapping[str, int]:
-    """Create machines, switches and links; return a descriptor of each machine's namespace.
+    """Create machines, switches and links. Return a file descriptor for each machine's namespace.
 
     Links are down and have no addresses. The calling thread must be in the switches' namespace.
     Raises OSError.
@@ -38,7 +38,7 @@ def build_netns(world: World) -> Mapping[str, int]:
 
 
 def build_mininet(world: World) -> Mapping[str, int]:
-    """Create machines, switches and links; return a descriptor of each machine's namespace.
+    """Create machines, switches and links. Return a file descriptor for each machine's namespace.
 
     Links have no addresses. The calling thread must be in the switches' future namespace. Agents'
     commands never run in Mininet's shells, because a command could break the next command. Raises

@@ -10,7 +10,7 @@ WORKER = "netarena_route.real.worker:RouteWorker"
 
 
 class Warm(client.Warm):
-    """Warm process from which processes of route's networks are forked."""
+    """Warm process from which the processes of route's networks are forked."""
 
     def __init__(self) -> None:
         super().__init__(WORKER)

@@ -1,4 +1,5 @@
-"""Scratch namespaces in which machines are built as intended, broken, read and discarded.
+"""Scratch namespaces, in which machines are built as intended, changed by their faults, read and
+discarded.
 
 Faults and locks are shell commands, so their effect is known only after they have run. Each machine
 with such commands is built in a separate scratch namespace, first as intended, then with its
@@ -31,12 +32,13 @@ from netarena_route.real.links import hardware, known_neighbours
 from netarena_route.world.model import Machine, World
 
 T = TypeVar("T")
-#: A function that reads a machine, given the machine, its namespace and a socket in the namespace.
+#: Function that reads a machine. Its arguments are the machine, its namespace and a socket in the
+#: namespace.
 Look = Callable[[Machine, int, Netlink], T]
 
 
 class Draft(NamedTuple, Generic[T]):
-    """A machine's form with its faults, and the readings before and after the injection of the
+    """The form of a machine with its faults, and the readings before and after the injection of the
     faults."""
 
     form: Form
@@ -45,7 +47,7 @@ class Draft(NamedTuple, Generic[T]):
 
 
 class _Bench(NamedTuple):
-    """The namespace with the far ends of all ports, and a socket in this namespace."""
+    """The namespace that has the far ends of all ports, and a socket in this namespace."""
 
     space: int
     netlink: Netlink
@@ -56,8 +58,8 @@ def draft(
 ) -> tuple[dict[str, Form], dict[str, Draft[T]]]:
     """Return the form of each machine, and the drafts of the machines that had to be built.
 
-    ``faults`` are the commands that break machines, by machine. Raises OSError, or
-    subprocess.CalledProcessError for a command that fails.
+    ``faults`` has the commands that break a machine, by the machine's name. Raises OSError, and
+    subprocess.CalledProcessError if a command fails.
     """
     forms: dict[str, Form] = {}
     drafts: dict[str, Draft[T]] = {}
@@ -95,7 +97,7 @@ def _build(  # noqa: PLR0913, PLR0917 -- the parts of a machine
     faults: Sequence[str],
     look: Look[T],
 ) -> Draft[T]:
-    """Build a machine in the calling thread's namespace, which must be new."""
+    """Build a machine in the namespace of the calling thread. This namespace must be new."""
     texts = " ".join((*machine.filters, *machine.commands, *faults))
     filtered = machine.filters or "iptables " in texts or "nft " in texts
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,5 @@
-"""Configuration of a machine as data, read in one network namespace and written once in another.
+"""Configuration of a machine as data, which is read in one network namespace and written once in
+another.
 
 A form contains all settings that the methods of the fault tables can change: ports, addresses,
 routes, policy rules, permanent ARP entries, queues, sysctls, and the rulesets of iptables and
@@ -44,7 +45,7 @@ from netarena_network.real.netlink import (
 from netarena_route.world.model import Interface, Machine
 
 LOOPBACK = "lo"
-#: Routes that a form expresses without a shell: destination and gateway.
+#: Pattern of a route that a form expresses without a shell: a destination and a gateway.
 _PLAIN_ROUTE = re.compile(r"(default|[0-9.]+(?:/\d+)?) via ([0-9.]+)")
 _SYSCTLS = Path("/proc/sys/net/ipv4")
 _SYSCTL_BYTES = 1 << 14
@@ -71,7 +72,7 @@ _CREATE, _EXCLUSIVE, _APPEND = 0x400, 0x200, 0x800
 
 
 class Item(NamedTuple):
-    """One kernel entry: header fields, interface name ("" if there is none) and attributes.
+    """A kernel entry: header fields, interface name (may be "") and attributes.
 
     The interface number in the header is 0.
     """
@@ -90,16 +91,18 @@ class Port(NamedTuple):
 
 
 class _Sort(NamedTuple):
-    """A kind of entry: the messages that list, create and delete entries, and their format."""
+    """A kind of entry: the messages that list, create and delete entries, and the format of the
+    entries."""
 
     get: int
     new: int
     delete: int
     flags: int
     header: struct.Struct
-    #: Index of the interface number in the header; -1 if the interface number is an attribute.
+    #: Index at which the header has the interface number; -1 if the interface number is an
+    #: attribute.
     index_at: int
-    #: Function that returns the item of a listed entry, or None if the entry is not configuration.
+    #: Function that normalises a listed entry, or returns None if the entry is not configuration.
     clean: Callable[[Item], Item | None]
 
 
@@ -156,8 +159,8 @@ _ROUTING = struct.Struct("=BBBBBBBBI")
 _ADDRESSES = _Sort(
     GETADDR, NEWADDR, DELADDR, _CREATE | _EXCLUSIVE, struct.Struct("=BBBBI"), 4, _clean_address
 )
-# Routes are appended, so that a route that replaces a connected route exists before that route is
-# deleted.
+# Routes are appended. A route that replaces a connected route thus exists before the connected
+# route is deleted.
 _ROUTES = _Sort(GETROUTE, NEWROUTE, DELROUTE, _CREATE | _APPEND, _ROUTING, -1, _clean_route)
 _RULES = _Sort(GETRULE, NEWRULE, DELRULE, _CREATE | _EXCLUSIVE, _ROUTING, -1, _clean_rule)
 _NEIGHBOURS = _Sort(
@@ -186,17 +189,19 @@ class Form:
     rules: tuple[Item, ...]
     neighbours: tuple[Item, ...]
     queues: tuple[Item, ...] = ()
-    #: Sysctls that differ from a new machine's: path below the IPv4 sysctls, and value.
+    #: Sysctls that differ from a new machine's sysctls: path below the IPv4 sysctls, and value.
     settings: tuple[tuple[str, str], ...] = ()
     #: Input of iptables-restore and of nft.
     filters: str = ""
     ruleset: str = ""
-    #: Whether ``routes`` and ``rules`` are complete.
+    #: Whether ``routes`` and ``rules`` are complete. If not, they omit entries that the kernel
+    #: creates.
     whole: bool = True
 
 
 def plain(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form | None:
-    """Return the machine's form if it has only addresses, gateway routes and sysctls, else None.
+    """Return the machine's form if it has only addresses, gateway routes and sysctls. Otherwise
+    return None.
 
     ``neighbours`` are the permanent ARP entries: port, IP address, MAC address.
     """
@@ -213,7 +218,8 @@ def is_plain(route: str) -> bool:
 
 
 def bare(machine: Machine, neighbours: Iterable[tuple[str, str, bytes]]) -> Form:
-    """Return the part of a machine's form that can be computed without a shell; see ``plain``."""
+    """Return the part of a machine's form that can be computed without a shell. The arguments are
+    those of ``plain``."""
     found = [_PLAIN_ROUTE.fullmatch(entry) for entry in machine.routes]
     ports = tuple(Port(interface.name, _UP, 1500) for interface in machine.interfaces)
     return Form(
@@ -253,7 +259,7 @@ def _address(interface: Interface) -> Item:
 def _plain_route(machine: Machine, target: str, gateway: str) -> Item:
     address = IPv4Interface("0.0.0.0/0" if target == "default" else target)
     length = address.network.prefixlen
-    # The same fields as ``ip route add`` sets.
+    # The fields are those that ``ip route add`` sets.
     header = (socket.AF_INET, length, 0, 0, _MAIN, _BOOT, 0, _UNICAST, 0)
     values = {
         _RTA_TABLE: _MAIN.to_bytes(4, sys.byteorder),
@@ -321,7 +327,7 @@ def _dump(netlink: Netlink, sort: _Sort, names: Mapping[int, str]) -> Iterator[I
 def changed(fresh: Mapping[str, str], values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return the sysctls in ``values`` that differ from the sysctls of a ``fresh`` machine.
 
-    The sysctls are in an order in which writing one does not undo another.
+    The order of the result ensures that writing a sysctl does not undo another.
     """
     found = {name: value for name, value in values.items() if value != fresh.get(name)}
     if _FIRST_SETTING in found:
@@ -362,9 +368,9 @@ _SHARED_TABLE = re.compile(r"table ip (?:filter|nat|mangle|raw|security) ")
 
 
 def canonical_filters(saved: str) -> str:
-    """Return ``iptables-save`` output in an order that depends only on the rules.
+    """Return the output of ``iptables-save`` in an order that depends only on the rules.
 
-    Counters, and chains and tables that let all packets pass, are removed.
+    Counters are removed. Chains and tables that let all packets pass are removed too.
     """
     tables: dict[str, tuple[dict[str, str], dict[str, list[str]]]] = {}
     policies: dict[str, str] = {}
@@ -390,7 +396,7 @@ def canonical_filters(saved: str) -> str:
 
 
 def canonical_ruleset(listed: str) -> str:
-    """Return ``nft list ruleset`` output without iptables' tables, sorted by table."""
+    """Return the output of ``nft list ruleset`` without iptables' tables, sorted by table."""
     tables = re.findall(r"^table .*?^}\n", listed, re.MULTILINE | re.DOTALL)
     return "".join(sorted(one for one in tables if not _SHARED_TABLE.match(one)))
 
@@ -399,7 +405,7 @@ def canonical_ruleset(listed: str) -> str:
 
 
 def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
-    """Configure the new machine whose namespace the calling thread is in, without rulesets.
+    """Configure the new machine in whose namespace the calling thread is, without rulesets.
 
     ``netlink`` is a socket in this namespace. ``hardware`` has the MAC address of each port. Raises
     OSError.
@@ -416,7 +422,7 @@ def write(form: Form, netlink: Netlink, hardware: Mapping[str, bytes]) -> None:
 
 
 def loading(form: Form) -> str:
-    """Return the shell command that loads a form's rulesets, or "" if it has none."""
+    """Return the shell command that loads a form's rulesets, or "" if the form has no rulesets."""
     commands = []
     if form.filters:
         commands.append(f"iptables-restore -w <<'END'\n{form.filters}END\n")
@@ -443,12 +449,13 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
     *,
     whole: bool,
 ) -> None:
-    """Add the missing entries of ``wanted`` in order; if ``whole``, delete all other entries."""
+    """Add the missing entries of ``wanted`` in order. If ``whole`` is set, delete all other
+    entries."""
     present = list(_dump(netlink, sort, names)) if sort.delete else []
     kept = _kept(present, wanted)
     missing = [item for item in wanted if item not in kept]
     extra = [item for item in present if item not in kept]
-    # Entries that exist, but in the wrong position among the entries of the same destination.
+    # These entries exist, but at a wrong position among the entries of the same destination.
     moved = [item for item in extra if item in missing]
     netlink.apply([Message(sort.delete, _pack(sort, item, indexes)) for item in moved])
     # Connected routes come first, because gateways are resolved through them.
@@ -460,11 +467,11 @@ def _bring(  # noqa: PLR0913 -- all parts of one kind of entries
 
 
 def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
-    """Return the entries that are retained, after which the rest of ``wanted`` can be appended.
+    """Return the entries to retain. The rest of ``wanted`` can then be appended.
 
     The kernel uses the first entry of a destination, so the order of a destination's entries
-    matters. For each destination, the longest initial part of its wanted entries that is already
-    present in this order is retained.
+    matters. For each destination, the wanted entries are checked in order. They are retained up to
+    the first entry that is not present in this order.
     """
     places: dict[tuple[object, ...], list[Item]] = {}
     for item in present:
@@ -483,7 +490,8 @@ def _kept(present: Sequence[Item], wanted: Sequence[Item]) -> set[Item]:
 
 
 def _destination(item: Item) -> tuple[object, ...]:
-    """Return the key by which the kernel finds a route: prefix, service, table and metric."""
+    """Return the key with which the kernel identifies a route: prefix, service, table and
+    metric."""
     values = dict(item.values)
     keys = (_RTA_DST, _RTA_PRIORITY, _RTA_TABLE)
     return (item.header[1:4], *(values.get(key, b"") for key in keys))

@@ -1,4 +1,4 @@
-"""Links and settings of a network, which are the same for both emulators."""
+"""Links and settings of a network. They are the same for both emulators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from netarena_route.world.model import Interface, Machine, World
 
 
 def cables(world: World) -> Iterator[tuple[str, Interface, str]]:
-    """Yield each link: the machine, its interface, and the name of the switch's port."""
+    """Yield the machine, its interface, and the name of the switch's port for each link."""
     ports = [0] * len(world.switches)
     for machine in world.machines:
         for interface in machine.interfaces:
@@ -30,9 +30,9 @@ def configure(world: World, spaces: Mapping[str, int], forms: Mapping[str, Form]
     """Write the form of each machine of a new network, once, and start the network's switches.
 
     The calling thread must be in the switches' namespace; ``spaces`` has the machines' namespaces.
-    All machines are written in order with the same kinds of messages, whatever their forms contain.
-    Rulesets are written last. Raises OSError or subprocess.CalledProcessError
-    for an entry that the kernel rejects.
+    All machines are written in order with the same kinds of messages, regardless of the contents of
+    their forms. Rulesets are written last. Raises OSError or subprocess.CalledProcessError for an
+    entry that the kernel rejects.
     """
     for space in (None, *spaces.values()):
         with entered(space):
@@ -56,9 +56,10 @@ def hardware(number: int, machine: Machine) -> dict[str, bytes]:
 
 
 def known_neighbours(world: World) -> Iterator[list[tuple[str, str, bytes]]]:
-    """Yield the permanent ARP entries of each machine in order: port, IP address, MAC address.
+    """Yield a list of the permanent ARP entries of each machine, in order. An entry is a port, an
+    IP address and a MAC address.
 
-    The lists are empty if machines use ARP.
+    The lists are empty if the machines use ARP.
     """
     members: list[list[tuple[str, bytes]]] = [[] for _ in world.switches]
     for number, machine in enumerate(world.machines):

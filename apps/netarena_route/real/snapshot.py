@@ -1,7 +1,7 @@
 """State of a network in addition to pings: addresses, routes, rules, filters, sysctls, links.
 
-A snapshot of the intended state is taken once. Later states are compared with this snapshot. The
-comparison shows addresses that belong to another machine (``stolen``), missing intended entries
+The snapshot has the intended state. Later states are compared with the snapshot. The comparison
+shows addresses that belong to another machine (``stolen``), missing intended entries
 (``collateral``) and changes in the switches' namespace (``switches``).
 """
 
@@ -81,7 +81,8 @@ class Snapshot:
     """The intended state of one network, with which later states are compared.
 
     ``netlinks`` has a socket for each machine and, with an empty name, a socket for the switches.
-    ``intended`` has the intended entries of machines whose current entries differ.
+    ``intended`` has the intended entries of machines whose current entries differ from the intended
+    state.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class Snapshot:
             for machine in world.machines
         }
         self._healthy = {name: list(one.entries) for name, one in held.items()}
-        #: Addresses of other machines that a machine has on purpose, because of locks.
+        #: (machine, address) pairs of another machine's address that the machine has by design,
+        #: because of locks.
         self._granted = {
             (name, address)
             for name, one in held.items()
@@ -112,11 +114,12 @@ class Snapshot:
         }
         self._switches = self._switch_lines()
         self._touched: set[str] = set()
-        #: Machine -> its last differences (stolen, collateral), until a command runs on it.
+        #: Machine -> the latest differences (stolen, collateral), valid until a command runs on the
+        #: machine.
         self._unchanged: dict[str, tuple[list[list[str]], list[list[str]]]] = {}
 
     def touch(self, machine: str) -> None:
-        """Record that a command runs on a machine, so that each comparison reads the machine.
+        """Record that a command runs on a machine. Each later comparison reads this machine again.
 
         Entries of a machine can be changed only by commands on this machine.
         """
@@ -124,7 +127,7 @@ class Snapshot:
         self._unchanged.pop(machine, None)
 
     def compare(self) -> tuple[list[list[str]], list[list[str]], list[str]]:
-        """Return the current differences: stolen, collateral, and differences of the switches.
+        """Return the current differences: stolen, collateral, and changes of the switches.
 
         Rows of stolen are (machine, address). Rows of collateral are (machine, kind, text). Lines
         about switches begin with ``-`` (missing) or ``+`` (new).
@@ -156,7 +159,8 @@ class Snapshot:
         return hold(machine, self._spaces[machine.name], self._netlinks[machine.name])
 
     def _stolen(self, name: str, held: Sequence[tuple[int, int]]) -> list[str]:
-        """Return other machines' addresses in the networks (first address, length) of a machine."""
+        """Return the addresses of other machines in a machine's networks (first address,
+        length)."""
         found = {
             owned
             for first, length in held
@@ -194,7 +198,8 @@ class Snapshot:
 
 
 def hold(machine: Machine, space: int, netlink: Netlink) -> Held:
-    """Return a machine's current entries, given its namespace and a socket in the namespace."""
+    """Return the current entries of a machine. The arguments are its namespace and a socket in the
+    namespace."""
     found: dict[Entry, None] = {}
     held: list[tuple[int, int]] = []
     names: dict[int, str] = {}
@@ -227,7 +232,7 @@ def _text(value: bytes) -> str:
 
 
 def _route(content: bytes, names: Mapping[int, str]) -> tuple[int, str, tuple[int, int]]:
-    """Return type, text and destination of a route; the text of broadcast routes is empty.
+    """Return the type, text and destination of a route. Broadcast routes have an empty text.
 
     The origin, scope and preferred source of a route are left out, because they do not affect the
     path of packets.
@@ -271,7 +276,8 @@ def _rule(content: bytes) -> str:
     words.append(_RULE_ACTIONS.get(action, str(action)))
     if action == 1:
         words.append(_TABLES.get(table, str(table)))
-    # Each dump contains the origin and the default of the suppress options.
+    # A dump always has the rule's origin, which is left out. Suppress options with their default
+    # value are left out below.
     found.pop(_FRA_PROTECTED, None)
     words += [
         f"{kind}={value.hex()}"
@@ -282,7 +288,7 @@ def _rule(content: bytes) -> str:
 
 
 def _link(link: Link, names: Mapping[int, str]) -> str:
-    """Return the properties of a link that only configuration changes, without counters."""
+    """Return the properties of a link that only configuration changes. Counters are left out."""
     found = link.attributes
     words = [
         "link",
@@ -313,7 +319,7 @@ def _filters(machine: Machine) -> Iterator[Entry]:
     for line in saved.splitlines():
         if line.startswith("*"):
             table = line[1:]
-        elif line.startswith(":") and line.split()[1] != "ACCEPT":  # ACCEPT is the default
+        elif line.startswith(":") and line.split()[1] != "ACCEPT":  # policy ACCEPT is the default
             yield "filter", f"-t {table} -P {' '.join(line[1:].split()[:2])}"
         elif line.startswith("-"):
             yield "filter", f"-t {table} {line.strip()}"

@@ -1,8 +1,9 @@
-"""Complete dump of a machine's settings, to find remaining parts of faults and changes by commands.
+"""Complete dump of a machine's settings. It shows remaining parts of faults, and changes that
+commands made.
 
 In addition to the entries of a snapshot, the dump contains queues, permanent ARP entries, links,
-sysctls and filter tables. Filter tables are included even if the intended machine has none. Tickets
-use the dump, because repairs may pass all pings and still be incomplete.
+sysctls and filter tables. Filter tables are included even if the intended machine has no filters.
+Tickets use the dump, because an incomplete repair may pass all pings.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from netarena_network.real.reading import effective, unfold
 from netarena_route.real.form import sysctls
 from netarena_route.real.snapshot import Entry
 
-#: Prefix of a line that names the kind of the following entries, as in ``_PROGRAMS``.
+#: Prefix of a line that states the kind of the following entries, as in ``_PROGRAMS``.
 _MARK = "== "
-#: Kind of entries -> command that prints them
+#: Kind of entries -> command that prints the entries
 _PROGRAMS: Mapping[str, str] = {
     "filter": "iptables-save",
     "nft": "nft --stateless list ruleset",
     "queue": "tc qdisc show",
-    # ip prints externally learnt entries for every state; grep removes them
+    # ip prints externally learnt entries for every state, so grep removes them
     "neighbour": "ip -4 neigh show nud permanent | grep PERMANENT",
 }
 _LISTING = "\n".join(f"echo '{_MARK}{kind}'; {text}" for kind, text in _PROGRAMS.items())
-#: Number of a queue, which is chosen by the kernel.
+#: Pattern of the handle of a queue, which the kernel chooses.
 _HANDLE = re.compile(r"^(qdisc \S+) \S+")
-#: Part of the names of settings that list the kernel's capabilities.
+#: Sysctls with this part in their names list the kernel's capabilities and are left out.
 _AVAILABLE = "available"
 #: Maximum number of reported rows, and of characters per row. Both are limited, because in a false
 #: alarm, the rows come from an agent's commands.
@@ -41,8 +42,8 @@ _UP, _NOARP, _MTU, _NAME = 0x1, 0x80, 4, 3
 class Trace:
     """Earlier states of machines, with which later states are compared.
 
-    ``look`` reads a machine. ``faults`` has the entries of each machine with faults, without and
-    with the faults. If there are no faults, all changes by commands are reported.
+    ``look`` reads a machine. ``faults`` has two sets of entries for each machine with faults:
+    without and with the faults. If ``faults`` is empty, all changes by commands are reported.
     """
 
     def __init__(
@@ -53,15 +54,15 @@ class Trace:
         self._look = look
         self._quiet = not faults
         self._before: dict[str, frozenset[Entry]] = {name: one for name, (one, _) in faults.items()}
-        #: Entries of each machine with its faults, valid until a command runs on the machine; names
-        #: of the machines on which a command has run.
+        #: Entries of each machine with its faults. They are valid until a command runs on the
+        #: machine.
         self._untouched = {name: now for name, (_, now) in faults.items()}
         self._touched: set[str] = set()
-        #: Entries that faults added to a machine, and entries that they removed.
+        #: Entries that faults added to a machine, and entries that faults removed.
         self._marked = {name: (now - one, one - now) for name, (one, now) in faults.items()}
 
     def touch(self, machine: str) -> None:
-        """Record a machine's state before its first command; later calls have no effect."""
+        """Record a machine's state before its first command. Later calls have no effect."""
         if machine not in self._touched:
             self._touched.add(machine)
             now = self._look(machine)
@@ -69,15 +70,15 @@ class Trace:
                 self._before[machine] = now
 
     def left(self) -> list[list[str]]:
-        """Return rows (machine, kind, text) of faults' changes that still exist.
+        """Return rows (machine, kind, text) of the faults' changes that still exist.
 
         If the query has no faults, every change by commands is reported. The text of a missing
-        entry begins with a minus. If there are too many rows, the last row has the number of
+        entry begins with a minus sign. If the rows exceed the limit, the last row has the number of
         omitted rows.
         """
         found = []
-        # The same machines are read whether or not there are faults, so that the duration does not
-        # reveal faults.
+        # Machines on which commands have run are always read, so that the duration does not reveal
+        # whether faults exist.
         touched = {machine: self._look(machine) for machine in sorted(self._touched)}
         for machine, before in self._before.items():
             now = touched[machine] if machine in touched else self._untouched[machine]
@@ -95,7 +96,8 @@ class Trace:
 
 
 def state(space: int, netlink: Netlink, held: Iterable[Entry]) -> frozenset[Entry]:
-    """Return a machine's current entries, given its namespace and a socket in the namespace.
+    """Return the current entries of a machine. The arguments are its namespace and a socket in the
+    namespace.
 
     ``held`` are the entries of a snapshot.
     """
@@ -120,7 +122,7 @@ def _read(space: int, netlink: Netlink, held: Iterable[Entry]) -> Iterator[Entry
 
 
 def _list(printed: str) -> Iterator[Entry]:
-    """Yield the entries that programs printed, except entries that exist by default."""
+    """Yield the entries that the programs printed. Entries that exist by default are left out."""
     what = table = ""
     rules: list[str] = []
     for text in printed.splitlines():

@@ -1,4 +1,4 @@
-"""Process of one episode's network, which builds a world with its faults and observes it."""
+"""Process of one episode's network. It builds a world with its faults and observes the network."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from netarena_route.real.snapshot import Entry, Held, Snapshot, hold
 from netarena_route.real.state_dump import Trace, state
 from netarena_route.world.model import Machine, World
 
-#: Time limit after the first round, and minimum number of rounds, for a new network to reach the
-#: computed state.
+#: Limits for the verification of a new network: maximum time after the first round, and minimum
+#: number of rounds.
 HEALTHY_S, _LEAST_ROUNDS = 15.0, 3
-#: First and longest pause between rounds. Pauses double so that other networks can finish.
+#: First and longest pause between rounds, in s. Each pause is twice as long as the previous one, so
+#: that other networks can finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 #: Maximum number of rows of unsettled settings; generation number of an unchanged ruleset.
 _MOST_UNSETTLED, _NO_RULES = 20, 1
 
 
 class _Look(NamedTuple):
-    """Reading of a machine: the part for snapshots and, if requested, the part for traces."""
+    """Reading of a machine: the entries for snapshots and, if requested, the entries for traces."""
 
     held: Held
     entries: frozenset[Entry]
@@ -49,14 +50,16 @@ def _look(machine: Machine, space: int, netlink: Netlink, *, traced: Container[s
 
 
 class RouteWorker(worker.Worker):
-    """Builds one network, runs commands in it and observes it; one object per process."""
+    """Builder and observer of one network, which also runs commands in it. Each process has one
+    such object."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__(turns)
-        #: In tickets: finds remaining parts of faults or, in false alarms, changes by commands.
+        #: In tickets, the reader of remaining parts of faults or, in false alarms, of changes by
+        #: commands.
         self._trace: Trace | None = None
-        #: Machine -> settings that expire or take effect later and that existed before its first
-        #: command.
+        #: Machine -> settings that existed before the machine's first command and that expire or
+        #: take effect later.
         self._fleeting: dict[str, frozenset[str]] = {}
 
     @property
@@ -72,15 +75,15 @@ class RouteWorker(worker.Worker):
         emulator: str,
         faults: Sequence[tuple[str, str]] = (),
         wanted: Sequence[str] = (),
-        traced: bool = False,  # noqa: FBT001, FBT002 -- a field of a message
+        traced: bool = False,  # noqa: FBT001, FBT002 -- fields of a message
     ) -> dict[str, float]:
         """Build the network with its faults and verify it; return the durations in s.
 
         ``faults`` are this program's own commands, each with its machine. ``wanted`` is the
         expected matrix, by default the intended matrix. With ``traced``, each state reports the
         remaining parts of faults or, if there are no faults, the changes by commands. ``cpu_s`` is
-        the CPU time of building. ``waited_s`` is the part of the verification that was spent
-        waiting for pings that never arrived.
+        the CPU time of building. ``waited_s`` is the time that the verification waited for pings
+        that never arrived.
         """
         began = time.monotonic()
         self._world = World.model_validate(world)
@@ -134,7 +137,7 @@ class RouteWorker(worker.Worker):
         ).entries
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
-        """Run an agent's command in the sandbox; raises KeyError for an unknown machine."""
+        """Run an agent's command in the sandbox. Raises KeyError for an unknown machine."""
         if self._trace is not None:
             self._trace.touch(machine)
         if machine not in self._fleeting:
@@ -143,7 +146,8 @@ class RouteWorker(worker.Worker):
         return super().run(machine, command, timeout_s)
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run this program's (machine, command) pairs, which must all succeed; used by tests."""
+        """Run this program's own (machine, command) pairs, which must all succeed. Only tests use
+        this method."""
         for machine, _ in commands:
             self._snapshot.touch(machine)
         super().inject(commands)
@@ -151,7 +155,7 @@ class RouteWorker(worker.Worker):
     def observe(self) -> dict[str, Any]:
         """Return the settled state (see ``state``), and ``waited_s`` as in ``build``.
 
-        Packets and duration do not depend on the result.
+        The sent packets and the duration do not depend on the result.
         """
         began = time.monotonic()
         size = len(self._names)
@@ -171,7 +175,8 @@ class RouteWorker(worker.Worker):
         return {"state": state, "waited_s": found.waited_s + padding_s}
 
     def _unsettled(self) -> list[list[str]]:
-        """Return rows (machine, text) of commands' settings that expire or take effect later."""
+        """Return rows (machine, text) of settings that commands made and that expire or take effect
+        later."""
         return [
             [machine, text]
             for machine, before in self._fleeting.items()
@@ -186,7 +191,7 @@ class RouteWorker(worker.Worker):
         return fleeting(self._netlinks[machine], listed)
 
     def _listen(self) -> None:
-        """Open the sockets and files in each namespace that rounds need, and leave them open."""
+        """Open the sockets and files that rounds need in each namespace, and leave them open."""
         self._netlinks[""] = self._stack.enter_context(Netlink())
         sockets = []
         for name in self._names:
@@ -213,12 +218,13 @@ class RouteWorker(worker.Worker):
         self._stack.callback(self._prober.close)
 
     def _verify(self, wanted: tuple[str, ...]) -> float:
-        """Measure until exactly the pairs that work in ``wanted`` have worked.
+        """Measure until the pairs that have worked at least once are exactly the pairs that work in
+        ``wanted``.
 
         Returns the time in s spent waiting for pings that never arrived. No agent's command has run
-        yet. If a packet is lost in one round but not in the next, other networks are the cause,
-        because they occupy the kernel or fill its queues. Raises RuntimeError if the network
-        differs from the computed state.
+        yet. If a packet is lost only in some rounds, the cause is other networks, which occupy the
+        kernel or fill its queues. Raises RuntimeError if the network differs from the computed
+        state.
         """
         seen = ("0" * len(self._world.endpoints),) * len(self._world.endpoints)
         waited_s, pause_s = 0.0, _FIRST_PAUSE_S
@@ -231,8 +237,8 @@ class RouteWorker(worker.Worker):
             seen = _combine(max, seen, found.rows)
             if seen == wanted:
                 return waited_s
-            # The time starts now, because one round at the largest sizes takes longer than
-            # HEALTHY_S.
+            # The time limit starts after the first round, because a round at the largest sizes
+            # takes longer than HEALTHY_S.
             if deadline is None:
                 deadline = time.monotonic() + HEALTHY_S
             if number >= _LEAST_ROUNDS and time.monotonic() > deadline:
@@ -240,7 +246,7 @@ class RouteWorker(worker.Worker):
                     f"the network does not match the computed state after {HEALTHY_S:g} s: "
                     f"{self._first_wrong(wanted, seen)}"
                 )
-            time.sleep(pause_s)  # other networks may be occupying the kernel
+            time.sleep(pause_s)  # gives other networks time to finish
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _rounds(self) -> Round:
@@ -264,10 +270,8 @@ class RouteWorker(worker.Worker):
 def _combine(
     choose: Callable[[tuple[str, str]], str], rows: tuple[str, ...], others: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return, for each pair, whether it works in both (``min``) or in either (``max``).
-
-    With ``min``, a pair that works in only one measurement does not work.
-    """
+    """Return, for each pair, whether it works in both measurements (``min``), or in at least one
+    (``max``)."""
     return tuple(
         "".join(map(choose, zip(row, other, strict=True)))
         for row, other in zip(rows, others, strict=True)

@@ -1,9 +1,10 @@
 """Data model of a network: its cabling and the intended state of each machine.
 
 A world has one router, ``num_switches`` subnets (each with a switch) and ``num_hosts_per_subnet``
-hosts on each subnet. It is immutable data from which emulators build networks, faults are drawn,
-the prompt is written, and the judge reads which pairs must work. Endpoints, the router first, are
-the sources and targets of pings. If a machine has several addresses, the first address is pinged.
+hosts on each subnet. A world is immutable data. Emulators build networks from it, faults are drawn
+for it, the prompt describes it, and the judge reads from it which pairs must work. Endpoints, the
+router first, are the sources and targets of pings. If a machine has several addresses, the first
+address is pinged.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import NamedTuple
 
 from netarena.sdk import Record
 
-#: Numbers of routing tables, which generated networks and faults use.
+#: Numbers of the routing tables that generated networks and faults use.
 TABLES = range(1, 253)
 #: The sysctl that turns a machine into a router.
 FORWARDING = ("net.ipv4.ip_forward", "1")
 
-# values of varied networks
+# Values from which varied networks are drawn.
 
 #: Prefix lengths of subnets.
 _LENGTHS = range(20, 30)
@@ -52,7 +53,7 @@ _GUARDS = (
     "-A FORWARD -p udp --dport 137:139 -j DROP",
     "-A OUTPUT -p tcp --sport 179 -j DROP",
 )
-#: Router routes for documentation networks (RFC 5737), to which no packets must leak.
+#: Router routes for documentation networks (RFC 5737), to which packets must not leak.
 _SINKS = ("blackhole 192.0.2.0/24", "unreachable 198.51.100.0/24", "prohibit 203.0.113.0/24")
 #: Number of reserve hosts, and number of subnets with only reserve hosts.
 NUM_RESERVE = 6
@@ -62,7 +63,7 @@ NUM_RESERVE_SUBNETS = 2
 _MAX_SPELLED_OUT = 8
 
 
-#: Maximum number of ARP entries for which machines use ARP; the (8,8) network has 576.
+#: Maximum number of ARP entries with which machines still use ARP; the (8,8) network has 576.
 MAX_NEIGHBOURS = 900
 
 
@@ -71,12 +72,13 @@ class Interface(Record):
 
     name: str
     subnet: int
-    #: Address with a prefix length, in the form that ``ip address add`` expects.
+    #: Address with its prefix length, in the form that ``ip address add`` expects.
     address: str
 
 
 class Machine(Record):
-    """The intended state of the router or a host; entries have the form that commands expect."""
+    """The intended state of the router or a host. Its entries have the form that commands
+    expect."""
 
     name: str
     #: Interfaces in the order in which they are created.
@@ -89,7 +91,8 @@ class Machine(Record):
     filters: tuple[str, ...] = ()
     #: Sysctls as (name, value).
     sysctls: tuple[tuple[str, str], ...] = ()
-    #: Shell commands that run last: the locks that isolate reserve hosts (module ``lock``).
+    #: Shell commands that run last: the commands of locks, which isolate reserve hosts (module
+    #: ``lock``).
     commands: tuple[str, ...] = ()
 
 
@@ -105,8 +108,8 @@ class World(Record):
     apart: tuple[tuple[int, int], ...] = ()
     #: Hosts that are isolated by design.
     reserve: tuple[str, ...] = ()
-    #: Ordered pairs of machines that locks close, in addition to the pairs that ``apart``
-    #: separates.
+    #: Ordered pairs of machines that must not work because of locks, in addition to the pairs that
+    #: ``apart`` separates.
     closed: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -129,7 +132,7 @@ class World(Record):
 
     @cached_property
     def neighbours(self) -> int:
-        """Total number of ARP entries on all machines after every pair has communicated.
+        """Total number of ARP entries on all machines after all pairs have communicated.
 
         Each machine has an entry for each other machine on the same subnet.
         """
@@ -141,15 +144,15 @@ class World(Record):
 
     @property
     def permanent(self) -> bool:
-        """Whether ARP entries are permanent from the start.
+        """Whether all ARP entries are permanent from the start.
 
-        The kernel does not count permanent entries. All other entries of a host's namespaces share
-        one table, with 1,024 entries by default.
+        The kernel does not count permanent entries. All other entries in a host's namespaces share
+        one table, which has 1,024 entries by default.
         """
         return self.neighbours > MAX_NEIGHBOURS
 
     def machine(self, name: str) -> Machine:
-        """Return the machine with a name; raises KeyError if there is none."""
+        """Return the machine with this name. Raises KeyError if it does not exist."""
         return self._by_name[name]
 
     @cached_property
@@ -213,9 +216,9 @@ def varied(num_switches: int, num_hosts: int, rng: random.Random) -> World:
     - harmless filters, routes and sysctls;
     - whether the hosts of a subnet have a default route or one route for each other subnet.
 
-    In addition to ``num_switches`` subnets of ``num_hosts`` hosts there are some reserve hosts,
+    In addition to ``num_switches`` subnets of ``num_hosts`` hosts, the network has reserve hosts,
     some of them on separate subnets. In the returned network, reserve hosts work like all other
-    hosts; ``lock`` isolates them.
+    hosts; ``lock`` isolates them later.
     """
     prefix = f"p{rng.randrange(10, 100)}"
     number = num_switches + NUM_RESERVE_SUBNETS
@@ -272,14 +275,15 @@ _CHANCE = 0.4
 
 
 class _Subnet(NamedTuple):
-    """The addresses of a subnet."""
+    """The addresses of the router and of the hosts in a subnet."""
 
     router: IPv4Interface
     hosts: tuple[IPv4Interface, ...]
 
 
 def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
-    """Return a network of ``plan``; the router's interfaces connect to subnets in ``order``."""
+    """Return a network with the subnets of ``plan``. The router's interfaces connect to the subnets
+    in ``order``."""
     router = Machine(
         name=f"{prefix}_r0",
         interfaces=tuple(
@@ -308,8 +312,8 @@ def _wire(prefix: str, plan: Sequence[_Subnet], order: Sequence[int]) -> World:
 
 
 def _draw_subnet(slot: IPv4Network, num_hosts: int, rng: random.Random) -> _Subnet:
-    """Return a network within ``slot``, with addresses for the router and each host."""
-    # The network's own address and its broadcast address stay unused. One more address stays free
+    """Draw a subnet within ``slot``. Return the addresses of the router and of each host."""
+    # The network's own address and its broadcast address stay unused. A further address stays free
     # for faults.
     wide_enough = [n for n in _LENGTHS if 2 ** (32 - n) - 2 > num_hosts + 1]
     length = rng.choice(wide_enough)
@@ -350,7 +354,8 @@ def _accept(world: World, rng: random.Random) -> _Entries:
 
 
 def _accepts(world: World, a: int, b: int) -> tuple[list[str], list[str]]:
-    """Return accept rules for two subnets in both directions, by networks and by interfaces."""
+    """Return two lists of accept rules for two subnets in both directions: by networks, and by
+    interfaces."""
     net, port = world.networks, [port.name for port in world.ports]
     both = ((a, b), (b, a))
     return (
@@ -360,14 +365,15 @@ def _accepts(world: World, a: int, b: int) -> tuple[list[str], list[str]]:
 
 
 def pairs_to_part(world: World) -> list[tuple[int, int]]:
-    """Return the pairs of subnets with hosts in service that are not separated."""
+    """Return the pairs of subnets that are not separated and that have hosts in service."""
     reserve = {*world.reserve}
     serving = {host.interfaces[0].subnet for host in world.hosts if host.name not in reserve}
     return [pair for pair in combinations(sorted(serving), 2) if pair not in world.apart]
 
 
 def keep_apart(world: World, a: int, b: int) -> World:
-    """Return the network with two more subnets separated, in the same manner as the other subnets.
+    """Return a network with two more subnets separated, in the same manner as the network's other
+    separated subnets.
 
     ``a`` and ``b`` are the indices of the subnets, with ``a`` < ``b``.
     """
@@ -404,7 +410,7 @@ def keep_apart(world: World, a: int, b: int) -> World:
 
 
 def _drop(world: World, rng: random.Random) -> _Entries:
-    """Return a filter for each ordered pair of separated subnets."""
+    """Return a filter that drops packets, for each ordered pair of separated subnets."""
     target = rng.choice(("DROP", "REJECT"))
     return _Entries(
         filters=tuple(
@@ -432,7 +438,8 @@ def _rule_out(world: World, rng: random.Random) -> _Entries:
 
 
 def _tabulate(world: World, rng: random.Random) -> _Entries:
-    """Return a routing table for each incoming port, with routes only to the permitted subnets."""
+    """Return the rules and routes for a separate routing table per incoming port. A table has
+    routes only to permitted subnets."""
     first = rng.randrange(1000, 20_000, 10)
     tables = rng.sample(TABLES, len(world.ports))
     rules, routes = [], []

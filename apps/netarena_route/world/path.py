@@ -25,7 +25,7 @@ class Packet:
     src: str
     dst: str
     reply: bool
-    #: Subnets of the source and target addresses; the router is pinged at its first address.
+    #: Subnets of the source and target addresses. Pings to the router use its first address.
     source: int
     target: int
     #: Subnet of the router port through which the packet enters; None if the packet does not enter
@@ -49,7 +49,8 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A policy rule of the router that selects a table; a None field matches all packets."""
+    """A policy rule of the router that selects a table. A field that is None matches all
+    packets."""
 
     table: str
     source: IPv4Network | None
@@ -58,12 +59,12 @@ class _Rule:
 
 
 class Plan:
-    """Computes the paths of packets in a world."""
+    """Computation of the paths of packets in a world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.router = world.router
-        #: The router's port, the network and the hosts of each subnet, by the subnet's index.
+        #: The router's ports, the networks and the hosts, each by the index of the subnet.
         self.ports = world.ports
         self.networks = world.networks
         self.hosts: tuple[list[Machine], ...] = tuple([] for _ in self.ports)
@@ -84,7 +85,8 @@ class Plan:
         return self.world.machine(name).interfaces[0].subnet
 
     def spare(self, subnet: int) -> IPv4Address:
-        """Return the highest unused address of a subnet; raises StopIteration if there is none."""
+        """Return the highest unused address of a subnet. Raises StopIteration if all addresses are
+        used."""
         network = self.networks[subnet]
         used = {IPv4Interface(self.ports[subnet].address).ip}
         used |= {self.address[host.name] for host in self.hosts[subnet]}
@@ -101,7 +103,8 @@ class Plan:
 
     @cached_property
     def open_pings(self) -> list[tuple[tuple[str, str], tuple[Packet, Packet]]]:
-        """All pairs that must work, with their packets; use this only for small networks."""
+        """All pairs that must work, with their packets. The computation is only suitable for small
+        networks."""
         names = self.world.endpoints
         return [
             ((src, dst), self.ping(src, dst))
@@ -113,7 +116,7 @@ class Plan:
     def _find_ways(self, src: str, dst: str) -> tuple[Packet, Packet]:
         router = self.router.name
         if src == router:
-            # The source address of an unbound ping is the address of its outgoing port.
+            # An unbound ping has the address of its outgoing port as its source address.
             near, far = (self.subnet(dst),) * 2
         else:
             near, far = self.subnet(src), self.subnet(dst)
@@ -129,14 +132,14 @@ class Plan:
         leaves = None if direct or dst == router else target
         table = None
         if leaves is not None:
-            # The route of an unbound request from the router is looked up before it has a source
-            # address.
+            # The kernel looks up the route of an unbound request from the router before the request
+            # has a source address.
             known = source if enters is not None or reply else None
             table = self._table(known, leaves, enters)
         return Packet(src, dst, reply, source, target, enters, leaves, table)
 
     def _table(self, source: int | None, target: int, enters: int | None) -> str:
-        """Return the table with which the router sends packets to subnet ``target``."""
+        """Return the routing table with which the router sends packets to subnet ``target``."""
         for rule in self._rules:
             if rule.source is not None and (
                 source is None or not self.networks[source].subnet_of(rule.source)
@@ -182,10 +185,11 @@ class Plan:
 
 
 def _after(words: Sequence[str], key: str) -> str | None:
-    """Return the word that follows ``key``, or None."""
+    """Return the word after ``key``, or None if ``key`` is missing."""
     return words[words.index(key) + 1] if key in words else None
 
 
 def _network(text: str | None) -> IPv4Network | None:
-    """Parse a prefix of a rule or route; returns None for all addresses."""
+    """Return the network of a prefix in a rule or route. Return None if the prefix is missing or
+    means all addresses."""
     return None if text in (None, "all", "default") else IPv4Network(text)
