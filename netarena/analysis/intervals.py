@@ -153,8 +153,8 @@ def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
 def most_needed(goal: float, z: float = Z_95) -> int:
     """Return the number of queries after which any rate's Wilson interval is narrow enough.
 
-    Half the width of the interval is then at most ``goal``. The interval is widest at a rate of one half:
-    z²/(4·goal²) - z². Raises ValueError unless ``goal`` is in (0, 0.5].
+    Half the width of the interval is then at most ``goal``. The interval is widest at a rate of one
+    half: z²/(4·goal²) - z². Raises ValueError unless ``goal`` is in (0, 0.5].
 
     >>> most_needed(0.03)
     1064
