@@ -811,7 +811,7 @@ def _repeats(text: str, known: str) -> bool:
 
 
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
-    """Return whether an appended chunk contains the whole text so far and therefore replaces it.
+    """Return whether an appended chunk starts with all text so far and therefore replaces it.
 
     A chunk may start with a short text by chance. For short texts, two such chunks in a row are
     therefore required, unless the chunk is the last one.

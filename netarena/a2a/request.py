@@ -200,9 +200,9 @@ class Place:
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
         """Return a path below the root or the data folder for reading.
 
-        The path of a missing file, or of a file that will be written, is always below the root,
-        even if an absolute path names another folder. A relative path is searched below the root
-        first. Raises ConfigError for ``..`` and for symbolic links.
+        A relative path is searched below the root first. The path of a missing file, or of a file
+        to write, is always below the root. This also holds for absolute paths that name another
+        folder. Raises ConfigError for ``..`` and for symbolic links.
         """
         given = Path(value)
         root = self.root

@@ -248,7 +248,10 @@ class Applications:
         await self._stack.aclose()
 
     async def serving(self, values: Mapping[str, JsonValue]) -> Application:
-        """Return the entered application for these config values. Raises ConfigError."""
+        """Return the application for these config values, and enter it first if necessary.
+
+        Raises ConfigError.
+        """
         found = forwarded(self._application, values)
         if found is self._application:
             return found

@@ -147,8 +147,8 @@ def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
     """Return the agents that no other agent dominates.
 
     ``rows`` maps agents to their ``solved_safely`` (more is better), ``latency`` and ``cost_usd``
-    (less is better). Agent A dominates agent B if A has all numbers that B has, is at least as good
-    in each of them, and is better in at least one.
+    (less is better). Agent A dominates agent B if A has all numbers that B has and is at least as
+    good in each of them. A must also be better in at least one of them.
     """
     return {
         name

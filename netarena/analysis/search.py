@@ -9,26 +9,27 @@ learns whether the agent failed.
   is biased evidence about "fault b", even if the query has both.
 - **Belief.** The failure rate of a stratum has a Beta posterior. The mean of its prior is the
   highest mean of the strata with one feature fewer; its weight is ``WEIGHT`` draws.
-- **Choice.** From the root, each step samples a rate for the stratum and for those children with
-  at least ``SEEN`` draws whose mean is higher by more than ``MARGIN``. The search descends while a
-  child has the highest sample. Pairs of features are also children of the root, if their mean is
-  higher than the confidence intervals of both features.
+- **Choice.** From the root, each step samples a rate for the stratum and for its eligible children.
+  A child is eligible if it has at least ``SEEN`` draws and its mean is higher by more than
+  ``MARGIN``. The search descends while a child has the highest sample. Pairs of features are also
+  children of the root, if their mean is higher than the confidence intervals of both features.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform. Another share (``MUTATED``) changes one feature of a failed query: it moves one
   step up a ladder, gets another value (for a kind of fault: a kind that affects similar
   connections), or is removed.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
-  pairs of features, and so do all draws for which the search would otherwise choose the root. Each
-  query counts for every pair of its features. A pair that fails in at least ``SUSPECT`` of its
-  queries, and more often than each of its features, is drawn again until it is confirmed or
-  refuted. Otherwise, the pair with the fewest queries is drawn, and of those the pair whose
-  features fail most often. These counts are biased, because they mix draws of different strata.
-  They are used only to choose draws; rates and settled strata are based on the unbiased counts.
+  pairs of features. Draws for which the search would otherwise choose the root also test pairs.
+  Each query counts for every pair of its features. A pair is suspect if it fails in at least
+  ``SUSPECT`` of its queries, and more often than each of its features. Suspect pairs are drawn
+  until they are confirmed or refuted. Without suspect pairs, the search draws the pair with the
+  fewest queries, and among equal pairs the pair whose features fail most often. These counts are
+  biased, because they mix draws of different strata. They are used only to choose draws. Rates and
+  settled strata are based on the unbiased counts.
 - **Settling.** A stratum is *settled* if its rate is at least ``LEAST`` and is known accurately
-  enough (``SETTLED``, ``SHARP``). Its cells are then left out of all later draws and counts, so
-  that the rest of the budget is spent on other strata (sequential covering). Before that, the
-  stratum is compared with larger strata. A larger stratum with about the same failure rate
-  replaces it. It is also compared with its children, because one of them may contain the cause.
+  enough (``SETTLED``, ``SHARP``). All later draws and counts exclude its cells, so that the
+  rest of the budget is spent on other strata (sequential covering). Before a stratum settles, it
+  is compared with larger strata. A larger stratum with about the same failure rate replaces it.
+  The stratum is also compared with its children, because one of them may contain the cause.
 
 The sampling rule is W. R. Thompson's (1933). The random generator that is passed in is the only
 source of randomness.

@@ -13,8 +13,8 @@ A valid query meets these conditions; the name of a violation is in parentheses:
 - No step of the reference solution is unsafe (``unsafe``).
 - If one repair must follow another repair, the opposite order is unsafe (``Application.hasty``;
   ``order``).
-- The query's id is unique, its texts are not empty, the query survives a JSON round trip, and the
-  application finds no defect in the query (``Application.doubts``; ``record``).
+- The query's id is unique, and its texts are not empty. A JSON round trip does not change the
+  query. The application finds no defect in the query (``Application.doubts``; ``record``).
 
 A world that fails before the first command is built once more, as in an assessment.
 

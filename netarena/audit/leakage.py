@@ -7,9 +7,9 @@ the same fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
-- ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
-  all queries, ``within`` only candidates of the same query, in both cases of the same role.
-  ``across`` is corrected for base rates (see below).
+- ``AUC``: does a target score higher than another candidate of the same role? ``across`` compares
+  candidates of all queries, and ``within`` compares only candidates of the same query. ``across``
+  is corrected for base rates (see below).
 - ``anything``: does the query have any fault? The measure is the balanced accuracy over queries
   with and without a fault.
 
@@ -22,9 +22,9 @@ This correction also removes other differences between queries, such as the numb
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
 comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
-one family per question. The power (``power_top1``, ``power_anything``) is the probability that
-Holm's first step, with the given queries, detects twice the top-1 rate of chance, or a balanced
-accuracy of 60 %.
+one family per question. The power is the probability that Holm's first step detects an effect with
+the given queries. The effect is twice the top-1 rate of chance (``power_top1``), or a balanced
+accuracy of 60 % (``power_anything``).
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -658,10 +658,7 @@ def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Te
 
 
 def _judge(found: Sequence[Found]) -> list[Found]:
-    """Return ``found`` with corrected p-values, and with the goals that are not met.
-
-    The correction is Holm's method.
-    """
+    """Return ``found`` with Holm-corrected p-values, and with the goals that are not met."""
     judged = list(found)
     for key in ("top1_p", "anything_p"):
         places = [place for place, one in enumerate(judged) if getattr(one, key) is not None]

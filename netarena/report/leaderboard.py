@@ -1,6 +1,6 @@
 """Rankings of result files: with the public leaderboard's SQL, and with NetArena's own measure.
 
-The public query gives an agent that does nothing 50 points (nothing correct, nothing unsafe), and
+The public query gives 50 points to an agent that does nothing (nothing correct, nothing unsafe). It
 counts a run without any graded query as a row of zeros. NetArena ranks by ``avg_solved_safely``. It
 omits runs without graded queries and names their files. It also shows the application's baselines
 (``noop``, ``random``; ``parser`` or ``blanket``) if their results are among the files.
@@ -33,8 +33,8 @@ from netarena.task.application import Application
 if TYPE_CHECKING:
     import duckdb
 
-#: Names of scripted agents that do not know the solution. Their scores are possible without a
-#: model.
+#: Names of scripted agents that do not know the solution. They show which scores are possible
+#: without a language model.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
 #: Prefix of the agent names in the A2A agent cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"

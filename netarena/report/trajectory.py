@@ -1,7 +1,7 @@
 """Export of episodes as trajectories of Harbor: Agent Trajectory Interchange Format (ATIF), 1.8.
 
 Each turn becomes two steps. The first step is the complete prompt. The second step is the agent's
-reply, with the parsed action as a tool call, the action's output as the observation, and the
+reply. It contains the parsed action as a tool call, the action's output as the observation, and the
 verdict as extra data.
 """
 

@@ -331,7 +331,7 @@ def _write(script: str, path: Path) -> Path:
 
 
 def _readable(program: Path, copy: Path) -> Path:
-    """Return a path at which every user can read the program; copy it to ``copy`` if necessary."""
+    """Return the program, or ``copy`` as a copy of a program that other users cannot read."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
     open_to_all = program.stat().st_mode & everybody == everybody
@@ -440,7 +440,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
             said += more
     ours.close()  # if the process still runs, closing its socket stops it
     os.waitpid(child, 0)
-    answer: dict[str, Any] = json.loads(said or b'{"failed": "it ended without a word"}')
+    answer: dict[str, Any] = json.loads(said or b'{"failed": "its process sent no answer"}')
     return answer
 
 

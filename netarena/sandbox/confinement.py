@@ -2,15 +2,15 @@
 
 The command can see the machine's resources, but cannot use them. The protections are:
 
-* landlock: only the system's programs, a scratch directory and the given files can be opened; from
-  version 4 on, connections are possible only to one port (at any address); other processes cannot
-  be traced and, from version 6 on, cannot be signalled,
-* seccomp: refuses the calls that the shell sandbox refuses, and calls with which a process can
-  affect other processes, files and sockets of the same user. It allows only TCP sockets that do not
-  listen. It refuses changes of other processes' priorities and limits, and signals to these
-  processes. Changes of file modes, owners and times succeed without effect,
-* a separate user for the command if the service is root, otherwise the service's user,
-* kernel limits, and checks every ``TICK_S``: memory, processes, files, output.
+* landlock: The command can open only the system's programs, a scratch directory and the given
+  files. From version 4 on, it can connect to only one port (at any address). It cannot trace other
+  processes and, from version 6 on, cannot send signals to them.
+* seccomp: The filter refuses the calls that the shell sandbox refuses, and calls with which a
+  process can affect other processes, files and sockets of the same user. It allows only TCP sockets
+  that do not listen. It refuses changes of other processes' priorities and limits, and signals to
+  these processes. Changes of file modes, owners and times succeed without effect.
+* user: The command runs as a separate user if the service is root, otherwise as the service's user.
+* limits: The kernel, and checks every ``TICK_S``, limit memory, processes, files and output.
 
 ``run`` must be called in a separate process, which adopts and kills all descendants of the command.
 """

@@ -1,8 +1,8 @@
 """Main loop of a process that forks other processes on demand for a ``child.Forker``.
 
-``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
-standard library and imports nothing of this project, because agents' answers run in forks of a
-process that has loaded this module.
+``netarena.sandbox.child`` describes the messages of the control socket. Agents' answers run in
+forks of a process that has loaded this module. The module therefore uses only the standard library
+and imports nothing else of this project.
 """
 
 from __future__ import annotations

@@ -559,8 +559,8 @@ def _error() -> str:
 def become(user: int, *, keep_reading: bool) -> None:
     """Change permanently to the user and group ``user``.
 
-    ``keep_reading`` keeps the capability to read files regardless of permissions, because the
-    standard library may be below a folder that only the service's user may enter. Landlock limits
+    ``keep_reading`` keeps the capability to read files regardless of permissions. It is needed if
+    the standard library is below a folder that only the service's user may enter. Landlock limits
     this capability.
     """
     if keep_reading:

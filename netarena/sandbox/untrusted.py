@@ -42,7 +42,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
     ``max_values`` limits the number of values, including names of members. Separators are counted
     before any value is built, because a few megabytes of brackets would become hundreds of
     megabytes of values. ``max_bytes`` limits the number of characters times the bytes of the widest
-    character, because Python stores every character of a string with the size of the widest one.
+    character, because Python stores all characters of a string with the size of the widest.
 
     C code decodes and parses the text, and no other thread runs during this time. The caller's
     limits on bytes and values therefore also limit how long the event loop is blocked (about 35 ms

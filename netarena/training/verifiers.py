@@ -71,7 +71,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
         if not told.application:
             raise ConfigError(
                 "application",
-                "is required, such as --env.taskset.application "
+                "is required, for example --env.taskset.application "
                 f"{next(iter(application_names()), 'NAME')}",
             )
         application = forwarded(load_for(told.application, training=told.training), told.values)

@@ -704,5 +704,5 @@ def _parse(kind: type[R], value: Any, path: Path) -> R:
         return kind.model_validate(storable(value))
     except ValueError:
         raise ConfigError(
-            path.name, f"contains no {kind.__name__.lower()} of this version"
+            path.name, f"contains no {kind.__name__.lower()} that this version can read"
         ) from None
