@@ -44,7 +44,7 @@ class Folded(NamedTuple):
 
 
 def fold(text: str, chars: int = SHOWN_CHARS, lines: int = SHOWN_LINES) -> Folded:
-    """Return a text, truncated if it is long. Slightly longer texts are not truncated."""
+    """Return a text, truncated if it is clearly longer than the limit."""
     if len(text) <= chars * 1.2 and text.count("\n") <= lines * 1.2:
         return Folded(text)
     shown = text[:chars]
