@@ -1,10 +1,10 @@
 """ASGI middleware that limits the memory and time that one HTTP client can cost a service.
 
-- A request's body is read completely before the application sees it: at most ``max_body`` bytes
-  and ``body_timeout_s`` seconds.
+- A request's body is read completely before the application sees it: at most ``max_body`` bytes and
+  ``body_timeout_s`` seconds.
 - A response goes through an outbox, so the application never waits for a slow client. (The SDK
-  would store a copy of the whole task for each unsent event.) A client with too many unsent bytes
-  loses its connection; it can reconnect and subscribe again.
+  would store a copy of the whole task for each unsent event.)
+- A client with too many unsent bytes loses its connection. It can reconnect and subscribe again.
 - Open responses end when the service closes.
 - In JSON output, characters that a client may treat as a line end are escaped.
 """
@@ -23,14 +23,14 @@ from netarena.a2a.document import escape_line_ends
 
 #: Maximum number of bytes of a request's body.
 MAX_BODY = 2**20
-#: Number of bytes beyond the limit that are read and discarded, because most clients read the error
-#: only after they have sent the body.
+#: Maximum number of excess bytes of a body that are read and discarded. Most clients read the error
+#: only after they have sent the whole body.
 _DISCARDED = 2**20
 #: Maximum number of unsent bytes of one event stream.
 MAX_BEHIND = 8 * 2**20
 #: Maximum number of unsent bytes of all responses of the service.
 MAX_BEHIND_ALL = 48 * 2**20
-#: Time for sending the remaining data when the service closes, in s.
+#: Time limit in s for sending the remaining data when the service closes.
 _LAST_WORDS_S = 0.1
 #: Maximum number of bytes of a response that are passed to the server at once.
 _PIECE = 64 * 1024
@@ -99,7 +99,8 @@ class Boundary:
             answer.cancel()
             await asyncio.wait((answer,))
             if not answer.cancelled():
-                answer.exception()  # otherwise asyncio would log it as never retrieved
+                # otherwise asyncio would log that the exception was never retrieved
+                answer.exception()
             if self._closing.is_set():
                 await asyncio.wait((pump,), timeout=_LAST_WORDS_S)
             outbox.drop()
@@ -107,10 +108,10 @@ class Boundary:
             closing.cancel()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Run the application; return false if the client disconnected or read too slowly.
+        """Run the application; return False if the client disconnected or read too slowly.
 
-        _ReaderLost is not propagated: its traceback would keep the response in memory in a
-        reference cycle until garbage collection.
+        _ReaderLost is not propagated, because its traceback would form a reference cycle that keeps
+        the response in memory until garbage collection.
         """
         try:
             await self._app(scope, receive, send)
@@ -143,7 +144,7 @@ class Boundary:
 
 
 async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
-    # the rest of the body is not read, so the connection cannot be reused
+    # part of the body remains unread, so the connection cannot be reused
     response = PlainTextResponse(detail, status_code=status, headers={"connection": "close"})
     await response(scope, receive, send)
 
@@ -165,7 +166,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _escape(send: Send) -> Send:
     """Return a ``send`` that escapes line ends inside JSON.
 
-    Each message contains complete JSON: Starlette sends one message per document or event.
+    Each message must contain complete JSON. This holds because Starlette sends one message per
+    document or event.
     """
     #: Head of a response with a content length; it is sent once the length of the escaped body is
     #: known.
@@ -192,7 +194,7 @@ def _escape(send: Send) -> Send:
 
 
 class _Outbox:
-    """Queue of ASGI messages of one response."""
+    """Queue of the ASGI messages of one response."""
 
     def __init__(self, send: Send, account: _Account, stall_timeout_s: float) -> None:
         self._send = send
@@ -206,12 +208,11 @@ class _Outbox:
         self._lost = False
 
     async def put(self, message: Message) -> None:
-        """Queue a message without waiting. Raises _ReaderLost if too much is unsent."""
+        """Queue a message without waiting for the client. Raises _ReaderLost at the limit."""
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
-        # the last or only part of a body may have any size that the limit of the whole service
-        # permits
+        # the last or only part of a body may have any size up to the limit of the whole service
         behind = self._waiting + size if message.get("more_body", False) else self._waiting
         if behind > MAX_BEHIND or (
             self._waiting + self._account.waiting and self._account.waiting + size > MAX_BEHIND_ALL
@@ -224,8 +225,9 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # Without this pause, an application that never waits would block ``pump``. A pause
-            # after the head would let many tasks hold bodies that are not counted yet.
+            # Without this pause, an application that never waits would block ``pump``. There is no
+            # pause after the response head: many tasks could then hold bodies that are not counted
+            # yet.
             await asyncio.sleep(0)
 
     def end(self) -> None:
@@ -235,7 +237,7 @@ class _Outbox:
     def cut(self) -> None:
         """End the response after the queued messages, as if it were complete.
 
-        Without any message, the response has status 503.
+        If no message was queued, the response has status 503.
         """
         if not self._started:
             headers = [(b"connection", b"close"), (b"content-length", b"0")]
@@ -254,8 +256,10 @@ class _Outbox:
         self._wake.set()
 
     async def pump(self) -> None:
-        """Send queued messages until the end; drop a client that reads nothing for
-        ``stall_timeout_s``."""
+        """Send the queued messages until the response ends.
+
+        A client that reads nothing for ``stall_timeout_s`` is disconnected.
+        """
         while True:
             while self._messages:
                 message = self._messages.popleft()

@@ -36,14 +36,14 @@ _CALLERS_FAULT = frozenset(
 
 
 def guard(endpoint: Endpoint) -> Endpoint:
-    """Return ``endpoint`` wrapped so that it gets only valid calls; other calls get an error."""
+    """Return ``endpoint`` wrapped so that only valid calls reach it; other calls get an error."""
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_tidy)  # logging adds the same filter only once
+        logging.getLogger(name).addFilter(_tidy)  # adding the same filter again has no effect
 
     async def answer(request: Request) -> Response:
         try:
             call = parse_document(await request.body())
-            # raises UnicodeEncodeError if an escape sequence is a lone surrogate
+            # raises UnicodeEncodeError if an escape sequence produced a lone surrogate
             json.dumps(call, ensure_ascii=False).encode()
         except ValueError as error:
             what = (
@@ -73,9 +73,9 @@ def _refuse(number: str | int | None, code: int, said: str) -> Response:
 
 
 def _tidy(record: logging.LogRecord) -> bool:
-    """Change the record of an invalid call to a one-line warning without traceback.
+    """Change the log record of an invalid call to a one-line warning without a traceback.
 
-    The caller made the error, so a traceback of the service does not help.
+    The client made the error, so a traceback of the service does not help.
     """
     if record.msg in _CALLERS_FAULT and record.exc_info:
         record.msg, record.args = "%s: %s", (record.msg, str(record.exc_info[1]))

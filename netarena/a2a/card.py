@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-#: Paths of the card: for 1.0 clients and late 0.3 clients, and for early 0.3 clients.
+#: Paths of the card: first for 1.0 clients and recent 0.3 clients, then for early 0.3 clients.
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 #: 0.3 clients fail unless the card names their protocol version.
 VERSIONS = ("1.0", "0.3")
@@ -24,7 +24,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253})(?::([0-
 
 @dataclass(frozen=True)
 class CardText:
-    """Contents of a card except its URL."""
+    """The contents of a card except its URL."""
 
     name: str
     description: str

@@ -1,8 +1,8 @@
 """Client for the agent under test, over A2A.
 
 The client sends messages to the given URL, because the URL in the card is often an address inside a
-container. The protocol version (1.0 or 0.3) is that of the card. If the given URL accepts no
-messages (404, 405) and never did, the client tries the path of the card's interface at the same
+container. The protocol version (1.0 or 0.3) is that of the card. If the given URL refuses messages
+(404, 405) and has never accepted one, the client tries the path of the card's interface at the same
 origin. It logs a warning, because another agent may answer at that path.
 
 The reply is the first of these that contains text: a message; the task's artifacts; its status
@@ -15,12 +15,11 @@ Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed``
 reasons:
 
 ==============  =============================================================================
-``endpoint``    not reachable, connection lost, an HTTP error
-``timeout``     reachable, but no whole reply in time
-``too_large``   more bytes, text or values than a reply may have (see ``transport``)
-``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
-``task_failed`` the task failed, was rejected or cancelled, or the answer is an error
-==============  =============================================================================
+``endpoint``    not reachable, connection lost, an HTTP error ``timeout``     reachable, but no
+complete reply in time ``too_large``   more bytes, text or values than a reply may have (see
+``transport``) ``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
+``task_failed`` the task failed, was rejected or cancelled, or the answer is an error ==============
+=============================================================================
 """
 
 from __future__ import annotations
@@ -81,14 +80,14 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 from netarena.model import AgentInfo, JsonValue, Reply
 from netarena.task.reasoning_marker import marks_thought, names_thought
 
-#: Maximum number of bytes of one reply's text, as JSON in UTF-8; about 250,000 tokens.
+#: Maximum number of bytes of one reply's text, as JSON in UTF-8. This is about 250,000 tokens.
 MAX_TEXT = 2**20
 #: Maximum number of bytes of an agent card.
 MAX_CARD = 256 * 1024
 #: Maximum number of characters of a reply's metadata, as JSON.
 MAX_METADATA = 16 * 1024
-#: First and longest wait between attempts to send a request, in s; each wait is twice the previous
-#: one.
+#: Shortest and longest wait between attempts to send a request, in s. Each wait is twice the
+#: previous one.
 FIRST_WAIT_S, LAST_WAIT_S = 0.25, 10.0
 #: Longest wait between attempts while no server listens at the agent's address, in s.
 UNSERVED_WAIT_S = 1.0
@@ -105,16 +104,17 @@ _ENDED = frozenset(
         TaskState.TASK_STATE_FAILED,
         TaskState.TASK_STATE_REJECTED,
         TaskState.TASK_STATE_CANCELED,
-        # the client sends no further input for this task, so the agent's message is the reply
+        # the client sends no further input for this task, so the agent's message counts as the
+        # reply
         TaskState.TASK_STATE_INPUT_REQUIRED,
         TaskState.TASK_STATE_AUTH_REQUIRED,
     }
 )
 _ANSWERED = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED})
 _AGENT = Role.ROLE_AGENT
-#: HTTP statuses of a URL that accepts no messages.
+#: HTTP statuses of a URL that does not accept messages.
 _NO_SUCH_PLACE = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
-#: JSON-RPC errors that show that client and agent use different forms of the protocol.
+#: JSON-RPC errors that indicate that client and agent use different versions of the protocol.
 _PROTOCOL_ERRORS = (
     InvalidParamsError,
     InvalidRequestError,
@@ -125,10 +125,10 @@ _PROTOCOL_ERRORS = (
 
 #: JSON-RPC errors of agents that do not support streaming.
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: A text at least this long is unlikely to be the start of a later text by chance.
+#: Minimum length in characters of a text that a later text hardly starts with by chance.
 _MIN_REPEATED = 4
 
-#: Blanks (spaces and tabs), and line ends.
+#: Blanks (spaces and tabs), and characters that end lines.
 _BLANKS, _LINE_ENDS = " \t", ("\n", "\r")
 
 _NOTHING = "the reply contained neither a message nor a task"
@@ -153,7 +153,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Card:
-    """The parts of an agent's card that are used; untrusted text of limited length."""
+    """The parts of an agent's card that NetArena uses; untrusted text of limited length."""
 
     #: Path of the card below the agent's URL.
     path: str
@@ -169,10 +169,10 @@ class A2AAgent:
     the client creates its own ``Network``. ``connect_timeout_s`` limits the wait for the card while
     no server listens at the URL.
 
-    ``card`` is the ``fetched`` attribute of another client of this URL; ``open`` then does not
-    fetch the card. If ``probe_s`` is given too, ``open`` raises AgentFailed unless the agent is
-    reached within ``probe_s``. ``backoff`` is the pause that requests share after HTTP 429. Raises
-    ConfigError for a malformed URL.
+    ``card`` is the ``fetched`` attribute of another client for this URL; with ``card``, ``open``
+    does not fetch the card again. If ``probe_s`` is also given, ``open`` raises AgentFailed unless
+    it reaches the agent within ``probe_s``. ``backoff`` is the pause that requests share after HTTP
+    429. Raises ConfigError for a malformed URL.
     """
 
     def __init__(  # noqa: PLR0913 -- the settings of a connection
@@ -206,10 +206,10 @@ class A2AAgent:
         self._urls: tuple[str, ...] = ()
         #: URLs that have answered a message.
         self._heard: set[str] = set()
-        #: Path of the card below the agent's URL, and the card as serialised protobuf message; both
-        #: empty before ``open``.
+        #: Path of the card below the agent's URL, and the card as a serialised protobuf message.
+        #: Both are empty before ``open``.
         self.fetched: tuple[str, bytes] = card or ("", b"")
-        #: The agent's card, after ``open``.
+        #: The agent's card; None before ``open``.
         self.card: Card | None = None
 
     @property
@@ -223,7 +223,7 @@ class A2AAgent:
 
     @property
     def credential(self) -> Credential | None:
-        """Return the credential that was given to the constructor."""
+        """Return the credential that was given to the constructor, if any."""
         return self._credential
 
     @property
@@ -232,13 +232,13 @@ class A2AAgent:
         return next(iter(self._urls), self._url)
 
     async def open(self, *, timeout_s: float) -> None:
-        """Fetch the agent's card, unless the client was created with it. Raises AgentFailed."""
+        """Fetch the agent's card, unless the constructor was given a card. Raises AgentFailed."""
         if self._http is None:
             inner = self._inner or NetworkTransport(self._network, _tls(self._url))
             self._http = httpx.AsyncClient(
                 transport=BoundedTransport(inner, credential=self._credential),
-                # the transport limits each attempt to connect; ``_persist`` limits all attempts
-                # together
+                # the transport limits each single attempt to connect, and ``_persist`` limits all
+                # attempts together
                 timeout=httpx.Timeout(None),
                 follow_redirects=False,
                 trust_env=False,
@@ -276,7 +276,7 @@ class A2AAgent:
     async def _probe(self, timeout_s: float) -> None:
         """Raise AgentFailed if no request reaches the agent within ``timeout_s``.
 
-        Any answer, even an error, proves that the agent is reachable.
+        Any answer, even an error, shows that the agent is reachable.
         """
         try:
             await _persist(self._fetch_card, timeout_s)
@@ -290,7 +290,7 @@ class A2AAgent:
             raise AgentFailed(FailureReason.ENDPOINT, "the agent was never reached", unsent=True)
         message = Message(
             role=Role.ROLE_USER,
-            # each attempt has the same id, so an agent can recognise a repetition
+            # each attempt has the same message id, so an agent can recognise repetitions
             message_id=str(uuid.uuid4()),
             context_id=context_id,
             parts=[Part(text=prompt)],
@@ -305,7 +305,7 @@ class A2AAgent:
     async def _send(self, message: Message) -> Reply:
         """Send the message to the URLs in order until one accepts it; return the reply.
 
-        Later messages go only to this URL.
+        Later messages go only to the URL that accepted this one.
         """
         refused: list[StatusRefused] = []
         for url in self._urls:
@@ -330,8 +330,9 @@ class A2AAgent:
     async def _exchange(self, url: str, message: Message) -> Reply:
         """Send the message to ``url`` and return the reply.
 
-        If the card declares streaming, a stream is requested. If the agent does not stream, the
-        whole reply is requested; if this succeeds, later messages do not request a stream.
+        If the card declares streaming, the client requests a stream. If the agent does not stream,
+        the client requests the whole reply. If this succeeds, later messages do not request a
+        stream.
         """
         if not self._streaming:
             return await _exchange(self._clients[url], message)
@@ -350,7 +351,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Note that the URL of a message has answered (status 2xx), before the body arrives."""
+        """Record before the body arrives that a message's URL has answered (status 2xx)."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -362,7 +363,7 @@ class A2AAgent:
             return
         self._heard.add(url)
         if url == self._url:
-            # from now on, a 404 at this URL is an error, and prompts are not sent to other URLs
+            # later, a 404 at this URL is an error, and prompts are not sent to other URLs
             self._urls = (url,)
         else:
             log.warning(
@@ -389,21 +390,21 @@ class A2AAgent:
             # json and the card's parser raise many types of errors for invalid cards
             try:
                 return path, parse_agent_card(_without_nulls(response.json()))
-            except Exception as error:  # noqa: BLE001 -- see above
+            except Exception as error:  # noqa: BLE001 -- see the comment above
                 raise AgentFailed(FailureReason.MALFORMED, f"agent card: {_short(error)}") from None
         raise AssertionError("the last path returns or raises")
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a JSON value without null members, which some agents write in place of lists."""
+    """Return a JSON value without null members, which some agents write instead of empty lists."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _tls(url: str) -> ssl.SSLContext:
-    # loading certificates takes 50 ms, so only https does it; redirects from http to https are not
-    # followed
+    # loading certificates takes 50 ms, so it is done only for https; redirects from http to https
+    # are not followed
     return _verifying_tls() if url.lower().startswith("https:") else _NO_TLS
 
 
@@ -430,8 +431,9 @@ def _is_modern(interface: AgentInterface) -> bool:
 def _other_urls(card: AgentCard, url: str) -> list[str]:
     """Return other URLs at which the agent may accept messages if ``url`` accepts none.
 
-    Each has the origin of ``url`` and the path of the card's first interface. The first result puts
-    the path of ``url`` in front, which a proxy may have removed; the second does not.
+    Each of them has the origin of ``url`` and the path of the card's first interface. In the first
+    result, the path of ``url`` precedes this path, because a proxy may remove the path of ``url``.
+    The second result has only the interface's path.
     """
     paths = [_path(one.url) for one in _rpc_interfaces(card)[:1]]
     given = urlsplit(url)
@@ -466,7 +468,7 @@ def _is_url(url: str) -> bool:
 
 
 def reachable_card(card: AgentCard, url: str, *, streaming: bool) -> AgentCard:
-    """Return a copy of a card with ``url`` and ``streaming``, and only what the client needs."""
+    """Return a reduced copy of a card for the client, with the given ``url`` and ``streaming``."""
     # for a card without JSON-RPC, use the version that most agents support
     modern = any(map(_is_modern, _rpc_interfaces(card)))
     interface = AgentInterface(
@@ -488,8 +490,8 @@ async def _persist(
 ) -> T:
     """Call ``attempt`` until it succeeds, fails permanently, or ``timeout_s`` is over.
 
-    While no server listens at the agent's host, the limit is ``unserved_s`` if it is shorter.
-    ``backoff`` is the pause that requests to the agent share. Raises AgentFailed.
+    While no server listens at the agent's host, the shorter of ``timeout_s`` and ``unserved_s``
+    applies. ``backoff`` is the pause that requests to the agent share. Raises AgentFailed.
     """
     backoff = backoff or Backoff()
     clock = asyncio.get_running_loop().time
@@ -498,10 +500,10 @@ async def _persist(
     unserved = unserved_s < timeout_s
     wait_s = FIRST_WAIT_S
     broken, reached = 0, False
-    # the transport stops connecting before the deadline, so that its error can be reported
+    # the transport stops connecting before this deadline, so that its own error can be reported
     exchange_deadline.set(deadline)
     while True:
-        # the shared pause ends at a time, not with an event; other requests may extend it
+        # no event marks the end of the shared pause, because other requests may extend the pause
         while delay_s := backoff.delay_s(deadline - clock()):  # noqa: ASYNC110 -- no event
             await asyncio.sleep(delay_s)
         try:
@@ -510,7 +512,7 @@ async def _persist(
         except TimeoutError:
             detail = f"no complete reply within {timeout_s:g} s"
             raise AgentFailed(FailureReason.TIMEOUT, detail) from None
-        except Exception as error:  # noqa: BLE001 -- sorted out there, never swallowed
+        except Exception as error:  # noqa: BLE001 -- ``_unavailable`` raises all errors except those worth a retry
             last = _unavailable(error)
         broken += last.sent
         reached = reached or last.reached
@@ -541,7 +543,7 @@ def _unavailable(error: Exception) -> Unavailable:
             raise link
         link = link.__cause__ or link.__context__
     if isinstance(error, A2AError) and not isinstance(error, _PROTOCOL_ERRORS):
-        # errors with these messages come from the SDK, because the answer is not JSON-RPC; other
+        # errors with these messages come from the SDK, because the answer is not JSON-RPC. Other
         # errors come from the agent
         own = isinstance(error, A2AClientError) and str(error).startswith(_NO_JSON_RPC)
         reason = FailureReason.MALFORMED if own else FailureReason.TASK_FAILED
@@ -554,7 +556,7 @@ def _unavailable(error: Exception) -> Unavailable:
 
 
 class _NoEvent(AgentFailed):
-    """A stream that ended without an event."""
+    """The stream ended without an event."""
 
     def __init__(self) -> None:
         super().__init__(FailureReason.MALFORMED, _NOTHING)
@@ -564,7 +566,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
     collector = _Collector()
     request = SendMessageRequest(message=message)
     empty = True
-    # an async generator, although the SDK declares an iterator
+    # in fact an async generator, although the SDK declares an iterator
     events = cast("Any", client.send_message(request))
     async with aclosing(events) as stream:
         async for event in cast("AsyncIterator[StreamResponse]", stream):
@@ -574,7 +576,7 @@ async def _exchange(client: Client, message: Message) -> Reply:
                     # the reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
-            # one piece of data may contain many events; let other tasks run between two events
+            # one piece of data may contain many events, so other tasks may run between two events
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
@@ -605,19 +607,19 @@ async def _follow(client: Client, collector: _Collector) -> None:
 
 
 async def _look_back(client: Client, collector: _Collector) -> None:
-    """Fetch a task that ended without text; its history may contain the reply."""
+    """Fetch a task that ended without text, because its history may contain the reply."""
     if not collector.task_id or collector.seen_whole:
         return
     try:
         task = await client.get_task(GetTaskRequest(id=collector.task_id))
-    except Exception as error:  # an agent need not store tasks; the reply then remains empty
+    except Exception as error:  # agents may discard tasks; the reply then remains empty
         log.debug("cannot fetch a task that ended without text", exc_info=error)
         return
     collector.take(StreamResponse(task=task))
 
 
 class _Said(NamedTuple):
-    """Text of a message: ``thoughts`` is the part marked as thoughts, ``text`` the rest."""
+    """Text of a message: ``thoughts`` is the text marked as thoughts, and ``text`` is the rest."""
 
     text: str = ""
     thoughts: str = ""
@@ -632,8 +634,8 @@ class _Collector:
 
     task_id: str = ""
     state: int = TaskState.TASK_STATE_UNSPECIFIED
-    #: (artifact id, whether the parts are thoughts) -> parts in order of arrival. Each part is the
-    #: separator before it, and its text.
+    #: (artifact id, whether the parts are thoughts) -> parts in order of arrival. Each part is a
+    #: pair of the separator before it and its text.
     artifacts: dict[tuple[str, bool], list[tuple[str, str]]] = field(default_factory=dict)
     #: Ids of artifacts whose last event appended a chunk.
     grown: set[str] = field(default_factory=set)
@@ -652,7 +654,7 @@ class _Collector:
     size: int = 0
 
     def artifact_text(self, *, thoughts: bool = False) -> str:
-        """Return the text of all artifacts except those that a later artifact repeats."""
+        """Return the text of all artifacts, without texts that a later artifact repeats."""
         text = ""
         for (_, is_thought), parts in self.artifacts.items():
             other = "".join(chain.from_iterable(parts)) if is_thought is thoughts else ""
@@ -664,7 +666,7 @@ class _Collector:
         """Return the first text that is not blank, in the order of the module's docstring."""
         artifacts, status = self.artifact_text(), self.status.text
         if artifacts.strip() and _repeats(status, artifacts):
-            # a status message that repeats the artifacts may continue them
+            # a status message that repeats the artifacts may also continue them
             artifacts = status
         places = (
             self.message.text,
@@ -687,7 +689,7 @@ class _Collector:
             self.task_id = self.task_id or event.message.task_id
             self.message = _said(event.message)
             self._note(event.message.metadata)
-            # an agent may send a message that contains only thoughts before its answer
+            # before its answer, an agent may send a message that contains only thoughts
             return bool(self.message.text.strip()) or not self.message.thoughts.strip()
         if kind == "task":
             self._take_task(event.task)
@@ -705,7 +707,7 @@ class _Collector:
         self.task_id = self.task_id or task.id
         self._note(task.metadata)
         if task.artifacts:
-            # a whole task replaces its earlier chunks
+            # the artifacts of a whole task replace the chunks received earlier
             known, self.artifacts, self.size = self.artifacts, {}, 0
             for artifact in task.artifacts:
                 self._note(artifact.metadata)
@@ -779,7 +781,7 @@ class _Collector:
 def _texts(
     parts: Iterable[Part], *, thoughts: bool = False, all_thoughts: bool = False
 ) -> list[str]:
-    """Return the texts of the parts that are thoughts, or of the others if ``thoughts`` is false.
+    """Return the texts of the parts that are thoughts or, by default, of the other parts.
 
     With ``all_thoughts``, all parts count as thoughts.
     """
@@ -801,16 +803,18 @@ def _is_marked(metadata: Any) -> bool:
 
 
 def _repeats(text: str, known: str) -> bool:
-    """Return whether ``text`` repeats ``known``: both are equal, or ``text`` starts with ``known``
-    and ``known`` is long enough that this is no coincidence."""
+    """Return whether ``text`` equals ``known`` or starts with it.
+
+    A start with a short ``known`` does not count, because it may be a coincidence.
+    """
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
 
 def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, last: bool) -> bool:
-    """Return whether an appended chunk starts with the whole text so far, and so replaces it.
+    """Return whether an appended chunk starts with all text so far and therefore replaces it.
 
-    A chunk may start with a short text by chance. Two such chunks in a row are then required,
-    unless the chunk is the last one.
+    A chunk may start with a short text by chance. For short texts, two such chunks in a row are
+    therefore required, unless the chunk is the last one.
     """
     text, before = ("".join(chain.from_iterable(parts)) for parts in (chunk, known))
     if not text.startswith(before) or not before.strip():
@@ -826,7 +830,8 @@ def _is_snapshot(chunk: list[tuple[str, str]], known: list[tuple[str, str]], *, 
 def _joined(texts: Iterable[str]) -> list[tuple[str, str]]:
     """Return the parts of one message, status or whole artifact as pairs (separator, text).
 
-    The separator before a part is a line end, unless the texts already have a line end there.
+    The separator before a part is a line end, unless one of the adjacent texts already has a line
+    end there.
     """
     given = list(texts)
     joints = ("" if _is_parted(one, other) else "\n" for one, other in pairwise(given))
@@ -847,7 +852,7 @@ def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, s
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
     if len(known) == 1 and texts and texts[-1] == known[0][1]:
-        # the agent sent the whole text again in each part
+        # each part of the artifact repeats the whole text
         return known
     if any(one[-1] in _BLANKS or other[0] in _BLANKS for one, other in pairwise(texts)):
         return [("", text) for text in texts]
@@ -871,8 +876,10 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the number of bytes of a text as JSON, as in the journal. A control character may need
-    six bytes."""
+    """Return the number of bytes of a text as JSON, as in the journal.
+
+    A control character may need six bytes.
+    """
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace")) - 2
 
 
@@ -887,7 +894,7 @@ def _check_size(size: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value with whole numbers as int, because protobuf turns all into floats."""
+    """Return a JSON value in which whole numbers, which protobuf turned into floats, are int."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -898,14 +905,16 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str, limit: int) -> str:
-    """Return untrusted text as one line of at most ``limit`` characters; unprintable ones become
-    blanks."""
+    """Return untrusted text as one line of at most ``limit`` characters.
+
+    Unprintable characters become blanks.
+    """
     line = "".join(c if c.isprintable() else " " for c in text[: limit + 1])
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def _short(error: BaseException) -> str:
     if isinstance(error, ValidationError):
-        # the error's own text lists every error of a hostile reply
+        # do not use the error's own text, because it lists every error of a hostile reply
         return f"{_clean(error.title, 100)} is invalid ({error.error_count()} errors)"
     return _clean(f"{type(error).__name__}: {error}".strip(": "), 300)

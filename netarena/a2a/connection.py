@@ -1,12 +1,13 @@
 """HTTP connections with limits on the resources that idle and busy connections use.
 
-A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed. Beyond
-``MAX_CONNECTIONS`` the least valuable connection is closed (``Worth``), so unfinished requests and
-open streams cannot block new clients. If all connections wait for an answer, new ones are closed.
+A connection without a complete request head within ``HEAD_TIMEOUT_S`` is closed. If a new
+connection exceeds ``MAX_CONNECTIONS``, the least valuable connection is closed (``Worth``).
+Unfinished requests and open streams therefore cannot block new clients. If all other connections
+wait for an answer, the new connection is closed.
 
-Each line of a head and each chunk of a body takes time to parse, even if it is short. Therefore
-only ``READ`` bytes of a connection are read per iteration of the event loop. Requests with far more
-lines or smaller chunks than usual clients send are refused.
+Each line of a head and each chunk of a body takes time to parse, even if the line or chunk is
+short. Therefore only ``READ`` bytes of a connection are read per iteration of the event loop.
+Requests with far more lines or smaller chunks than usual clients send are refused.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: Maximum time in s until the end of a request's head, from its first byte or from the start of the
+#: Maximum time in s for a request's head to arrive, from its first byte or from the start of the
 #: connection.
 HEAD_TIMEOUT_S = 10.0
-#: Maximum number of open connections of a service, and maximum share of its file descriptors for
-#: them.
+#: Maximum number of open connections of a service, and the maximum share of its file descriptors
+#: that connections may use.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: Time in s for which an idle connection counts as about to send a request.
+#: Time in s during which an idle connection counts as about to send a request.
 FRESH_S = 0.5
-#: Number of bytes of a connection that are read at once; further bytes wait for the next iteration
-#: of the event loop.
+#: Number of bytes that are read from a connection at once. Further bytes wait for the next
+#: iteration of the event loop.
 READ = 1024
 #: Maximum numbers of bytes and lines of a request's head.
 MAX_HEAD, MAX_HEAD_LINES = 16 * 1024, 128
 #: Maximum number of chunks of a body, in addition to one for each ``_BYTES_A_CHUNK`` bytes.
 MAX_CHUNKS = 128
 _BYTES_A_CHUNK = 256
-#: Maximum number of bytes between the data of two chunks (size lines), and after the last chunk
-#: (trailers).
+#: Maximum number of bytes in size lines between the data of two chunks, and in trailers after the
+#: last chunk.
 _MAX_BETWEEN = 1024
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
@@ -53,22 +54,23 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """The states of a connection, in ascending order of the loss that closing it would cause."""
+    """States of a connection, in ascending order of the loss that closing it causes."""
 
-    #: Nothing is lost: there is no request, or only part of its head.
+    #: Closing loses nothing, because no request or only part of a request's head has arrived.
     IDLE = auto()
-    #: A request whose body is incomplete.
+    #: A request is being received, and its body is incomplete.
     ASKING = auto()
-    #: The rest of an answer, usually of a stream. The client can reconnect and subscribe again.
+    #: An answer is being sent, usually a stream. The client can reconnect and subscribe again.
     HEARING = auto()
-    #: Possibly a request that is about to arrive: the connection is idle for less than ``FRESH_S``.
+    #: A request may be about to arrive, because the connection has been idle for less than
+    #: ``FRESH_S``.
     FRESH = auto()
-    #: A complete request whose answer has not begun.
+    #: A complete request has arrived, and its answer has not begun.
     WAITING = auto()
 
 
 class Reader(h11.Connection):
-    """h11's HTTP parser, which refuses input that would take too long to parse."""
+    """h11's HTTP parser, extended to refuse input that would take too long to parse."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -87,7 +89,7 @@ class Reader(h11.Connection):
             if self._chunks > MAX_CHUNKS + self._size // _BYTES_A_CHUNK:
                 raise h11.RemoteProtocolError("too many chunks")
         elif event is h11.NEED_DATA and self.their_state is h11.SEND_BODY:
-            # body data has been consumed, so these bytes are the size line of a chunk, or trailers
+            # the body data has been consumed, so these bytes are a chunk's size line or trailers
             waiting, _ = self.trailing_data
             if len(waiting) > _MAX_BETWEEN:
                 raise h11.RemoteProtocolError("too many bytes between chunks", 431)
@@ -102,13 +104,13 @@ class Reader(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """uvicorn's protocol with limits (see the module's docstring)."""
+    """uvicorn's HTTP protocol with limits (see the module's docstring)."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self.conn = Reader()
         self._head_timer: asyncio.TimerHandle | None = None
-        #: Start of the current request or of the idle time, by the event loop's clock.
+        #: Start of the current request or of the current idle time, by the event loop's clock.
         self.since = 0.0
 
     @property
@@ -133,7 +135,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio's socket transports read at most ``max_size`` bytes in one system call
+        # one system call of asyncio's socket transports reads at most ``max_size`` bytes
         cast("Any", transport).max_size = READ
         self.since = self.loop.time()
         self._await_head()
@@ -143,9 +145,9 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """Close the least valuable connection, to make room for this one.
 
-        Of equally valuable connections, one of the client with the most connections is closed, and
-        of these the one that has been idle or busy for the longest time. If all other connections
-        wait for an answer, this connection is closed.
+        Among equally valuable connections, the client with the most connections loses one. Among
+        that client's connections, the one that has been in its state for the longest time is
+        closed. If all other connections wait for an answer, this connection is closed.
         """
         others = [each for each in self.connections if isinstance(each, Connection)]
         held = Counter(each.host for each in others)
@@ -170,7 +172,7 @@ class Connection(H11Protocol):
         if self.worth is not Worth.HEARING:
             super().send_400_response(msg)
         else:
-            # the answer has begun, and a second answer would violate HTTP
+            # the answer has begun, and HTTP does not allow a second answer
             self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -182,8 +184,8 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def give_up(self) -> None:
-        """Close the connection at once."""
-        # unlike abort, close would wait until all data is sent, even to a peer that does not read
+        """Close the connection immediately."""
+        # unlike abort, close would wait until all data is sent, even to a client that does not read
         self.connections.discard(self)
         self.transport.abort()
 

@@ -2,7 +2,8 @@
 
 ``NETARENA_HEADERS_<ROLE>`` contains ``{"url": prefix, "headers": {...}}``. The headers are sent
 only to URLs with the origin and path prefix of this URL. An assessment request that names another
-URL for the role thus cannot obtain them. Error messages and ``repr`` do not contain the values.
+URL for the role therefore cannot obtain the headers. Error messages and ``repr`` do not contain the
+headers' values.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "NETARENA_HEADERS_"
 SEED, SECRETS = "NETARENA_SEED", "GREEN_SECRETS_JSON"
-#: Keys of the seed secret in ``GREEN_SECRETS_JSON``; the first existing key is used.
+#: Keys of the seed secret in ``GREEN_SECRETS_JSON``. The first key that exists is used.
 _SEED_KEYS = ("netarena_seed", "holdout_key")
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _DEFAULT_PORT = {"http": 80, "https": 443}
@@ -35,7 +36,7 @@ class Credential:
     headers: Mapping[str, str] = field(repr=False)
 
     def covers(self, url: str) -> bool:
-        """Return whether ``url`` may get the headers.
+        """Return whether the headers may be sent to ``url``.
 
         Paths are compared by whole segments. A path that another server might interpret differently
         (dot segments, encoded slashes) is never covered.
@@ -56,7 +57,7 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 def _is_ambiguous(segment: str) -> bool:
-    # decode twice, because a proxy and then the server may each decode once
+    # decode twice, because a proxy and the server behind it may each decode once
     plain = unquote(unquote(segment))
     return plain in {".", ".."} or "/" in plain or "\\" in plain or ";" in plain
 
@@ -99,11 +100,11 @@ def _parse(name: str, text: str) -> Credential:
 
 
 def read_seed_secret(environ: Mapping[str, str]) -> str | None:
-    """Return the secret for seeds: ``NETARENA_SEED``, or else the one in ``GREEN_SECRETS_JSON``.
+    """Return the secret for seeds from ``NETARENA_SEED`` or, without it, ``GREEN_SECRETS_JSON``.
 
     AgentBeats' Quick Submit passes a leaderboard's secrets in ``GREEN_SECRETS_JSON``, a JSON object
-    of strings. The key is ``netarena_seed`` or ``holdout_key``; without it, the result is None.
-    Raises ConfigError for a malformed value. No error message contains a value.
+    of strings. The secret has the key ``netarena_seed`` or ``holdout_key``. Without a secret, the
+    result is None. Raises ConfigError for a malformed value. No error message contains a value.
     """
     if secret := environ.get(SEED):
         return secret

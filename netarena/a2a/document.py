@@ -13,20 +13,21 @@ import re
 from itertools import islice
 from typing import Any, NoReturn
 
-#: Maximum number of commas and opening brackets and braces of one document; parsing a document with
-#: this number takes up to 0.1 s.
+#: Maximum number of tokens of one document: commas, and opening brackets and braces. Parsing a
+#: document with this number takes up to 0.1 s.
 MAX_TOKENS = 10_000
 #: Maximum nesting of brackets and braces. A message needs five levels; protobuf allows a hundred.
 MAX_DEPTH = 32
-#: Maximum number of characters of a number; Python would take seconds to parse very long numbers.
+#: Maximum number of digits of a whole number. Python would take seconds to parse very long numbers.
 _MAX_DIGITS = 32
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'
 _TOKEN = re.compile(_STRING + rb"|[,\[{]", re.DOTALL)
 _BRACKET = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
-#: Characters (in UTF-8, and escaped) at which ``str.splitlines`` ends a line, as do clients that
-#: use it on streams. JSON allows them unescaped inside strings, unlike other line ends.
+#: Characters at which ``str.splitlines`` ends a line, in UTF-8 and as JSON escapes. Clients that
+#: use ``str.splitlines`` on streams end lines there too. JSON allows these characters unescaped
+#: inside strings, unlike other line ends.
 LINE_ENDS = (
     (b"\xc2\x85", b"\\u0085"),
     (b"\xe2\x80\xa8", b"\\u2028"),
@@ -47,9 +48,9 @@ def escape_line_ends(text: bytes) -> bytes:
 def count_tokens(document: bytes) -> int:
     """Return the number of tokens: commas and opening brackets and braces outside strings.
 
-    The result may be too large, but at most ``MAX_TOKENS``, if strings contain such characters. It
-    is ``MAX_TOKENS + 1`` if there are more tokens, or more strings than ``MAX_TOKENS`` tokens can
-    separate.
+    If strings contain such characters, the result may be too large, but at most ``MAX_TOKENS``. The
+    result is ``MAX_TOKENS + 1`` if there are more tokens, or more strings than ``MAX_TOKENS``
+    tokens can separate.
     """
     rough = document.count(b",") + document.count(b"[") + document.count(b"{")
     if rough <= MAX_TOKENS:
@@ -68,9 +69,9 @@ def count_tokens(document: bytes) -> int:
 def parse_document(document: bytes) -> Any:
     """Return the value of a JSON document in UTF-8, after checking its size and nesting.
 
-    Raises ValueError with the violated requirement: UTF-8, JSON, at most ``MAX_TOKENS`` values and
-    ``MAX_DEPTH`` levels, and finite numbers. Texts in the value may contain lone surrogates from
-    escape sequences.
+    Raises ValueError, which names the violated requirement: UTF-8, JSON, at most ``MAX_TOKENS``
+    values and ``MAX_DEPTH`` levels, and finite numbers. Strings in the result may contain lone
+    surrogates from escape sequences.
     """
     try:
         text = document.decode("utf-8-sig")
@@ -89,7 +90,7 @@ def parse_document(document: bytes) -> Any:
 
 def _check_depth(document: bytes) -> None:
     depth = 0
-    # a document with more brackets and strings than this has too many tokens anyway
+    # a document with more brackets and strings than this has too many tokens in any case
     for match in islice(_BRACKET.finditer(document), 5 * MAX_TOKENS):
         if (bracket := match[0]) in b"[{":
             depth += 1

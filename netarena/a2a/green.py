@@ -1,7 +1,7 @@
 """Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
-The client reads the task's event stream. If the stream breaks (some gateways end a stream after
-300 s), the client polls the task until the task ends. It uses the given URL, even if the card
+The client reads the task's event stream. If the stream breaks, the client polls the task until the
+task ends. (Some gateways end a stream after 300 s.) The client uses the given URL, even if the card
 contains another URL.
 """
 
@@ -36,12 +36,12 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from netarena.a2a.client import reachable_card
 from netarena.errors import AssessmentFailed
 
-#: Time limit for establishing a connection, in s; answers may take any time.
+#: Time limit for establishing a connection, in s. The time until an answer is not limited.
 CONNECT_S = 10.0
-#: First and longest pause between polls of a task whose stream broke, in s; the pause doubles with
+#: First and longest pause in s between polls of a task whose stream broke. The pause doubles with
 #: each poll.
 FIRST_LOOK_S, LAST_LOOK_S = 0.5, 10.0
-#: Maximum number of consecutive polls that fail.
+#: Maximum number of consecutive failed polls.
 MOST_FAILED_LOOKS = 20
 
 _ENDED = frozenset(
@@ -53,7 +53,7 @@ _ENDED = frozenset(
     }
 )
 
-#: Hint in the error message if the agent at the URL does not assess other agents.
+#: Advice in the error message if the agent at the URL is not a green agent.
 TAKES_GREEN = (
     "send the request to a green agent (netarena serve APP), and put the URL of the agent under "
     "test into participants"
@@ -66,8 +66,10 @@ Heard = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Assessed:
-    """Result of an assessment: ``results`` maps each artifact's name (the participant's role) to
-    its parts."""
+    """Result of an assessment.
+
+    ``results`` maps each artifact's name (the participant's role) to its parts.
+    """
 
     #: Final state: ``completed``, ``failed``, ``rejected`` or ``canceled``.
     state: str
@@ -79,11 +81,11 @@ class Assessed:
 async def request_assessment(
     url: str, request: str, *, told: Told, heard: Heard = lambda _said, _known: None
 ) -> Assessed:
-    """Send ``request`` (JSON) to the green agent at ``url`` and return the result at the end.
+    """Send ``request`` (JSON) to the green agent at ``url`` and return the result at its end.
 
     The callback ``told`` gets each artifact's name and part on arrival; ``heard`` gets each status
-    message. Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or does
-    not answer any more.
+    message. Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or stops
+    answering.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:
@@ -118,7 +120,7 @@ class _Task:
         self._client = client
         self._told = told
         self._heard = heard
-        #: Number of parts that have arrived, by name of the artifact.
+        #: Artifact's name -> number of parts that have arrived.
         self._arrived: Counter[str] = Counter()
 
     async def run(self, request: str) -> Task:
@@ -170,7 +172,7 @@ class _Task:
             wait_s = min(LAST_LOOK_S, wait_s * 2)
 
     def _take(self, name: str, artifact: Artifact, skip: int = 0) -> None:
-        """Pass the parts of an artifact, except the first ``skip``, to the callback ``told``."""
+        """Pass the parts of an artifact after the first ``skip`` parts to the callback ``told``."""
         for part in artifact.parts[skip:]:
             self._arrived[name] += 1
             self._told(name, _value(part))
@@ -182,7 +184,7 @@ class _Task:
 
 
 def _is_purple(card: AgentCard) -> bool:
-    """Return whether a card belongs to an agent that ``netarena-purple`` serves."""
+    """Return whether a card belongs to an agent served by ``netarena-purple``."""
     return any("purple-agent" in skill.tags for skill in card.skills)
 
 

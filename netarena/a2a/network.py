@@ -1,13 +1,13 @@
-"""Connections to agents: non-blocking name lookups, and refused addresses.
+"""Connections to agents, with non-blocking name lookups and a check of each address.
 
 - Each name is looked up in its own thread, so a lookup that never returns does not block other
-  work. Each task can always run ``OWN_LOOKUPS`` lookups at a time, including abandoned ones. All
-  tasks together can run ``SHARED_LOOKUPS`` more.
-- Link-local addresses, and addresses at which clouds serve an instance's credentials, are refused
-  in every notation when the connection is made. The connection uses exactly the address that was
-  checked.
-- Data is read in small pieces, so that other tasks can run in between. The total size of a reply's
-  data before the body is limited, including interim responses (100 Continue).
+  work. Each task can run ``OWN_LOOKUPS`` lookups at a time, including abandoned lookups. All tasks
+  together can run ``SHARED_LOOKUPS`` more.
+- The service refuses link-local addresses, and addresses at which clouds serve an instance's
+  credentials. The check covers every notation of an address, and the connection uses exactly the
+  address that was checked.
+- Data is read in small pieces, so that other tasks can run between two pieces. The total size of a
+  reply's data before the body is limited, including interim responses (100 Continue).
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from netarena.errors import AgentFailed, ConfigError, FailureReason
 
 #: Maximum numbers of concurrent name lookups: reserved for each task, and shared by all tasks.
 OWN_LOOKUPS, SHARED_LOOKUPS = 2, 128
-#: Maximum time in s that a request waits for the check of its participants' host names. Names whose
-#: lookup takes longer are checked when the connection is made.
+#: Maximum time in s that a request waits while the host names of its participants are checked.
+#: Names whose lookup takes longer are checked at connection time.
 CHECK_S = 2.0
-#: Maximum number of addresses of one name that are tried, and time in s between the starts of two
-#: attempts.
+#: Maximum number of addresses tried for one name, and time in s between the starts of two attempts.
 _MAX_ADDRESSES, _HEAD_START_S = 8, 0.25
 #: Maximum number of bytes that are read at once.
 _READ = 4 * 1024
@@ -60,8 +59,8 @@ REFUSED = tuple(
         ),
     )
 )
-#: IPv6 networks whose addresses contain an IPv4 address, and the number of bits to the right of the
-#: IPv4 address.
+#: IPv6 networks whose addresses embed an IPv4 address, and the number of bits to the right of the
+#: embedded address.
 _EMBEDDING = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -80,7 +79,7 @@ _ISATAP = 0x00005EFE
 
 
 def stands_for(address: Address) -> Iterator[Address]:
-    """Yield the address, and the IPv4 addresses to which a gateway may translate it."""
+    """Yield the address and the IPv4 addresses to which a gateway may translate this address."""
     yield address
     if isinstance(address, ipaddress.IPv4Address):
         return
@@ -93,7 +92,7 @@ def stands_for(address: Address) -> Iterator[Address]:
     if address.teredo is not None:
         yield from address.teredo
     if address in _SITE_NAT64:
-        # RFC 6052: after a prefix of 48 bits, bits 64 to 71 divide the IPv4 address in two
+        # RFC 6052: with a prefix of 48 bits, bits 64 to 71 split the IPv4 address into two halves
         yield ipaddress.IPv4Address((value >> 64 & 0xFFFF) << 16 | value >> 40 & 0xFFFF)
 
 
@@ -107,25 +106,24 @@ class Unserved(httpcore.ConnectError):
 
 
 class AddressRefused(AgentFailed):
-    """A host that is, or resolves to, an address to which the service does not connect."""
+    """The host is, or resolves to, an address to which the service does not connect."""
 
     def __init__(self) -> None:
         super().__init__(FailureReason.ENDPOINT, "a link-local or metadata address", unsent=True)
 
 
 class _Lookups:
-    """Threads of the process that look up names; each ends when the system's resolver returns."""
+    """Threads that look up names; each thread ends when the system's resolver returns."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared = 0
 
     def start(self, host: str, *, own: bool) -> asyncio.Future[list[str] | Exception] | None:
-        """Look up ``host`` in a thread, in one of the task's own slots (``own``) or in a shared
-        slot.
+        """Look up ``host`` in a thread, which uses a slot of the task (``own``) or a shared slot.
 
-        The result is a future with the addresses or the error; it is None if no shared slot is
-        free. Raises OSError if no thread can be started.
+        Returns a future with the addresses or the error, or None if no shared slot is free. Raises
+        OSError if no thread can be started.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[list[str] | Exception] = loop.create_future()
@@ -146,15 +144,15 @@ class _Lookups:
             result: list[str] | Exception
             try:
                 result = _numbers(host)
-            # invalid names raise other errors (UnicodeError)
+            # invalid names, for example, raise UnicodeError
             except Exception as error:  # noqa: BLE001 -- see above
                 result = error
             end()
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(settle, result)
 
         try:
-            # a daemon thread, so that the process can exit without waiting for it
+            # the process can exit without waiting for a daemon thread
             threading.Thread(target=run, name="look-up", daemon=True).start()
         except RuntimeError as error:
             end()
@@ -203,19 +201,19 @@ class Network(httpcore.AsyncNetworkBackend):
 
     async def _is_refused(self, url: str) -> bool:
         parts = urlsplit(url)
-        # without the zone of a link-local address: its interface may not exist on this machine
+        # omit the zone of a link-local address, because its interface may not exist on this machine
         host = (parts.hostname or "").partition("%")[0]
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._find(host)
         except AddressRefused:
             return True
-        except (OSError, UnicodeError):  # includes TimeoutError
+        except (OSError, UnicodeError):  # OSError includes TimeoutError
             return False
         return False
 
     async def _find(self, host: str) -> list[str]:
-        """Return addresses of ``host``. Raises OSError, UnicodeError or AddressRefused.
+        """Return the addresses of ``host``. Raises OSError, UnicodeError or AddressRefused.
 
         ``host`` may be an address in any notation that the system accepts, such as octal numbers or
         a single number.
@@ -233,14 +231,14 @@ class Network(httpcore.AsyncNetworkBackend):
     async def _look_up(self, host: str) -> list[str]:
         while host not in self._asked and not self._start(host):
             await asyncio.wait(self._asked.values(), return_when=asyncio.FIRST_COMPLETED)
-        # an abandoned lookup occupies its slot until it ends
+        # shielded, because an abandoned lookup occupies its slot until it ends
         found = await asyncio.shield(self._asked[host])
         if isinstance(found, Exception):
             raise found
         return found
 
     def _start(self, host: str) -> bool:
-        """Start a lookup of ``host`` if a slot is free; return whether it was started."""
+        """Start a lookup of ``host`` if a slot is free; return whether the lookup was started."""
         own = self._own < OWN_LOOKUPS
         found = _lookups.start(host, own=own)
         if found is None:
@@ -265,7 +263,7 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the address of ``host`` that answers first. Attempts start one after another.
 
-        Raises AddressRefused, and httpcore's ConnectError (Unserved if no server listens) and
+        Raises AddressRefused. Raises httpcore's ConnectError (Unserved if no server listens) and
         ConnectTimeout.
         """
         connect = self._inner.connect_tcp
@@ -291,7 +289,7 @@ class Network(httpcore.AsyncNetworkBackend):
         if stream is None:
             failed = [error for error in errors if error is not None]
             judged = [_judge(error) for error in failed]
-            # if any address did not answer, a server may listen there
+            # a server may listen at an address that did not answer
             unknown = (error for error in judged if not isinstance(error, Unserved))
             raise next(unknown, judged[0]) from failed[0]
         return _Stream(stream)
@@ -301,8 +299,7 @@ class Network(httpcore.AsyncNetworkBackend):
 
 
 def _judge(error: Exception) -> Exception:
-    """Return ``Unserved`` if only refused connections caused the error, otherwise the error
-    itself."""
+    """Return ``Unserved`` if only refused connections caused the error, otherwise the error."""
     return Unserved("Connection refused") if _is_refusal(error) else error
 
 
@@ -319,7 +316,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
         self._inner = inner
-        #: Number of bytes of a reply's head so far; None within its body.
+        #: Number of bytes received before the body of the current reply; None within the body.
         self.head: int | None = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -355,7 +352,7 @@ class NetworkTransport(httpx.AsyncHTTPTransport):
 
     def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)
-        # httpx has no parameter for the connection backend, so its pool is replaced
+        # httpx has no parameter for the connection backend, so its connection pool is replaced
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=verify,
             max_connections=100,

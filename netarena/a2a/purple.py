@@ -1,8 +1,8 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
-Each task is reported at once as "working", so that gateways and A2A 0.3 clients see activity.
-The reply is an artifact with one text part or, for an agent with the method ``stream``, with
-several parts as they arrive.
+Each task is reported at once as "working", so that gateways and A2A 0.3 clients see activity. The
+reply is an artifact with one text part. For an agent with the method ``stream``, the artifact has
+several parts, which are sent as they arrive.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from netarena.model import Reply
 
 #: Default time limit for one reply, in s.
 REPLY_TIMEOUT_S = 3600.0
-#: Minimum time in s between two events of a reply. Each event is costly, because the SDK copies the
-#: task.
+#: Minimum time in s between two events of a reply. Events are costly, because the SDK copies the
+#: task at each event.
 PIECE_EVERY_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Streaming(Protocol):
     ) -> AsyncGenerator[str | Reply | None, None]:
         """Yield the pieces of the reply's text, and finally the whole reply.
 
-        None among the pieces means that the previous pieces must be discarded. Raises AgentFailed.
+        The value None means that the client must discard the previous pieces. Raises AgentFailed.
         """
         ...
 
@@ -77,7 +77,7 @@ def serve_agent(  # noqa: PLR0913 -- the settings of a service
     timeout_s: float = REPLY_TIMEOUT_S,
     ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve ``agent`` until SIGTERM or SIGINT; ``ready`` gets the URL once the service listens.
+    """Serve ``agent`` until SIGTERM or SIGINT. ``ready`` receives the URL once the service listens.
 
     Port 0 means any free port. Raises ConfigError if the address is unavailable or ``card_url`` is
     not a URL.
@@ -107,7 +107,7 @@ class _AnswerExecutor(AgentExecutor):
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, context_id = identify(context)
         await event_queue.enqueue_event(
-            # the history omits the prompt, because the client has it and it may be large
+            # the history omits the prompt, because the client has the prompt and it may be large
             Task(
                 id=task_id,
                 context_id=context_id,
@@ -155,7 +155,10 @@ class _Artifact:
         self._last = time.monotonic()
 
     async def take(self, piece: str | None) -> None:
-        """Add a piece and send it if the last event is old enough; None discards all pieces."""
+        """Add a piece; None discards all pieces.
+
+        The waiting pieces are sent if the last event is old enough.
+        """
         if piece is None:
             # the next piece replaces the text sent so far
             self._sent = self._waiting = ""
@@ -165,7 +168,7 @@ class _Artifact:
             await self._send(self._waiting, self._sent)
 
     async def end(self, reply: Reply) -> None:
-        """Send the rest of the reply, or all of it if the sent text differs."""
+        """Send the rest of the reply, or the whole reply if the text sent so far differs."""
         sent = self._sent if reply.text.startswith(self._sent) else ""
         await self._send(reply.text[len(sent) :], sent, reply=reply)
 

@@ -1,8 +1,8 @@
-"""Parser of assessment requests: converts the text of an A2A message to an ``EvalRequest``.
+"""Parser of assessment requests, which turns the text of an A2A message into an ``EvalRequest``.
 
-This module does no I/O, except that it checks paths for existence and symbolic links. Errors are
-``ConfigError``: one line that names the field and the allowed values. The server rejects the task
-with this line.
+This module only accesses the file system, to check paths for existence and symbolic links. Errors
+are ``ConfigError`` with one line that names the field and the allowed values. The server rejects
+the task with this line.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from netarena.errors import ConfigError
 from netarena.model import JsonValue
 from netarena.run.journal import LOCK_NAME
 
-#: Maximum number of participants of one request; each participant gets all queries.
+#: Maximum number of participants of one request. Each participant gets all queries.
 MAX_PARTICIPANTS = 16
-#: Form of a role, which is also a folder's name and part of an environment variable's name.
+#: Pattern of a role, which is also used as a folder's name and in the name of an environment
+#: variable.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Maximum number of characters of a participant's URL.
 MAX_URL = 2048
-#: Key of a request that contains config keys of single participants, by role.
+#: Key of a request for config keys of individual participants, by role.
 OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
-#: Default time limit of a task in s. Platforms stop a run after 30 minutes by default; with this
-#: limit a task ends earlier and has a summary.
+#: Default time limit of a task in s. Platforms stop a run after 30 minutes by default. With this
+#: limit, a task ends earlier and still has a summary.
 TIME_BUDGET_S = 1680.0
-#: A run's own files (``assessment.OWN_NAMES``), which no other file may replace.
+#: Names of a run's own files (``assessment.OWN_NAMES``), which no other file may replace.
 RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json")
 
 
@@ -45,7 +46,7 @@ class EvalRequest:
 
     participants: dict[str, str]
     config: dict[str, Any]
-    #: Config keys of single participants by role, unparsed.
+    #: Config keys of individual participants by role, unparsed.
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -75,7 +76,7 @@ class EvalRequest:
 
 
 def _parse_own(value: Any, roles: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the config keys of single participants by role. Raises ConfigError."""
+    """Return the config keys of individual participants by role. Raises ConfigError."""
     own = {} if value is None else value
     if not isinstance(own, dict) or not all(isinstance(keys, dict) for keys in own.values()):
         raise ConfigError(OWN_CONFIG, 'must be a JSON object {"<role>": {"<key>": ...}}')
@@ -105,8 +106,8 @@ def _parse_participants(value: Any) -> dict[str, str]:
 def check_url(url: Any, field: str) -> str:
     """Return ``url`` if a client may use it: http or https, with a host and without credentials.
 
-    Otherwise raise ConfigError for ``field``. The message never contains the URL, because the URL
-    may contain a secret.
+    Otherwise raise ConfigError for ``field``. The error message never contains the URL, because the
+    URL may contain a secret.
     """
     if not isinstance(url, str) or not url:
         raise ConfigError(field, "must be an http or https URL")
@@ -144,8 +145,10 @@ def check_url(url: Any, field: str) -> str:
 
 
 def _is_host(text: str, *, bracketed: bool) -> bool:
-    """Return whether ``text`` can be a host name (underscores allowed) or IPv4 address, or is an
-    IPv6 address if it was in brackets."""
+    """Return whether ``text`` can be a host name, an IPv4 address or a bracketed IPv6 address.
+
+    Host names may contain underscores.
+    """
     if not bracketed:
         return _NAME.fullmatch(text) is not None
     try:
@@ -167,13 +170,15 @@ def derive_seed(secret: str, task_id: str) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Folders that a service may use: it writes below ``root``, and reads below both folders."""
+    """The folders that a service may use. It writes below ``root`` and reads below both folders."""
 
     root: Path
     data: Path | None = None
 
     def output_dir(self, value: str | None, task_id: str) -> Path:
-        """Return a task's folder below the root: ``value``, absolute or relative, or the task's id.
+        """Return a task's folder below the root: ``value`` or, by default, the task's id.
+
+        The value may be an absolute or relative path.
 
         Raises ConfigError for ``..``, for symbolic links, for the root itself, and for folders
         named like a run's own file.
@@ -193,11 +198,11 @@ class Place:
         return path
 
     def input_path(self, value: str, field: str, *, written: bool = False) -> Path:
-        """Return a path to read below the root or the data folder.
+        """Return a path below the root or the data folder for reading.
 
-        The path of a missing file, or of a file that will be written, is always below the root,
-        even if an absolute path names another folder. A relative path is searched below the root
-        first. Raises ConfigError for ``..`` and for symbolic links.
+        A relative path is searched below the root first. The path of a missing file, or of a file
+        to write, is always below the root. This also holds for absolute paths that name another
+        folder. Raises ConfigError for ``..`` and for symbolic links.
         """
         given = Path(value)
         root = self.root
@@ -243,7 +248,7 @@ def read_config(
 
     The paths of ``Config.input_paths`` are resolved in ``place``. ``time_budget_s`` gets a default.
     If the service has its own seed (``secret_seed``), ``seed`` is refused, and the query file is
-    always generated anew. Raises ConfigError.
+    regenerated for each task. Raises ConfigError.
     """
     values = {**(defaults or {}), **request.config}
     if values.get("time_budget_s") is None:
@@ -252,10 +257,10 @@ def read_config(
     if secret_seed and values.get("seed") is not None:
         raise ConfigError("config.seed", "must be omitted: this service draws a seed for each task")
     if secret_seed:
-        # a file of an earlier task would reveal the solutions
+        # a query file from an earlier task would reveal the solutions
         values["regenerate_query"] = True
     if isinstance(values.get("output_file"), str):
-        # folders are ignored, because the file is written into the task's folder
+        # the folders of the path are ignored, because the file is written into the task's folder
         values["output_file"] = Path(values["output_file"]).name
     values = kind.without_absent(values, lambda key, told: place.input_path(told, f"config.{key}"))
     config = kind.parse(values)
@@ -280,8 +285,10 @@ def read_config(
 
 
 def _check_file(path: Path, place: Place, field: str) -> None:
-    """Raise ConfigError for a path that cannot be a query file; the error hides the service's
-    paths."""
+    """Raise ConfigError for a path that cannot be a query file.
+
+    The error does not reveal the service's paths.
+    """
     if path in {place.root, place.data} or path.is_dir():
         raise ConfigError(field, "must name a file, not a folder")
     if path.name in RESERVED_NAMES or path.name.startswith("."):

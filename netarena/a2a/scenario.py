@@ -1,7 +1,7 @@
-"""Scenario files: the participants of an assessment, how each is started, and the config.
+"""Scenario files: the participants of an assessment, their start commands, and the config.
 
-The files are TOML, in two forms. Local files contain each agent's URL and the command that starts
-it:
+The files are TOML and have two forms. Local files contain each agent's URL and the command that
+starts the agent:
 
     [green_agent]
     endpoint = "http://127.0.0.1:9009"
@@ -15,8 +15,8 @@ it:
     [config]
     num_queries = 1
 
-Files of leaderboards name an image, or the platform's id of the agent, and the environment. Their
-key for the role is ``name``:
+Leaderboard files name an image or the platform's id of the agent, and the environment variables. In
+these files, the key for the role is ``name``:
 
     [[participants]]
     agentbeats_id = "…"
@@ -25,9 +25,10 @@ key for the role is ``name``:
     env = { OPENAI_API_KEY = "${OPENAI_API_KEY}" }
     volumes = ["./pack.json:/data/pack.json:ro"]
 
-If the green agent has an ``application`` instead of an endpoint, no green agent is started:
-``netarena run`` itself evaluates the participants. They may then be programs that are started for
-each turn (``exec``). Other keys and tables are for the platform; NetArena ignores them.
+If the green agent has an ``application`` instead of an endpoint, no green agent is started, and
+``netarena run`` itself evaluates the participants. The participants may then be programs that are
+started for each turn (``exec``). NetArena ignores other keys and tables, which are for the
+platform.
 
 A participant may have its own ``config`` with keys that affect only its prompts:
 
@@ -36,7 +37,7 @@ A participant may have its own ``config`` with keys that affect only its prompts
     endpoint = "http://127.0.0.1:9041"
     config = { prompt_type = "react" }
 
-A file may name other scenario files instead, which are run one after the other:
+Instead, a file may list other scenario files, which are run one after the other:
 
     scenarios = ["expert/malt.toml", "expert/backbone.toml"]
 """
@@ -58,23 +59,24 @@ from netarena.errors import ConfigError, not_one_of
 from netarena.file import read_text
 from netarena.task.application import load
 
-#: Error for options and keys that work only if ``netarena run`` itself runs the application.
+#: Error message for options and keys that work only if ``netarena run`` itself runs the
+#: application.
 NEEDS_APPLICATION = 'needs application = "NAME" instead of endpoint and cmd in [green_agent]'
 
 #: Maximum number of bytes of a scenario file.
 MOST_SCENARIO_BYTES = 1 << 20
-#: Maximum number of scenarios that one file may name.
+#: Maximum number of scenario files that one file may list.
 MOST_SCENARIOS = 16
-#: Port on which every image listens.
+#: Port on which the agent in every image listens.
 IMAGE_PORT = 9009
-#: Suffix of the usual roles, such as ``malt_operator``.
+#: Suffix of typical roles, such as ``malt_operator``.
 _ROLE_END = "_operator"
 #: Matches ``netarena serve APP`` in a command, and ``…/netarena-APP:TAG`` in an image's name.
 _SERVED = re.compile(r"\bnetarena(?:\S* serve |-)([a-z0-9]+)(?=$|[\s:@])")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Accepted form of a mount (part of compose's short syntax): a path or a volume's name, the path in
-#: the container, and optionally ``ro`` or ``rw``.
+#: Accepted form of a mount (part of the short syntax of compose): a path or a volume's name, the
+#: path in the container, and optionally ``ro`` or ``rw``.
 _VOLUME = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _NO_IMAGES: Mapping[str, str] = MappingProxyType({})
 #: Health check of a container. An agent has two minutes to start (60 checks).
@@ -98,7 +100,7 @@ _HEALTH = {
 class Party:
     """One agent of a scenario: its URL, and how to start it."""
 
-    #: The participant's role, or ``green_agent``.
+    #: The participant's role, or ``green_agent`` for the green agent.
     role: str
     endpoint: str | None = None
     cmd: str | None = None
@@ -109,13 +111,13 @@ class Party:
     env: Mapping[str, str] = field(default_factory=dict)
     #: Mounts of the container, each ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``.
     volumes: tuple[str, ...] = ()
-    #: Config keys of this participant only (``Config.prompt_keys``), unchecked.
+    #: Config keys that apply only to this participant (``Config.prompt_keys``), not yet validated.
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's environment, with values of ``given`` in place of ``${NAME}``.
+        """Return the agent's environment with ``${NAME}`` replaced by values of ``given``.
 
-        Raises ConfigError.
+        Raises ConfigError if a name is missing.
         """
 
         def replace(match: re.Match[str]) -> str:
@@ -132,7 +134,8 @@ class Party:
 class Scenario:
     """Contents of a scenario file."""
 
-    #: Name of the scenario's results: the application and the stem of the file's name.
+    #: Name of the scenario's results, made from the application and the file's name without
+    #: extension.
     name: str
     green: Party
     participants: tuple[Party, ...]
@@ -144,7 +147,7 @@ class Scenario:
     def examined(self) -> str:
         """Return the application's name.
 
-        If the green agent is a service, the name is guessed (``_guess_application``).
+        If the green agent is a service, the name is a guess (``_guess_application``).
         """
         roles = [party.role for party in self.participants]
         return self.application or _guess_application(self.green, roles)
@@ -218,7 +221,7 @@ def read_series(path: Path) -> dict[str, Scenario]:
 
 
 def _name_apart(files: list[Path]) -> list[str]:
-    """Return a distinct name per file: its stem, preceded by as many of its folders as needed.
+    """Return a distinct name for each file: its stem, preceded by as many folders as necessary.
 
     Raises ConfigError if a file is listed twice, or if two files differ only in their extension.
     """
@@ -270,8 +273,9 @@ def compose(
     """Return the content of a compose file that runs the scenario's images and stores its results.
 
     ``docker compose up --abort-on-container-exit --exit-code-from assessment`` ends when the
-    results are in ``./output``. ``images`` maps roles (for the green agent: ``green_agent``) to
-    images that replace those of the scenario. ``image`` is the default for agents without an image.
+    results are in ``./output``. ``images`` maps roles to images that replace those of the scenario;
+    the green agent has the role ``green_agent``. ``image`` is the default for agents without an
+    image.
 
     The service that requests the assessment uses the green agent's image too. Raises ConfigError
     for an agent without an image, for an image of an unknown role, and for a default image that no
@@ -301,7 +305,7 @@ def compose(
     services["assessment"] = {
         "image": services["green-agent"]["image"],
         "entrypoint": ["netarena", "request"],
-        # dollar signs are doubled, because compose would interpret single ones
+        # dollar signs are doubled, because compose would otherwise substitute variables
         "command": [
             f"http://green-agent:{IMAGE_PORT}/",
             scenario.request(urls).replace("$", "$$"),
@@ -309,7 +313,7 @@ def compose(
             "/output",
             *(word.replace("$", "$$") for word in named),
         ],
-        # the files belong to the user who runs compose
+        # the output files then belong to the user who runs compose
         "user": "${UID:-0}",
         "volumes": ["./output:/output"],
         "depends_on": {name: {"condition": "service_healthy"} for name in services},
@@ -318,7 +322,7 @@ def compose(
 
 
 def _needs_privileges(application: str) -> bool:
-    """Return whether an application's image needs privileges; false for unknown applications."""
+    """Return whether an application's image needs privileges; False for unknown applications."""
     try:
         return load(application).privileged
     except ConfigError:
@@ -343,21 +347,27 @@ def _container(party: Party, image: str | None) -> dict[str, Any]:
 
 
 def _late(text: str) -> str:
-    """Return text in which compose replaces ``${NAME}`` when it starts, so that the file contains
-    no secret."""
+    """Return text in which compose replaces ``${NAME}`` when it starts.
+
+    The file therefore contains no secret.
+    """
     return _VARIABLE.sub(r"${\1:?\1 is not set}", text.replace("$", "$$").replace("$${", "${"))
 
 
 def _guess_application(green: Party, roles: list[str]) -> str:
-    """Return the application in the green agent's command or image, otherwise the first role
-    without the suffix ``_operator``."""
+    """Return the application named in the green agent's command or image.
+
+    If neither names an application, the result is the first role without the suffix ``_operator``.
+    """
     told = _SERVED.search(f"{green.cmd or ''} {green.image or ''}")
     return told[1] if told else roles[0].removesuffix(_ROLE_END)
 
 
 def _service(role: str) -> str:
-    """Return the name of a role's service, which is a host name: without underscores, dots and
-    upper case."""
+    """Return the name of a role's service.
+
+    The name is also a host name, so it has no underscores, dots or upper-case letters.
+    """
     return re.sub(r"[^a-z0-9-]+", "-", role.lower()).strip("-") or "participant"
 
 
@@ -413,14 +423,16 @@ def _party(table: Mapping[str, Any], role: str) -> Party:
 
 
 def _own_config(table: Mapping[str, Any], role: str) -> dict[str, Any]:
-    """Return a participant's own config keys, unchecked. Raises ConfigError for a value that is not
-    a table."""
+    """Return a participant's own config keys, not yet validated.
+
+    Raises ConfigError for a value that is not a table.
+    """
     own = table.get("config", {})
     if not isinstance(own, dict):
         raise ConfigError(f"{role}.config", "must be a table of config keys")
     if own and role == "green_agent":
         raise ConfigError("green_agent.config", "belongs in the table [config]")
-    # older files have the key outside the table, where it had no effect
+    # in older files, the key is outside the table, where it had no effect
     if "prompt_type" in table:
         raise ConfigError(
             f"{role}.prompt_type", 'belongs in its config: config = { prompt_type = "react" }'

@@ -1,11 +1,11 @@
-"""Green agent: one assessment per A2A task.
+"""Green agent that runs one assessment per A2A task.
 
 A task continues when its client disconnects. The task ends with one of these states:
 
 - ``completed``, with one artifact per participant. The artifact's last part is the summary. The
   status message names participants without a summary.
-- ``rejected``, with one line that names the error in the request.
-- ``failed``, with one line that gives the reason, if no participant has a summary.
+- ``rejected``, with a message of one line that names the error in the request.
+- ``failed``, with a message of one line that gives the reason, if no participant has a summary.
 - ``canceled``, if a client cancelled the task.
 """
 
@@ -51,8 +51,8 @@ from netarena.task.identity import Secrecy
 
 __all__ = ["AssessmentExecutor", "create_app", "describe", "serve", "serve_agent"]
 
-#: Number of artifact parts that are sent one by one. Each event is costly: every client gets the
-#: event, and the SDK copies the task's data (``netarena.a2a.store``).
+#: Number of artifact parts that are sent one by one. Each event is costly, because every client
+#: receives it and the SDK copies the task's data (``netarena.a2a.store``).
 SINGLE_PARTS = 200
 #: Approximate number of events for all further parts, which are sent in batches.
 BATCHES = 300
@@ -61,8 +61,9 @@ FIRST_ESTIMATE = 5
 #: Maximum number of tasks of one service that run or wait at the same time. A task that has ended
 #: still counts while host names of its participants are being looked up.
 MAX_TASKS = 64
-#: Maximum number of bytes that one task may write to disk: enough for 100,000 queries with usual
-#: prompts and replies. Replies of the maximum size reach the limit after a few thousand turns.
+#: Maximum number of bytes that one task may write to disk. It is enough for 100,000 queries with
+#: usual prompts and replies. With replies of the maximum size, a few thousand turns reach the
+#: limit.
 MOST_WRITTEN = 8 << 30
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ log = logging.getLogger(__name__)
 class Conduct(Protocol):
     """``netarena.run.assessment.conduct``, or a function with the same parameters.
 
-    Such a function is the result of ``netarena.cli.executor.conduct_on``.
+    For example, ``netarena.cli.executor.conduct_on`` returns such a function.
     """
 
     async def __call__(  # noqa: PLR0913 -- the parties of an assessment
@@ -107,10 +108,10 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     """Return the ASGI application of a green agent that assesses with ``application``.
 
     Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` is the number of
-    slots for live environments, which all tasks share. ``allow_link_local`` permits participants at
-    addresses that ``netarena.a2a.network`` refuses. ``seed_secret`` determines every seed (see
-    ``derive_seed``). ``credentials`` is the result of ``load_credentials``. ``defaults`` are config
-    values for keys that a request omits.
+    live environments that may exist at a time, for all tasks together. ``allow_link_local`` permits
+    participants at addresses that ``netarena.a2a.network`` refuses. ``seed_secret`` determines
+    every seed (see ``derive_seed``). ``credentials`` is the result of ``load_credentials``.
+    ``defaults`` are config values for keys that a request omits.
     """
     if max_episodes < 1:
         raise ConfigError("max_episodes", f"must be at least 1, not {max_episodes}")
@@ -144,7 +145,7 @@ def describe(application: Application) -> CardText:
     }
     try:
         release = version("netarena")
-    except PackageNotFoundError:  # a source tree that was never installed
+    except PackageNotFoundError:  # the package was never installed and runs from a source tree
         release = "0"
     return CardText(
         name=f"NetArena: {application.title}",
@@ -172,8 +173,8 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     """Run a green agent until SIGTERM or SIGINT.
 
     ``environ`` may contain ``NETARENA_SEED`` (or ``GREEN_SECRETS_JSON``) and
-    ``NETARENA_HEADERS_<ROLE>``. ``ready`` gets the URL of the bound address once the service
-    listens; port 0 means any free port. Raises ConfigError before the service listens, for example
+    ``NETARENA_HEADERS_<ROLE>``. ``ready`` receives the URL of the bound address once the service
+    listens. Port 0 means any free port. Raises ConfigError before the service listens, for example
     if the sandbox lacks a protection and the application is not ``unsandboxed``.
     """
     environ = environ or {}
@@ -212,7 +213,7 @@ def serve(  # noqa: PLR0913 -- the settings of a service
     )
     if ready is not None:
         ready(bound_url(listener))
-    # in a thread, because checks of remote resources may take a long time
+    # run in a thread, because checks of remote resources may take a long time
     Thread(target=_look_elsewhere, args=(application,), name="elsewhere", daemon=True).start()
     run_app(app, listener)
 
@@ -228,9 +229,9 @@ def _warn(check: Check) -> None:
 
 
 class Applications:
-    """A service's application, and the applications to which it forwards requests.
+    """A service's own application, and other applications to which it forwards requests.
 
-    Applications are context managers. Another application is entered when it is first used.
+    Applications are context managers. Other applications are entered when they are first used.
     """
 
     def __init__(self, application: Application) -> None:
@@ -247,7 +248,10 @@ class Applications:
         await self._stack.aclose()
 
     async def serving(self, values: Mapping[str, JsonValue]) -> Application:
-        """Return the application, already entered, for these config values. Raises ConfigError."""
+        """Return the application for these config values, and enter it first if necessary.
+
+        Raises ConfigError.
+        """
         found = forwarded(self._application, values)
         if found is self._application:
             return found
@@ -281,7 +285,7 @@ class AssessmentExecutor(AgentExecutor):
         self._allow_link_local = allow_link_local
         self._conduct = conduct
         self._running: dict[str, TaskUpdater] = {}
-        #: Networks of ended tasks. Some of their name lookups may still be running.
+        #: Networks of ended tasks that may still run name lookups.
         self._lingering: list[Network] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -309,7 +313,7 @@ class AssessmentExecutor(AgentExecutor):
             self._lingering.append(network)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Report that the task is cancelled; the SDK then cancels ``execute``."""
+        """Report that the task is cancelled. The SDK then cancels ``execute``."""
         task_id, context_id = identify(context)
         updater = self._running.get(task_id) or TaskUpdater(event_queue, task_id, context_id)
         await _end(updater, TaskState.TASK_STATE_CANCELED, "cancelled")
@@ -372,8 +376,8 @@ class AssessmentExecutor(AgentExecutor):
         except AssessmentFailed as error:
             why = without_folders(str(error))
             if reporter.done:
-                # the results of the other participants are valid, but clients would discard the
-                # artifacts of a failed task
+                # clients would discard the artifacts of a failed task, but the results of the other
+                # participants are valid
                 said = f"graded {reporter.sent} queries of {', '.join(sorted(reporter.done))}"
                 return TaskState.TASK_STATE_COMPLETED, f"{said}; {why}"
             return TaskState.TASK_STATE_FAILED, why
@@ -404,7 +408,7 @@ def _line(text: str, limit: int = 1000) -> str:
 
 @dataclass
 class _Sheet:
-    """State of one participant's artifact: whether a part was sent, and the unsent parts."""
+    """State of one participant's artifact: whether a part was sent, and the parts not yet sent."""
 
     started: bool = False
     waiting: list[Part] = field(default_factory=list)
@@ -415,8 +419,8 @@ class ArtifactReporter:
 
     Each record is a text part with JSON; the summary is the last part. Each event is costly, so
     only the first ``SINGLE_PARTS`` (200) parts of a task are sent one by one. Later parts are sent
-    in batches of at least (total - 200) / ``BATCHES`` (300) parts, and the last parts with the
-    summary.
+    in batches of at least (total - 200) / ``BATCHES`` (300) parts. The last batch is sent together
+    with the summary.
 
     The first status message for each participant contains the number of queries and an estimated
     duration. Messages after 5, 20, 80, ... records contain the remaining time. ``limit_s`` is the
@@ -439,7 +443,7 @@ class ArtifactReporter:
         self._sheets: dict[str, _Sheet] = {}
         self._total = 0
         self._begin = clock()
-        #: Number of records after which the remaining time is reported next.
+        #: Number of records after which the next estimate of the remaining time is sent.
         self._next_estimate = FIRST_ESTIMATE
         #: Number of records so far.
         self.sent = 0
@@ -485,7 +489,7 @@ class ArtifactReporter:
         self.done.add(role)
 
     async def _tell(self, line: str, **values: JsonValue) -> None:
-        """Send a status message with the metadata ``values``, which are for programs.
+        """Send a status message; programs read the metadata ``values``.
 
         Calls must be rare, because all messages remain in the task's history.
         """
@@ -511,8 +515,10 @@ class ArtifactReporter:
 
 
 def _json_part(value: Mapping[str, Any]) -> Part:
-    """Return a text part with JSON. A data part would not do, because protobuf turns whole numbers
-    in it into floats."""
+    """Return a text part with JSON.
+
+    A data part is not suitable, because protobuf turns its whole numbers into floats.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_refuse_value)
     return Part(text=text.encode("utf-8", "replace").decode())
 

@@ -1,4 +1,4 @@
-"""Shared parts of every served agent: routes, limits, start and shutdown."""
+"""Parts that all servers share: routes, limits, start and shutdown."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
-#: Maximum time in s from SIGTERM to the end of the process. An early end loses no result, because
-#: the journal is complete at any time.
+#: Maximum time in s from SIGTERM to the end of the process. No result is lost at an early end,
+#: because the journal is complete at any time.
 EXIT_S = 0.85
-#: Part of ``EXIT_S`` that is reserved for open responses, in s.
+#: Part of ``EXIT_S`` in s that is reserved for open responses.
 _STREAMS_S = 0.2
-#: Number of threads for work outside the event loop. Threads share one interpreter, so more of them
-#: would delay the loop. With two threads, a slow task does not delay verdicts.
+#: Number of threads for work outside the event loop. Threads share one interpreter, so more threads
+#: would delay the event loop. With two threads, a slow task does not delay verdicts.
 _THREADS = 2
-#: Seconds after which a busy thread yields to the event loop (Python's default: 0.005). The loop
-#: may have to wait this long after each of its many system calls.
+#: Time in s after which a busy thread yields to the event loop (Python's default: 0.005). The event
+#: loop may have to wait for this time after each of its many system calls.
 _SWITCH_S = 0.0005
 #: Maximum number of connections that wait to be accepted.
 BACKLOG = 128
-#: Seconds after which an idle connection is closed; longer than the limit of most proxies (one
+#: Time in s after which an idle connection is closed. It exceeds the limit of most proxies (one
 #: minute).
 _KEEP_ALIVE_S = 75
 
 
 def identify(context: RequestContext) -> tuple[str, str]:
-    """Return the task id and context id of a request. The SDK has already created missing ids."""
+    """Return the task id and context id of a request. The SDK has already added missing ids."""
     return context.task_id or "", context.context_id or ""
 
 
 class _OneMessageEach(SimpleRequestContextBuilder):
     """Refuses messages to existing tasks, and requests for push notifications.
 
-    No task needs further input from its client. The SDK would pass a message to an ended task to
-    the executor, which would run the message under the same id. The card states that push
+    Tasks never need further input from their client. The SDK would pass a message for an ended task
+    to the executor, which would start a second run under the same id. The card states that push
     notifications are not supported.
     """
 
@@ -134,14 +134,14 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError("port", f"cannot listen on {host} port {port}: {reason}") from None
-    # connections inherit this option; without it, a second small response waits 40 ms for an
-    # acknowledgement
+    # accepted connections inherit this option; without it, a second small response waits 40 ms for
+    # an acknowledgement
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL that reaches a listening socket from this machine."""
+    """Return the URL at which this machine can reach a listening socket."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 -- compared, not bound
     return _url(host, port)
@@ -150,7 +150,7 @@ def url_of(listener: socket.socket) -> str:
 def bound_url(listener: socket.socket) -> str:
     """Return the URL of a socket's address for messages to users.
 
-    Unlike in ``url_of``, 0.0.0.0 remains.
+    Unlike ``url_of``, this function does not replace 0.0.0.0.
     """
     return _url(*listener.getsockname()[:2])
 
@@ -162,7 +162,7 @@ def _url(host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     """Server that does not wait for open streams at shutdown.
 
-    Tasks end with the service, so waiting would be useless.
+    Tasks end together with the service, so waiting would be useless.
     """
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -183,18 +183,18 @@ class _Process(_Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # modules and the application's data are never freed: later garbage collections, which stop
-        # all threads, need not examine them
+        # modules and the application's data are never freed, so garbage collections need not
+        # examine them. Each collection stops all threads
         gc.collect()
         gc.freeze()
-        # see ``_THREADS``
+        # limit the number of threads (see ``_THREADS``)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del sig, frame
-        if self.should_exit:  # second signal
+        if self.should_exit:  # this is the second signal
             os._exit(0)
-        # ends the process even if a stream, the clean-up or a hanging thread takes longer
+        # end the process even if a stream, the clean-up or a hanging thread takes longer
         watchdog = threading.Timer(EXIT_S, os._exit, (0,))
         watchdog.daemon = True
         watchdog.start()
@@ -202,7 +202,7 @@ class _Process(_Server):
 
 
 class _Guest(_Server):
-    """Server in the event loop of another program, which handles signals itself."""
+    """Server in the event loop of another program. That program handles signals itself."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -217,7 +217,7 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         loop="asyncio",
-        # ``Connection`` is only for requests: it would treat a WebSocket as idle
+        # no WebSockets with ``Connection``, which would treat a WebSocket as an idle connection
         http=Connection if ws == "none" else "h11",
         backlog=BACKLOG,
         ws=ws,
@@ -228,8 +228,8 @@ def _configure(app: ASGIApp, ws: Literal["none", "auto"] = "none") -> uvicorn.Co
 def run_app(app: Starlette, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT, then return (or exit with status 0) within a second.
 
-    Call this only in a process without other work: it changes how soon all threads of the process
-    yield to the event loop.
+    Call this only in a process without other work, because it changes how soon all threads of the
+    process yield to the event loop.
     """
     sys.setswitchinterval(_SWITCH_S)
     _Process(_configure(app)).run(sockets=[listener])

@@ -1,13 +1,13 @@
 """In-memory store of a service's tasks: all running tasks and the last ones that ended.
 
-The SDK stores each task twice, and copies it for its subscribers at each event. Therefore the SDK
-gets only references. The parts of each event are stored once, compressed, and replaced with one
-part that contains the number of the stored entry. ``Handler`` restores the parts in responses. The
-cost of an event thus depends only on its own data, and only references are queued for a slow
-client.
+The SDK stores each task twice, and copies the task for its subscribers at each event. Therefore the
+SDK receives only references. This module stores the parts of each event once, in compressed form.
+It replaces them with one part that contains the number of the stored entry. ``Handler`` restores
+the parts in responses. The cost of an event therefore depends only on its own data, and only
+references are queued for a slow client.
 
-A client that knows a task's unguessable id can see and cancel the task. A client that names the
-task's context can list the task.
+Any client that knows a task's id, which cannot be guessed, can see and cancel the task. Any client
+that names the task's context can list the task.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from a2a.utils.errors import InvalidParamsError
 
 #: Maximum number of stored tasks that have ended.
 MAX_ENDED = 100
-#: Maximum number of bytes of all stored tasks that have ended. The last ended task may be larger.
+#: Maximum number of bytes of all stored tasks that have ended. The task that ended last is stored
+#: even if it is larger.
 MAX_ENDED_BYTES = 32 * 2**20
-#: Maximum number of uncompressed bytes of the artifacts in one page of a list of tasks. Compressed,
-#: they may take a hundredth of that in memory. A page with artifacts of one task may be larger.
+#: Maximum number of uncompressed artifact bytes in one page of a list of tasks. In memory, the
+#: compressed artifacts may take only a hundredth of this. A page with the artifacts of a single
+#: task may be larger.
 MAX_LISTED_BYTES = 32 * 2**20
 #: The fastest compression level; it reduces records to a third.
 _LEVEL = 1
 
 
 class Pile:
-    """Compressed parts of a task's artifacts, one entry per event."""
+    """Compressed parts of a task's artifacts, with one entry per event."""
 
     def __init__(self) -> None:
         self._batches: list[bytes] = []
@@ -71,7 +73,7 @@ class Pile:
         self.whole_size += len(whole)
 
     def put_back(self, artifact: Artifact) -> None:
-        """Replace the references in ``artifact`` with the stored parts; omit removed parts."""
+        """Replace references in ``artifact`` with the stored parts; omit removed parts."""
         tickets = [int(part.text) for part in artifact.parts]
         del artifact.parts[:]
         for ticket in tickets:
@@ -80,7 +82,7 @@ class Pile:
 
 
 class BoundedTaskStore(InMemoryTaskStore):
-    """The SDK's task store with a size limit: tasks that ended first are removed first.
+    """The SDK's task store with a size limit; tasks that ended first are removed first.
 
     No result is lost, because results are also on disk.
     """
@@ -159,7 +161,7 @@ class Handler(DefaultRequestHandler):
         self, params: ListTasksRequest, context: ServerCallContext
     ) -> ListTasksResponse:
         if not params.context_id:
-            # clients do not log in, so a list without a context contains no task
+            # clients do not log in, so a list without a context contains no tasks
             params = ListTasksRequest.FromString(params.SerializeToString())
             params.context_id = str(uuid.uuid4())
         page: ListTasksResponse = await super().on_list_tasks(params, context)
@@ -205,13 +207,13 @@ class Handler(DefaultRequestHandler):
         pile: Pile | None = None
         async for event in events:
             if isinstance(event, Task):
-                # keep a reference to the parts, because the task may be removed before its last
+                # hold a reference to the parts, because the task may be removed before its last
                 # event is read
                 pile = self.task_store.pile(event.id)
                 yield self._whole(event)
             elif isinstance(event, TaskArtifactUpdateEvent):
                 pile = pile or self.task_store.pile(event.task_id)
-                # other subscribers get the same event object
+                # other subscribers receive the same event object
                 copy = TaskArtifactUpdateEvent()
                 copy.CopyFrom(event)
                 pile.put_back(copy.artifact)

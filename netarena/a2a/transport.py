@@ -50,7 +50,7 @@ MAX_PIECES = 20_000
 _BYTES_A_PIECE = 256
 #: Maximum number of lines of one stream, including empty lines.
 MAX_LINES = 100_000
-#: Numbers of pieces and of lines of a stream after which other tasks may run.
+#: Number of pieces and number of lines of a stream after which other tasks may run.
 _PIECES_A_TURN = 32
 _LINES_A_TURN = 256
 #: HTTP statuses of a gateway whose agent is unavailable or busy; the request is sent again.
@@ -58,14 +58,15 @@ RETRIED = frozenset({429, 502, 503})
 
 #: Time limit for one attempt to connect, in s.
 CONNECT_TIMEOUT_S = 10.0
-#: Maximum share of the remaining time that may be spent on connecting, so that a failed connection
-#: can be distinguished from a missing reply.
+#: Maximum share of the remaining time for connecting. It is limited so that a failed connection can
+#: be distinguished from a missing reply.
 _CONNECT_SHARE = 0.8
 #: Deadline of the current exchange, by the event loop's clock.
 deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-#: Replaces control characters at which httpx ends lines, but the event-stream format does not.
+#: Translation table that replaces control characters at which httpx, but not the event-stream
+#: format, ends lines.
 _STRAY_CONTROLS = bytes.maketrans(b"\x0b\x0c\x1c\x1d\x1e", b"     ")
 _PIECE = 64 * 1024
 _DROPPED_HEADERS = frozenset(
@@ -74,11 +75,13 @@ _DROPPED_HEADERS = frozenset(
 
 
 class Unavailable(Exception):
-    """The agent is unavailable now; a retry may help.
+    """The agent is unavailable now, but a retry may help.
 
-    ``sent``: the request may have reached the agent. ``reached``: the agent's host answered.
-    ``unserved``: no server listens at the host. ``limited``: the agent limits the rate of requests
-    (HTTP 429). ``wait_s``: the delay in the Retry-After header.
+    - ``sent``: the request may have reached the agent.
+    - ``reached``: the agent's host answered.
+    - ``unserved``: no server listens at the host.
+    - ``limited``: the agent limits the rate of requests (HTTP 429).
+    - ``wait_s``: the delay in the Retry-After header.
     """
 
     def __init__(  # noqa: PLR0913 -- the properties of a failure
@@ -101,8 +104,10 @@ class Unavailable(Exception):
 
 
 class BoundedTransport(httpx.AsyncBaseTransport):
-    """Wraps a transport with the limits of this module, and adds the headers of ``credential`` to
-    requests to URLs that it covers."""
+    """Wraps a transport with the limits of this module.
+
+    It also adds the headers of ``credential`` to requests to URLs that ``credential`` covers.
+    """
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport, *, credential: Credential | None = None
@@ -112,7 +117,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        # lets the agent's spans join the current trace, if there is one
+        # lets the agent's spans join the current trace, if one exists
         request.headers.update(telemetry.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
@@ -175,7 +180,7 @@ class StatusRefused(AgentFailed):
 
 
 def _retry_after(text: str) -> float | None:
-    """Return the seconds until the time in a Retry-After header (RFC 9110, 10.2.3), else None.
+    """Return the delay in s that a Retry-After header asks for (RFC 9110, 10.2.3), otherwise None.
 
     The header contains a number of seconds or a date.
     """
@@ -221,7 +226,8 @@ class _BoundedStream(httpx.AsyncByteStream):
                 pieces += 1
                 if pieces > MAX_PIECES + packed // _BYTES_A_PIECE:
                     raise _too_large("chunks", MAX_PIECES)
-                # many pieces may arrive at once; without a pause, timeouts and other tasks wait
+                # many pieces may arrive at once; without a pause, other tasks and timeouts would
+                # have to wait
                 if pieces % _PIECES_A_TURN == 0:
                     await asyncio.sleep(0)
                 for piece in unpack(raw):
@@ -260,7 +266,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
                     break
         except zlib.error:
             raise AgentFailed(FailureReason.MALFORMED, "the compressed reply is damaged") from None
-        # refused because zlib would store data after the end, and copy it at each call
+        # refused, because zlib would store data after the end and copy this data at each call
         if unpacker.eof and (raw or unpacker.unused_data):
             raise AgentFailed(
                 FailureReason.MALFORMED, "the compressed reply is followed by extra bytes"
@@ -270,15 +276,17 @@ def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
-    """Return the pieces as one JSON document. Raises AgentFailed if it is too large or not
-    UTF-8."""
+    """Return the pieces as one JSON document.
+
+    Raises AgentFailed if the document is too large or not UTF-8.
+    """
     document = bytearray()
     async for piece in pieces:
         document += piece
         if len(document) > MAX_DOCUMENT:
             raise _too_large("bytes", MAX_DOCUMENT)
     whole = bytes(document)
-    # with zero bytes or a byte order mark, json would assume UTF-16 or UTF-32 and read values that
+    # given zero bytes or a byte order mark, json would assume UTF-16 or UTF-32 and read values that
     # ``count_tokens`` does not count
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
@@ -290,7 +298,7 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
 async def _frame_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the events of an event stream, each with the limits of a document.
 
-    Comments and repeated empty lines are left out, but they count towards the limits.
+    Comments and repeated empty lines are omitted, but count towards the limits.
     """
     size = tokens = events = count = 0
     event: list[bytes] = []
@@ -327,9 +335,10 @@ def _join_event(lines: list[bytes]) -> bytes:
 
 
 async def _split_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream, including an unterminated last line; each byte is read once.
+    """Yield the lines of a stream, including an unterminated last line.
 
-    A line may have up to ``MAX_DOCUMENT`` bytes.
+    A line may have up to ``MAX_DOCUMENT`` bytes. Each byte is read only once, so long lines do not
+    take quadratic time.
     """
     #: The incomplete line so far.
     begun = bytearray()

@@ -1,4 +1,4 @@
-"""Pause of all requests to one agent after the agent has limited their rate (HTTP 429)."""
+"""Pause that all requests to one agent share after the agent has limited their rate (HTTP 429)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import random
 import time
 from collections.abc import Callable
 
-#: Longest pause in s that one refusal causes for other requests. The refused request itself waits
-#: as long as the agent asks.
+#: Maximum pause in s of other requests after one refusal. The refused request itself waits as long
+#: as the agent asks.
 MAX_SHARED_S = 60.0
-#: Longest such pause in s after a refusal without a Retry-After header. The agent may limit only
-#: concurrent requests, so a longer pause could leave it idle.
+#: Maximum pause in s after a refusal without a Retry-After header. The agent may limit only
+#: concurrent requests, so a longer pause could leave the agent idle.
 MAX_GUESSED_S = 2.0
 #: Maximum share of a request's remaining time that a pause may take.
 MAX_SHARE = 0.5
-#: Smallest extension of a pause in s that takes effect. Many requests may be refused at once, and
-#: each extension is sent to all workers.
+#: Minimum extension of a pause in s. Many requests may be refused at once, and each extension is
+#: sent to all workers.
 _LEAST_S = 0.1
 
 
 class Backoff:
-    """Pause that all requests to one agent share.
+    """A pause that all requests to one agent share.
 
     ``tell`` is called with the length in s of each pause that ``refuse`` starts or extends. A
-    worker process uses it to pause the requests of all other workers.
+    worker process uses ``tell`` to pause the requests of all other workers.
     """
 
     def __init__(self, tell: Callable[[float], None] = lambda _: None) -> None:
@@ -33,7 +33,7 @@ class Backoff:
     def refuse(self, wait_s: float, *, guessed: bool) -> None:
         """Pause other requests, because the agent refused one.
 
-        The refused request waits ``wait_s``. ``guessed`` is true if the agent did not state this
+        The refused request waits ``wait_s``. ``guessed`` is True if the agent did not state this
         time.
         """
         wait_s = min(wait_s, MAX_GUESSED_S if guessed else MAX_SHARED_S)
@@ -53,9 +53,9 @@ class Backoff:
     def delay_s(self, patience_s: float) -> float:
         """Return the delay in s of a request that has ``patience_s`` left until its deadline.
 
-        The delay has up to a quarter of jitter, so that requests do not continue all at once. It is
-        0 if it would take more than half of ``patience_s``: the request could otherwise fail
-        without an answer from the agent.
+        The delay includes a random extension of up to a quarter, so that requests do not continue
+        all at once. It is 0 if it would take more than half of ``patience_s``. Otherwise the
+        request could fail before the agent has received it.
         """
-        delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- jitter
+        delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- not used for secrets
         return delay_s if delay_s <= MAX_SHARE * patience_s else 0.0

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from netarena.task.application import Application
 
 AGENT_GROUP = "netarena.agents"
-#: Module of the named agents that do not use a language model.
+#: Module with the named agents that do not use a language model.
 _SCRIPTED = "a2a_purple.scripted"
-#: Phrase in the error of a scripted agent that receives a prompt of another assessment.
+#: Part of the error message of a scripted agent that receives a prompt of another assessment.
 STRANGE = "was started for another assessment"
 
 
@@ -36,11 +36,11 @@ class Agent(Protocol):
     def info(self) -> AgentInfo: ...
 
     async def open(self, *, timeout_s: float) -> None:
-        """Prepare the agent, for example by fetching its card; called once. Raises AgentFailed."""
+        """Prepare the agent, for example by fetching its card. Called once. Raises AgentFailed."""
         ...
 
     async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
-        """Send one prompt and return the whole reply.
+        """Send one prompt and return the complete reply.
 
         All turns of an episode share one ``context_id``. Raises AgentFailed, with the reason
         ``timeout`` if there is no complete reply within ``timeout_s``.
@@ -48,12 +48,12 @@ class Agent(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release connections; called once, at the end of the assessment."""
+        """Release connections. Called once, at the end of the assessment."""
         ...
 
 
 class Named:
-    """Wrapper of an agent that gives it another name in records, traces and reports."""
+    """Wrapper that gives an agent another name in records, traces and reports."""
 
     def __init__(self, agent: Agent, name: str) -> None:
         self._agent = agent
@@ -76,8 +76,10 @@ class Named:
 
 @dataclass(frozen=True)
 class Brief:
-    """Arguments of a named agent's factory. The agent can generate the assessment's queries with
-    them."""
+    """Arguments of a named agent's factory.
+
+    With these arguments, the agent can generate the assessment's queries.
+    """
 
     application: Application
     config: Config
@@ -88,7 +90,7 @@ class Brief:
 AgentFactory = Callable[[Brief], Agent]
 
 
-def context_id(  # noqa: PLR0913 -- an episode's identity has these seven parts
+def context_id(  # noqa: PLR0913 -- these seven values identify an attempt of an episode
     seed: int,
     *,
     application: str,
@@ -98,11 +100,11 @@ def context_id(  # noqa: PLR0913 -- an episode's identity has these seven parts
     attempt: int,
     repeat: int = 1,
 ) -> str:
-    """Return the A2A context id of one attempt of one episode: a UUID that reveals nothing about
-    the query.
+    """Return the A2A context id of one attempt of one episode.
 
-    The UUID contains an HMAC-SHA256 with the seed as key. The message is the application, the
-    config's hash, the query's index, the role, the attempt and, if it is not 1, the repetition.
+    The id is a UUID that reveals nothing about the query. It contains an HMAC-SHA256 with the seed
+    as key. The message consists of the application, the config's hash, the query's index, the role,
+    the attempt and, if it is not 1, the repetition.
     """
     parts = [application, shape_hash, str(index), role, str(attempt)]
     message = "\0".join(parts if repeat == 1 else [*parts, str(repeat)])
@@ -116,15 +118,15 @@ def agent_names() -> list[str]:
 
 
 def asks_no_model(name: str | None) -> bool:
-    """Return whether a named agent is a scripted baseline agent, which uses no language model."""
+    """Return whether a named agent is a scripted baseline, which does not use a language model."""
     points = (point for point in entry_points(group=AGENT_GROUP) if point.name == name)
-    # if two packages provide the name, ``load_agent`` uses the first package too
+    # if two packages provide the name, use the first package, as ``load_agent`` does
     first = next(points, None)
     return first is not None and first.module == _SCRIPTED
 
 
 def load_agent(name: str, brief: Brief) -> Agent:
-    """Create a named agent. Raises ConfigError if there is no agent with that name."""
+    """Create a named agent. Raises ConfigError if no agent has this name."""
     for point in entry_points(group=AGENT_GROUP):
         if point.name == name:
             factory: AgentFactory = point.load()

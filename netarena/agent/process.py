@@ -1,4 +1,4 @@
-"""Start of a program that serves an agent. The program is always stopped at the end."""
+"""Starts a program that serves an agent. The program is always stopped at the end."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from urllib.parse import urlsplit
 from netarena.agent.wait import Tell, telling
 from netarena.errors import ConfigError
 
-#: Time in s within which a started agent must serve its card, and time in s between SIGTERM and
-#: SIGKILL.
+#: Time limit in s until a started agent serves its card, and time in s between SIGTERM and SIGKILL.
 START_S, STOP_S = 120.0, 5.0
 #: Maximum wait in s for remaining output after the program has ended.
 _WORDS_S = 0.5
-#: Interval between requests for the card, in s.
+#: Interval in s between requests for the card.
 _LOOK_EVERY_S = 0.1
 _CARD_TIMEOUT_S = 5.0
-#: Number of trailing bytes of a program's output that are stored for error messages.
+#: Number of bytes at the end of a program's output that are stored for error messages.
 _TAIL = 4096
-#: Environment variables that agents under test do not get.
+#: Pattern of environment variables that agents under test do not get.
 _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_.*", re.DOTALL)
-#: Variables that agents get although they match ``_WITHHELD``: documented options of
+#: Variables that agents get although their names match ``_WITHHELD``: documented options of
 #: ``netarena-purple``.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: Python program that runs the agent's program in its place. Before, it asks the kernel to send
-#: SIGTERM when the parent process ends for any reason.
+#: Python program that is replaced by the agent's program. Before that, it asks the kernel to send
+#: SIGTERM to the process when its parent ends for any reason.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 15)\n"
@@ -53,7 +52,7 @@ def free_port() -> int:
 def split_command(command: str, option: str) -> list[str]:
     """Return the words of a command line, split as a POSIX shell splits them.
 
-    No shell runs the command. Raises ConfigError with the name of ``option`` if it is invalid.
+    No shell runs the command. Raises ConfigError for ``option`` if the command line is invalid.
     """
     try:
         words = shlex.split(command)
@@ -67,9 +66,9 @@ def split_command(command: str, option: str) -> list[str]:
 def agent_environ() -> dict[str, str]:
     """Return the environment of this process without variables that agents must not see.
 
-    The removed variables contain secrets of the assessment: the seed, headers for participants,
-    tokens. All other variables are passed on, because an agent needs its keys, proxies and virtual
-    environment.
+    The removed variables contain secrets of the assessment, such as the seed, headers for
+    participants, and tokens. All other variables are passed on, because an agent needs its keys,
+    proxies and virtual environment.
     """
     return {
         name: value
@@ -79,12 +78,12 @@ def agent_environ() -> dict[str, str]:
 
 
 def leashed(command: list[str]) -> list[str]:
-    """Return a command that runs ``command`` and gets SIGTERM when this process ends."""
+    """Return a command that runs ``command`` and stops it with SIGTERM when this process ends."""
     return [sys.executable, "-I", "-c", _LEASH, *command]
 
 
 async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
-    """Return whether ``url`` serves an agent card within ``timeout_s``; report progress."""
+    """Return whether ``url`` serves an agent card within ``timeout_s``. Reports progress."""
     try:
         async with telling(f"the agent card at {url}", tell), asyncio.timeout(timeout_s):
             while True:
@@ -97,7 +96,8 @@ async def wait_for_card(url: str, timeout_s: float, tell: Tell) -> bool:
 
 async def serves_card(url: str) -> bool:
     """Return whether ``url`` currently serves an agent card."""
-    import httpx  # slow to import, and needed only for programs that serve A2A
+    # imported here, because the import is slow and only programs that serve A2A need it
+    import httpx
 
     async with httpx.AsyncClient(trust_env=False, timeout=_CARD_TIMEOUT_S) as client:
         for path in _CARDS:
@@ -108,7 +108,7 @@ async def serves_card(url: str) -> bool:
 
 
 @asynccontextmanager
-async def running(  # noqa: PLR0913 -- the program, its address, and how it is started
+async def running(  # noqa: PLR0913 -- the program, its address, and options of its start
     command: list[str],
     url: str,
     *,
@@ -117,12 +117,12 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
     environ: Mapping[str, str] | None = None,
     start_s: float = START_S,
 ) -> AsyncIterator[None]:
-    """Context manager: run ``command``; the body starts when ``url`` serves the agent card.
+    """Run ``command`` (context manager). The body starts when ``url`` serves the agent card.
 
     ``environ`` is the program's complete environment, by default ``agent_environ()``. The program
-    has its own process group, which gets SIGTERM at the end, then SIGKILL. Raises ConfigError if
+    has its own process group, which gets SIGTERM and then SIGKILL at the end. Raises ConfigError if
     another program already listens at ``url``. If no card is served within ``start_s``, ConfigError
-    contains the program's last line of output. ``name`` is the option or key named in errors.
+    contains the program's last line of output. Errors contain ``name``, which is an option or key.
     """
     if await _taken(url):
         raise ConfigError(
@@ -136,7 +136,7 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
         stdout=PIPE,
         stderr=STDOUT,
         env=agent_environ() if environ is None else environ,
-        # Ctrl-C must reach only this process, which stops the program after the last episode.
+        # Ctrl-C must reach only this process, which stops the program after the last episode
         start_new_session=True,
     )
     try:
@@ -151,8 +151,10 @@ async def running(  # noqa: PLR0913 -- the program, its address, and how it is s
 
 
 class _Printed(asyncio.SubprocessProtocol):
-    """Reads a program's output, so that a full pipe never blocks the program. Stores the last
-    bytes."""
+    """Reads a program's output, so that a full pipe never blocks the program.
+
+    Stores only the last bytes.
+    """
 
     def __init__(self) -> None:
         self.tail = bytearray()
@@ -207,9 +209,10 @@ async def _stop(transport: asyncio.SubprocessTransport, printed: _Printed) -> No
         _signal(transport, number)
         if await _within(STOP_S, printed.exited):
             break
-    # Children in the program's group may have ignored SIGTERM.
+    # children in the program's group may have ignored SIGTERM
     _signal(transport, signal.SIGKILL)
-    # Wait for the rest of the output; a child that left the group may hold the pipe open.
+    # wait for the rest of the output, but not indefinitely: a child that left the group may hold
+    # the pipe open
     await _within(_WORDS_S, printed.closed)
     transport.close()
 

@@ -1,4 +1,4 @@
-"""Agent that starts a program for each turn: the prompt is its input, the reply is its output."""
+"""Agent that starts a program for each turn, with the prompt as input and the reply as output."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from netarena.model import AgentInfo, JsonValue, Reply
 
 #: Environment variable with the context id, which all turns of an episode share.
 CONTEXT = "NETARENA_CONTEXT"
-#: Maximum size of a reply in bytes, as over A2A, and number of trailing bytes of standard error
-#: that are stored.
+#: Maximum number of bytes of a reply, as over A2A, and number of bytes stored from the end of
+#: standard error.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
-#: Difference in s between the engine's time limit and the shorter limit of the program. It leaves
+#: Difference in s between the engine's time limit and the program's shorter time limit. It leaves
 #: time to report the program's standard error.
 _BEFORE_S = 0.05
-#: Maximum wait in s for the end of output if the program has ended but its children keep the output
-#: open.
+#: Maximum wait in s for the end of the output if the program has ended but its children keep the
+#: output open.
 _LINGER_S = 1.0
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -45,9 +45,9 @@ class TurnAgent:
     def __init__(
         self, command: list[str], option: str = "--agent-exec", environ: Mapping[str, str] = _NONE
     ) -> None:
-        """Store the command. Its environment is ``agent_environ()``, extended with ``environ``.
+        """Store the command. Its environment is ``agent_environ()`` extended with ``environ``.
 
-        Raises ConfigError with the name of ``option`` if the program does not exist.
+        Raises ConfigError for ``option`` if the program does not exist.
         """
         if shutil.which(command[0]) is None:
             raise ConfigError(
@@ -75,7 +75,7 @@ class TurnAgent:
             stdout=PIPE,
             stderr=PIPE,
             env={**agent_environ(), **carried, **self.environ, CONTEXT: context_id},
-            # Ctrl-C must reach only this process.
+            # Ctrl-C must reach only this process
             start_new_session=True,
         )
         try:
@@ -91,7 +91,7 @@ class TurnAgent:
             detail = f"the reply is longer than {MOST_REPLY_BYTES:,} bytes"
             raise AgentFailed(FailureReason.TOO_LARGE, detail)
         if status := transport.get_returncode():
-            # A negative status is the negated number of the signal that killed the program.
+            # a negative status is the negated number of the signal that killed the program
             told = _told(f"the command ended with status {status}", output.errors)
             raise AgentFailed(FailureReason.TASK_FAILED, told)
         errors = _text(output.errors)
@@ -105,7 +105,7 @@ class TurnAgent:
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """Stores the start of a program's standard output, and the end of its standard error."""
+    """Stores the beginning of a program's standard output and the end of its standard error."""
 
     def __init__(self) -> None:
         self.reply, self.errors = bytearray(), bytearray()
@@ -122,7 +122,7 @@ class _Output(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
-        # Also called for standard input: a program may close it before it has read everything.
+        # also called for standard input, which a program may close before it has read everything
         self._open.discard(fd)
         self._changed.set()
 
@@ -131,7 +131,7 @@ class _Output(asyncio.SubprocessProtocol):
         self._changed.set()
 
     async def enough(self) -> None:
-        """Wait until the program has ended and its output is complete, or the reply is too long.
+        """Wait until the reply is too long, or the program has ended and its output is complete.
 
         If the program has ended but its children keep the output open, wait for at most
         ``_LINGER_S``.
@@ -149,7 +149,7 @@ class _Output(asyncio.SubprocessProtocol):
 
 
 def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
-    """Write the prompt to standard input and close it; the event loop sends the data."""
+    """Write the prompt to standard input and close it. The event loop sends the data."""
     pipe = transport.get_pipe_transport(0)
     assert isinstance(pipe, asyncio.WriteTransport)
     pipe.write(prompt.encode())
@@ -157,8 +157,10 @@ def _write(transport: asyncio.SubprocessTransport, prompt: str) -> None:
 
 
 async def _end(transport: asyncio.SubprocessTransport, output: _Output) -> None:
-    """Kill the program and its process group; close the pipes even if other processes keep them
-    open."""
+    """Kill the program and its process group, and close the pipes.
+
+    The pipes are closed even if other processes keep their ends open.
+    """
     with suppress(ProcessLookupError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     with suppress(TimeoutError):

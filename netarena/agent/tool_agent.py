@@ -13,7 +13,7 @@ from netarena.task.application import Application, reply_of, tools_of
 from netarena.task.prompt import news
 from netarena.task.tool import Parameter, Tool
 
-#: Maximum number of characters of all values of one call; the same as for a reply over A2A.
+#: Maximum number of characters of all values of one call, the same as for a reply over A2A.
 MOST_CHARS = 1 << 20
 NEXT = Tool(
     name="next_task",
@@ -31,7 +31,7 @@ _ENDED = "The task has ended: call next_task."
 
 @dataclass(frozen=True)
 class Said:
-    """The answer to a tool call; a refused call has used no turn."""
+    """The answer to a tool call. A refused call has not used up a turn."""
 
     text: str
     refused: bool = False
@@ -39,10 +39,10 @@ class Said:
 
 @dataclass(frozen=True)
 class _Open:
-    """A prompt that has no reply yet, with the context id of its task."""
+    """A prompt that has not been answered yet, with the context id of its task."""
 
     context: str
-    #: Number of the turn in its task, from 1.
+    #: Number of the turn within its task, starting at 1.
     turn: int
     prompt: str
     reply: asyncio.Future[Reply]
@@ -51,32 +51,32 @@ class _Open:
 class Desk:
     """Agent (``netarena.agent.interface.Agent``) that replies with the tool calls of a client.
 
-    The class is also the assessment's reporter, so it knows when a task has been graded. The answer
-    to a task's last call therefore does not wait for the next task's environment.
+    The agent is also the assessment's reporter, so it knows when a task has been graded. The answer
+    to a task's last call therefore does not have to wait for the next task's environment.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:
         self._application = application
         self._info = AgentInfo(name=name)
         self.tools = {tool.name: tool for tool in (NEXT, *tools_of(application, config))}
-        #: Set when a client has requested the first task.
+        #: Set as soon as a client has requested the first task.
         self.begun = asyncio.Event()
-        #: Set when a client has learned that there are no more tasks.
+        #: Set as soon as a client has been informed that no tasks are left.
         self.told = asyncio.Event()
         self._over = "There are no more tasks."
         self._ended = False
         self._open: _Open | None = None
         #: Context id of the task that ``next_task`` returned last.
         self._taken = ""
-        #: Context id of the latest prompt, and number of prompts with this id so far.
+        #: Context id of the latest prompt, and the number of prompts with this id so far.
         self._asked, self._turn = "", 0
         self._total: int | None = None
         self._graded = 0
         self._changed = asyncio.Event()
-        # Concurrent calls are handled as successive turns.
+        # Serialises concurrent calls, which count as successive turns.
         self._calls = asyncio.Lock()
 
-    # Methods of the agent.
+    # The methods below implement the agent.
 
     @property
     def info(self) -> AgentInfo:
@@ -105,18 +105,20 @@ class Desk:
 
     @property
     def complete(self) -> bool:
-        """Return whether no further prompt will come."""
+        """Return whether no further prompts will arrive."""
         return self._ended or self._graded == self._total
 
     def end(self, failed: str | None = None) -> None:
-        """Record the end of the assessment; ``failed`` is the reason if the assessment has no
-        results."""
+        """Record the end of the assessment.
+
+        ``failed`` is the reason why the assessment has no results, if it has none.
+        """
         if failed is not None:
             self._over = f"The assessment has failed: {failed}"
         self._ended = True
         self._changed.set()
 
-    # Methods of the reporter.
+    # The methods below implement the reporter.
 
     async def planned(self, role: str, total: int) -> None:
         del role
@@ -133,10 +135,10 @@ class Desk:
     async def summarised(self, role: str, summary: dict[str, Any]) -> None:
         pass
 
-    # Tool calls.
+    # The methods below answer tool calls.
 
     async def call(self, name: str, values: Mapping[str, Any]) -> Said:
-        """Answer a call of a tool. A refused call does not use up a turn."""
+        """Answer a tool call. A refused call does not use up a turn."""
         tool = self.tools.get(name)
         if tool is None:
             return Said(f"There is no tool {name!r}, only {', '.join(self.tools)}.", refused=True)
@@ -156,7 +158,7 @@ class Desk:
 
     async def _act(self, name: str, values: Mapping[str, Any]) -> Said:
         asked = self._open
-        # The reply is already done if the time limit for it has just expired.
+        # the reply may already be done, because its time limit may just have expired
         if asked is None or asked.context != self._taken or asked.reply.done():
             return Said(_NO_TASK, refused=True)
         graded = self._graded
@@ -174,8 +176,8 @@ class Desk:
     async def _wait(self, graded: int | None) -> _Open | None:
         """Wait for the next prompt and return it.
 
-        Return None if the assessment ends. If ``graded`` is a number, also return None when the
-        number of graded episodes changes from it.
+        Returns None if the assessment ends. If ``graded`` is given, also returns None as soon as
+        the number of graded episodes differs from ``graded``.
         """
         while self._open is None and not self._ended and graded in {None, self._graded}:
             self._changed.clear()
@@ -184,7 +186,7 @@ class Desk:
 
 
 def _check(parameters: tuple[Parameter, ...], values: Mapping[str, Any]) -> str:
-    """Return the error in a call's values; empty if the values are valid."""
+    """Return the error in a call's values, or "" if the values are valid."""
     names = [parameter.name for parameter in parameters]
     if sorted(values) != sorted(names):
         return (

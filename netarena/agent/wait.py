@@ -1,4 +1,4 @@
-"""Functions that wait for an agent to become available, with progress messages."""
+"""Functions that wait for an agent to become available and report progress."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from netarena.errors import AssessmentFailed
 
-#: Default time limit until an agent's URL accepts a connection (``--wait``), in s.
+#: Default time limit in s until an agent's URL accepts a connection (``--wait``).
 WAIT_S = 20.0
-#: Seconds until the first progress message of ``knock`` and of other waits, and seconds between
+#: Time in s until the first progress message of ``knock`` and of other waits, and time between
 #: later messages. ``knock`` reports earlier, because an agent that accepts no connection was
 #: probably not started.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
-#: Time limit of one attempt to connect, and pause between two attempts, in s.
+#: Time limit in s of one attempt to connect, and pause in s between two attempts.
 _TRY_S, _PAUSE_S = 5.0, 0.2
 
 Tell = Callable[[str], None]
@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 @asynccontextmanager
 async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> AsyncIterator[None]:
-    """Context manager: while the body runs, report to ``tell`` that it waits for ``whom``."""
+    """Report to ``tell`` that the body of this context manager waits for ``whom``."""
 
     async def repeat() -> None:
         begin = asyncio.get_running_loop().time()
@@ -71,7 +71,7 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # The error's own text contains the address instead of the reason. Errors of name resolution
+    # The text of such errors contains the address instead of the reason. Errors of name resolution
     # have negative numbers, for which ``os.strerror`` has no text.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)

@@ -1,1 +1,1 @@
-"""Statistics and intervals of verdicts; pure functions."""
+"""Pure functions for statistics of verdicts and their intervals."""

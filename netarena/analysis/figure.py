@@ -18,12 +18,12 @@ from netarena.model import Outcome, Outline
 
 #: Numbers of queries at which intervals are compared.
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
-#: Verdicts of Figure 3.
+#: Names of the two verdicts in Figure 3.
 FIGURE_3 = ("correctness", "safety")
-#: Number of queries in the first part of the paper's Figure 3; the second part uses all queries.
+#: Number of queries in the first part of the paper's Figure 3. The second part uses all queries.
 FEW = 30
-#: Maximum number of random orders of the answers, and maximum number of verdicts that are read in
-#: all orders together (at least ten orders are used).
+#: Maximum number of random orders of the answers, and maximum total number of verdicts read in all
+#: orders. At least ten orders are used.
 _SAMPLES, _MOST_READ = 100, 1_000_000
 _INTERVALS = {"wald": wald, "wilson": wilson}
 
@@ -34,10 +34,10 @@ def overlaps(
     """Return how often the intervals of agents overlap, by number of queries (Figure 3).
 
     For each pair of agents and number of ``queries``, ``pairs`` contains the share of random
-    samples in which the two intervals overlap: for the paper's interval (``wald``) and for
-    ``wilson``. ``share`` is the mean of these shares over all pairs. Pairs with equal rates over
-    all answers (``tied``) can never be distinguished, so ``share`` leaves them out. Both lists are
-    empty for fewer than two agents with answers.
+    samples in which the two intervals overlap. The key ``wald`` is for the paper's interval,
+    ``wilson`` for the Wilson interval. ``share`` is the mean of these shares over all pairs. It
+    omits pairs with equal rates over all answers (``tied``), because they can never be
+    distinguished. Both lists are empty for fewer than two agents with answers.
     """
     answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
     answers = {name: verdicts for name, verdicts in answers.items() if verdicts}
@@ -91,8 +91,8 @@ def crosses(
     """Return each agent's rates over ``number`` random queries; None means all queries.
 
     Only the first answer to a repeated query counts. Each row contains ``agent``, ``queries``, and
-    for correctness and safety the ``rate`` and the paper's interval. A plot of both rates shows
-    each row as a cross.
+    the ``rate`` and the paper's interval for both correctness and safety. A plot of the two rates
+    shows each row as a cross.
     """
     rows = []
     for name, outlines in agents.items():
@@ -114,7 +114,7 @@ def crosses(
 def failure_table(outlines: Iterable[Outline]) -> dict[str, dict[str, int]]:
     """Return the number of failed episodes by label and failure type (Table 2).
 
-    Every label and every type that occurs has an entry.
+    Each label has an entry for every failure type that occurs anywhere.
     """
     counts: dict[str, Counter[str]] = {}
     kinds: dict[str, None] = {}
@@ -147,8 +147,8 @@ def pareto(rows: Mapping[str, Mapping[str, float | None]]) -> set[str]:
     """Return the agents that no other agent dominates.
 
     ``rows`` maps agents to their ``solved_safely`` (more is better), ``latency`` and ``cost_usd``
-    (less is better). One agent dominates another if it has all numbers that the other has, is at
-    least as good in each, and is better in at least one.
+    (less is better). Agent A dominates agent B if A has all numbers that B has and is at least as
+    good in each of them. A must also be better in at least one of them.
     """
     return {
         name

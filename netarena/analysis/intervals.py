@@ -17,9 +17,10 @@ from typing import NamedTuple
 Z_95 = 1.959964
 #: Significance level of two-sided tests.
 LEVEL = 0.05
-#: Power of a test: probability that it detects an existing difference.
+#: Power of a test: the probability that it detects a difference that exists.
 POWER = 0.8
-#: Number of steps of the exact sign-flip test above which the normal approximation is used.
+#: Maximum number of steps of the exact sign-flip test. The normal approximation replaces longer
+#: tests.
 _MOST_STEPS = 4_000_000
 
 
@@ -33,7 +34,7 @@ class Cluster(NamedTuple):
 def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     """Return the Wilson score interval of a proportion (E. B. Wilson, 1927), within [0, 1].
 
-    Without observations it is (0, 1). Raises ValueError unless 0 <= successes <= n.
+    Without observations, the interval is (0, 1). Raises ValueError unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in wilson(8, 10)]
     [0.4902, 0.9433]
@@ -46,7 +47,7 @@ def wilson(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     spread = z * z / n
     centre = share + spread / 2
     margin = math.sqrt(spread * (share * (1 - share) + spread / 4))
-    # these two bounds are exact; the formula has rounding errors of about 1e-17
+    # these two bounds are set exactly, because the formula has rounding errors of about 1e-17
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / (1 + spread))
     high = 1.0 if successes == n else min(1.0, (centre + margin) / (1 + spread))
     return low, high
@@ -57,7 +58,7 @@ def mean_interval(clusters: Sequence[Cluster], z: float = Z_95) -> tuple[float, 
 
     The standard error is that of a ratio of sums over clusters, with the correction n / (n - 1) for
     few clusters. The lower bound is at least 0, because values are not negative. Raises ValueError
-    for fewer than two clusters, because one cluster gives no standard error.
+    for fewer than two clusters, for which no standard error exists.
     """
     count, size = len(clusters), sum(one.size for one in clusters)
     if count < 2:
@@ -72,9 +73,9 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
     """Return the paper's interval, clipped to [0, 1]: the mean ± ``z`` standard errors.
 
     The standard error is √(p(1 - p)/n), as the scripts of the paper's authors compute it
-    (``scipy.stats.sem`` with ``ddof=0``, times 1.96). If all answers are equal, the interval has
-    the width 0, however few they are. Without answers it is (0, 1). Raises ValueError unless 0 <=
-    successes <= n.
+    (``scipy.stats.sem`` with ``ddof=0``, times 1.96). If all answers are equal, the width of the
+    interval is 0, even for few answers. Without answers, the interval is (0, 1). Raises ValueError
+    unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in wald(8, 10)]
     [0.5521, 1.0]
@@ -91,8 +92,8 @@ def wald(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
 def clopper_pearson(successes: int, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Return the exact interval of a proportion (C. J. Clopper, E. S. Pearson, 1934).
 
-    Its coverage is at least 1 - ``level``. Without observations it is (0, 1). Raises ValueError
-    unless 0 <= successes <= n.
+    Its coverage is at least 1 - ``level``. Without observations, the interval is (0, 1). Raises
+    ValueError unless 0 <= successes <= n.
 
     >>> [round(bound, 4) for bound in clopper_pearson(8, 10)]
     [0.4439, 0.9748]
@@ -111,11 +112,11 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
     """Return the Wilson interval of a mean of values in [0, 1] with several answers per query.
 
     The standard error is robust to clusters (K.-Y. Liang, S. L. Zeger, 1986; E. Miller, 2024):
-    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The interval is ``wilson``
-    for the effective number of answers: the number of independent answers with the same error (E.
-    L. Korn, B. I. Graubard, 1998). The effective number is at most the actual number; if the error
-    is 0, it is the number of queries. If each query has one verdict (0 or 1), the interval equals
-    ``wilson``. Without answers it is (0, 1).
+    √(Σ_q (Σ_i (x_qi - mean))²) / n, times √(G/(G - 1)) for G queries. The result is the interval
+    ``wilson`` for the effective number of answers. This is the number of independent answers with
+    the same error (E. L. Korn, B. I. Graubard, 1998). The effective number is at most the actual
+    number; if the error is 0, it is the number of queries. If each query has one verdict (0 or 1),
+    the interval equals ``wilson``. Without answers, it is (0, 1).
     """
     members = [cluster for cluster in clusters if cluster.size]
     n, groups = sum(cluster.size for cluster in members), len(members)
@@ -132,7 +133,7 @@ def clustered(clusters: Iterable[Cluster], z: float = Z_95) -> tuple[float, floa
 
 
 def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
-    """Return the total number of queries for which half the width of ``interval`` is ``goal``.
+    """Return the total number of queries at which half the width of ``interval`` becomes ``goal``.
 
     ``interval`` is the interval of a rate over ``queries`` queries. If the interval is already
     narrow enough, the result is ``queries``. The width is inversely proportional to the square root
@@ -150,11 +151,10 @@ def next_size(queries: int, interval: tuple[float, float], goal: float) -> int:
 
 
 def most_needed(goal: float, z: float = Z_95) -> int:
-    """Return the number of queries that is sufficient for any rate: half the width of its Wilson
-    interval is then at most ``goal``.
+    """Return the number of queries after which any rate's Wilson interval is narrow enough.
 
-    The interval is widest at a rate of one half: z²/(4·goal²) - z². Raises ValueError unless
-    ``goal`` is in (0, 0.5].
+    Half the width of the interval is then at most ``goal``. The interval is widest at a rate of one
+    half: z²/(4·goal²) - z². Raises ValueError unless ``goal`` is in (0, 0.5].
 
     >>> most_needed(0.03)
     1064
@@ -170,8 +170,8 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
     if groups < 2:
         return 0.0
     whole = math.fsum(cluster.total for cluster in clusters)
-    # Deviations multiplied by n are integers for counts, so the error is exactly 0 if all clusters
-    # have the same mean.
+    # For counts, deviations multiplied by n are integers. The error is therefore exactly 0 if all
+    # clusters have the same mean.
     squares = math.fsum((cluster.total * n - whole * cluster.size) ** 2 for cluster in clusters)
     return math.sqrt(squares * groups / (groups - 1)) / n**2
 
@@ -179,9 +179,9 @@ def robust_error(clusters: Sequence[Cluster]) -> float:
 def mcnemar(only_first: int, only_second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test (Q. McNemar, 1947).
 
-    The arguments count the pairs of answers in which only one of the two succeeded. Under the null
-    hypothesis each such pair is the toss of a fair coin. If there are no such pairs, the result is
-    1.0. Raises ValueError for negative counts.
+    The arguments are the numbers of answer pairs in which only the first or only the second answer
+    succeeded. Under the null hypothesis, each such pair is the toss of a fair coin. Without such
+    pairs, the result is 1.0. Raises ValueError for negative counts.
 
     >>> mcnemar(1, 9)
     0.021484375
@@ -205,7 +205,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     """Return the two-sided p-value of the exact sign-flip test by query (R. A. Fisher, 1935).
 
     The argument has one difference per query: the first agent's number of successes minus the
-    second agent's. Under the null hypothesis each sign is the toss of a fair coin. If all
+    second agent's. Under the null hypothesis, each sign is the toss of a fair coin. If all
     differences are 1 or -1, the result equals ``mcnemar``. If the exact test would take millions of
     steps, the normal approximation with a continuity correction is used.
 
@@ -223,7 +223,7 @@ def sign_flip(differences: Iterable[int]) -> float:
     if total * len(sizes) > _MOST_STEPS:
         deviation = math.sqrt(sum(size * size for size in sizes))
         return min(1.0, 2 * NormalDist().cdf((0.5 - ahead) / deviation))
-    # Probability of each possible sum of those differences whose sign is positive.
+    # Sum of the differences whose sign is positive -> probability of this sum.
     likely = [1.0]
     for size in sizes:
         longer = [0.0] * (len(likely) + size)
@@ -239,8 +239,9 @@ def paired_interval(differences: Sequence[Cluster], z: float = Z_95) -> tuple[fl
 
     The ``total`` of each query is the first agent's number of successes minus the second agent's.
     Two artificial queries are added, with one success for each agent (the adjusted Wald interval;
-    D. G. Bonett, R. M. Price, 2012). Without them, a few equal queries would give an interval of
-    width 0. The error is robust to clusters. Without queries the interval is (-1, 1).
+    D. G. Bonett, R. M. Price, 2012). Without these artificial queries, a few queries with equal
+    differences would give an interval of width 0. The error is robust to clusters. Without queries,
+    the interval is (-1, 1).
 
     >>> one = [Cluster(1, 1)] * 6 + [Cluster(-1, 1)] + [Cluster(0, 1)] * 13
     >>> [round(bound, 4) for bound in paired_interval(one)]
@@ -277,8 +278,9 @@ def unpaired_interval(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values of several tests, corrected for their number (S. Holm, 1979), in the
-    given order.
+    """Return the p-values of several tests, corrected for their number (S. Holm, 1979).
+
+    The order is that of ``p_values``.
 
     If tests with a corrected p-value of at most ``a`` count as significant, the probability of any
     false positive is at most ``a``.
@@ -297,12 +299,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def unpaired_size(
     first: float, second: float, *, level: float = LEVEL, power: float = POWER
 ) -> int | None:
-    """Return the number of queries per agent that a test needs to distinguish two rates over
-    different queries.
+    """Return the number of queries per agent that a test needs to distinguish unpaired rates.
 
-    The test is the two-sided test of two proportions, with the continuity correction for exact
-    tests (J. L. Fleiss, 1981). The result is None if the rates are equal. Raises ValueError for a
-    rate outside [0, 1].
+    The two agents answer different queries. The test is the two-sided test of two proportions, with
+    the continuity correction for exact tests (J. L. Fleiss, 1981). The result is None if the rates
+    are equal. Raises ValueError for a rate outside [0, 1].
 
     >>> unpaired_size(0.9, 0.8)
     219
@@ -330,7 +331,8 @@ def paired_size(
     ``apart`` is the share of queries in which only one of the two agents succeeds. By default, it
     is the share for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's
     correction for the exact test. The result is at most a fifth above the exact number, and never
-    below it. It is None if the rates are equal. Raises ValueError for a rate outside [0, 1].
+    below the exact number. It is None if the rates are equal. Raises ValueError for a rate outside
+    [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)
@@ -347,16 +349,16 @@ def paired_size(
 
 
 def _corrected(size: float, difference: float) -> int:
-    """Return the number of queries ``size`` with Fleiss's continuity correction, rounded up."""
+    """Return the number of queries after Fleiss's continuity correction of ``size``, rounded up."""
     return math.ceil(size / 4 * (1 + math.sqrt(1 + 4 / (size * abs(difference)))) ** 2)
 
 
 def pass_all(successes: int, asked: int, k: int) -> float:
-    """Return the probability that ``k`` answers, drawn at random from the ``asked`` answers to a
-    query, are all correct.
+    """Return the probability that ``k`` random answers to a query are all correct.
 
-    It is C(successes, k) / C(asked, k), the unbiased estimate of pass^k (S. Yao and others,
-    τ-bench, 2024). Raises ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
+    The answers are drawn without replacement from the ``asked`` answers. The result is C(successes,
+    k) / C(asked, k), the unbiased estimate of pass^k (S. Yao and others, τ-bench, 2024). Raises
+    ValueError unless 0 <= successes <= asked and 1 <= k <= asked.
 
     >>> pass_all(3, 4, 2)
     0.5
@@ -379,8 +381,10 @@ def _z(probability: float) -> float:
 
 
 def _solve(rising: Callable[[float], float], value: float) -> float:
-    """Return the point in [0, 1] at which an increasing function has the given value, with full
-    floating-point precision."""
+    """Return the point in [0, 1] at which an increasing function has the given value.
+
+    The result has full floating-point precision.
+    """
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if rising(middle) < value:
@@ -401,7 +405,7 @@ def _beta_share(x: float, a: float, b: float) -> float:
     log = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     front = math.exp(log + a * math.log(x) + b * math.log1p(-x)) / a
     # The convergents A_k/B_k of 1/(1 + d_1/(1 + d_2/(1 + …))), stored as ratios of successive
-    # numerators and denominators.
+    # numerators and of successive denominators.
     value, over, under = 1.0, 1.0, 0.0
     for step in range(1, 10_000):
         m = step // 2

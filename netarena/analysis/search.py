@@ -9,26 +9,27 @@ learns whether the agent failed.
   is biased evidence about "fault b", even if the query has both.
 - **Belief.** The failure rate of a stratum has a Beta posterior. The mean of its prior is the
   highest mean of the strata with one feature fewer; its weight is ``WEIGHT`` draws.
-- **Choice.** From the root, each step samples a rate for the stratum and for those children with
-  at least ``SEEN`` draws whose mean is higher by more than ``MARGIN``. The search descends while a
-  child has the highest sample. Pairs of features are also children of the root, if their mean is
-  higher than the confidence intervals of both features.
+- **Choice.** From the root, each step samples a rate for the stratum and for its eligible children.
+  A child is eligible if it has at least ``SEEN`` draws and its mean is higher by more than
+  ``MARGIN``. The search descends while a child has the highest sample. Pairs of features are also
+  children of the root, if their mean is higher than the confidence intervals of both features.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
   stays uniform. Another share (``MUTATED``) changes one feature of a failed query: it moves one
   step up a ladder, gets another value (for a kind of fault: a kind that affects similar
   connections), or is removed.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
-  pairs of features, and so do all draws for which the search would otherwise choose the root. Each
-  query counts for every pair of its features. A pair that fails in at least ``SUSPECT`` of its
-  queries, and more often than each of its features, is drawn again until it is confirmed or
-  refuted. Otherwise, the pair with the fewest queries is drawn, and of those the pair whose
-  features fail most often. These counts are biased, because they mix draws of different strata.
-  They are used only to choose draws; rates and settled strata are based on the unbiased counts.
+  pairs of features. Draws for which the search would otherwise choose the root also test pairs.
+  Each query counts for every pair of its features. A pair is suspect if it fails in at least
+  ``SUSPECT`` of its queries, and more often than each of its features. Suspect pairs are drawn
+  until they are confirmed or refuted. Without suspect pairs, the search draws the pair with the
+  fewest queries, and among equal pairs the pair whose features fail most often. These counts are
+  biased, because they mix draws of different strata. They are used only to choose draws. Rates and
+  settled strata are based on the unbiased counts.
 - **Settling.** A stratum is *settled* if its rate is at least ``LEAST`` and is known accurately
-  enough (``SETTLED``, ``SHARP``). Its cells are then left out of all later draws and counts, so
-  that the rest of the budget is spent on other strata (sequential covering). Before that, the
-  stratum is compared with larger strata. A larger stratum with about the same failure rate
-  replaces it. It is also compared with its children, because one of them may contain the cause.
+  enough (``SETTLED``, ``SHARP``). All later draws and counts exclude its cells, so that the
+  rest of the budget is spent on other strata (sequential covering). Before a stratum settles, it
+  is compared with larger strata. A larger stratum with about the same failure rate replaces it.
+  The stratum is also compared with its children, because one of them may contain the cause.
 
 The sampling rule is W. R. Thompson's (1933). The random generator that is passed in is the only
 source of randomness.
@@ -53,10 +54,10 @@ WEIGHT = 2.0
 #: Shares of the draws after the first pass over all features: uniform draws, mutations of failed
 #: queries, and tests of feature pairs.
 EVEN, MUTATED, PAIRED = 0.12, 0.12, 0.25
-#: Minimum failure rate, over all queries with both features, of a pair that is drawn again.
+#: Minimum failure rate of a pair that is drawn again, over all queries with both features.
 SUSPECT = 0.5
-#: Minimum numbers of draws of a stratum: to be chosen as a child, to settle, and to be reported at
-#: the end without having settled (a larger stratum may then replace it: ``_widest``).
+#: Minimum numbers of draws of a stratum: to be chosen as a child; to settle; and to be reported at
+#: the end without having settled. In the last case, a larger stratum may replace it (``_widest``).
 SEEN, SETTLED, REPORTED = 2, 20, 8
 #: Minimum difference between the means of a child and its stratum for the search to move to the
 #: child.
@@ -67,9 +68,10 @@ WIDER = 12
 #: Number of draws of each child before a stratum with a rate below ``PURE`` settles, because one of
 #: the children may contain the cause.
 DEEPER, PURE = 3, 0.9
-#: A child that failed in all draws gets this number of draws before the stratum settles.
+#: Number of draws that a child that always failed gets before its parent settles.
 SURE = 10
-#: A larger stratum replaces a smaller one if its rate is at least this share of the smaller one's.
+#: Minimum ratio of a larger stratum's rate to a smaller stratum's rate, for the larger stratum to
+#: replace the smaller stratum.
 SAME = 0.9
 #: Minimum ratio of the lower bound of a rate to the rate, for a stratum to settle.
 SHARP = 0.75
@@ -78,11 +80,11 @@ LEAST = 0.4
 #: Minimum ratio of the rate of a reported stratum to that of the stratum with the highest rate.
 ALIKE = 0.7
 #: Minimum ratio of the lower bound of an unsettled stratum's rate to the highest rate. The highest
-#: of many rates from few draws is often far above the true rate.
+#: of many rates, each from few draws, is often far above its true rate.
 FIRM = 0.6
 #: Maximum number of reported strata.
 MOST = 6
-#: Number of consecutive attempts that find no cell, after which the search ends.
+#: Number of consecutive attempts without a cell after which the search ends.
 _VAIN = 200
 _PAIR = 2
 _NONE = (0, 0)
@@ -91,7 +93,7 @@ Why: TypeAlias = Literal["single", "even", "sampled", "mutated", "pair", "due"]
 
 
 class Tally(NamedTuple):
-    """Number of draws of a stratum that the agent failed, and number of all its draws."""
+    """Number of a stratum's draws in which the agent failed, and number of all its draws."""
 
     failed: int
     drawn: int
@@ -109,9 +111,9 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """A request of the search: run a query of ``cell``, which was drawn from ``stratum``."""
+    """A request of the search to run a query of ``cell``, which was drawn from ``stratum``."""
 
-    #: Number of the draw, starting at 1; draws of cells without queries count too.
+    #: Number of the draw, starting at 1. Draws of cells without queries also count.
     number: int
     stratum: Stratum
     cell: Cell
@@ -126,17 +128,17 @@ class Found(NamedTuple):
 
 
 class Search:
-    """A running search. The same space, random generator and results give the same draws."""
+    """A running search. Equal spaces, random generators and results give the same draws."""
 
     def __init__(self, space: Space, rng: random.Random) -> None:
         self.space = space
         self.settled: list[Found] = []
-        #: All draws with a result, each with whether the agent failed.
+        #: All draws with a result, and whether the agent failed.
         self.history: list[tuple[Draw, bool]] = []
         self._rng = rng
         self._tallies: dict[Stratum, list[int]] = {ALL: [0, 0]}
         #: Feature or pair of features -> number of failed queries and number of all queries with
-        #: it, drawn from any stratum.
+        #: these features, drawn from any stratum.
         self._shared: dict[Stratum, list[int]] = {}
         self._empty: set[Cell] = set()
         #: Strata in which no cell was found.
@@ -145,7 +147,7 @@ class Search:
         singles = [*space.singles]
         rng.shuffle(singles)
         self._first = singles
-        #: Larger and smaller strata that need draws before the best stratum can settle.
+        #: Larger and smaller strata that must be drawn before the best stratum can settle.
         self._due: list[Stratum] = []
 
     def ask(self) -> Draw | None:
@@ -165,7 +167,7 @@ class Search:
         return None
 
     def skip(self, draw: Draw) -> None:
-        """Record that the cell of ``draw`` has no query; it is not drawn again."""
+        """Record that the cell of ``draw`` has no query, so that the cell is not drawn again."""
         self._empty.add(draw.cell)
 
     def tell(self, draw: Draw, *, failed: bool) -> None:
@@ -179,12 +181,12 @@ class Search:
         return Tally(*self._tallies.get(stratum, (0, 0)))
 
     def finish(self) -> list[Found]:
-        """Return the strata in which the agent fails often, the highest rate first.
+        """Return the strata in which the agent fails often, in order of decreasing rate.
 
         The result contains settled strata, and unsettled strata with a clearly high rate
         (``LEAST``, ``FIRM``), each with at least ``ALIKE`` times the highest rate. A larger stratum
-        with about the same rate replaces an unsettled one, even if it has as few as ``DEEPER``
-        draws of its own. The result is empty if the agent failed too rarely. Do not call ``ask``
+        with about the same rate replaces an unsettled stratum if the larger stratum has at least
+        ``DEEPER`` draws. The result is empty if the agent failed too rarely. Do not call ``ask``
         afterwards.
         """
         top = max((one.tally.rate for one in self.settled), default=0.0)
@@ -199,7 +201,7 @@ class Search:
         clear = [one for one in self.settled if one.tally.rate >= ALIKE * top]
         return sorted(clear, key=lambda one: (-one.tally.rate, -one.tally.drawn))
 
-    # choosing a stratum
+    # The methods below choose a stratum.
 
     def _choose(self) -> tuple[Stratum, Why]:
         if self._first:
@@ -211,7 +213,7 @@ class Search:
             return ALL, "even"
         if chance < EVEN + MUTATED and (mutant := self._mutate()) is not None:
             return mutant, "mutated"
-        # pairs need not be tested if the agent fails most queries
+        # if the agent fails most queries, pairs need not be tested
         paired = self._mean(ALL, {}) < LEAST
         if paired and chance < EVEN + MUTATED + PAIRED and (pair := self._pair()) is not None:
             return pair, "pair"
@@ -254,7 +256,7 @@ class Search:
         return found
 
     def _mean(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
-        """Return the mean of the posterior of a stratum's failure rate; ``means`` is the cache."""
+        """Return the posterior mean of a stratum's failure rate. ``means`` is the cache."""
         if stratum not in means:
             failed, drawn = self.tally(stratum)
             means[stratum] = (failed + WEIGHT * self._prior(stratum, means)) / (drawn + WEIGHT)
@@ -268,7 +270,7 @@ class Search:
     def _sample(self, stratum: Stratum, means: dict[Stratum, float]) -> float:
         failed, drawn = self.tally(stratum)
         mean = self._prior(stratum, means)
-        # 0.01, because both parameters of a beta distribution must be positive
+        # at least 0.01, because both parameters of a beta distribution must be positive
         return self._rng.betavariate(
             failed + WEIGHT * max(mean, 0.01), drawn - failed + WEIGHT * max(1 - mean, 0.01)
         )
@@ -276,7 +278,7 @@ class Search:
     def _mutate(self) -> Stratum | None:
         """Return the stratum of a failed draw, with one feature changed or removed.
 
-        Return None if no draw outside settled strata failed, or if the chosen draw has no feature
+        Returns None if no draw outside settled strata failed, or if the chosen draw has no feature
         that distinguishes queries.
         """
         losses = [draw for draw, failed in self.history if failed and not self._covers(draw.cell)]
@@ -299,7 +301,7 @@ class Search:
     def _pair(self) -> Stratum | None:
         """Return the pair of features to test next, or None if no pair is left.
 
-        A suspect pair comes first: it fails more often than each of its features.
+        Suspect pairs come first. They fail more often than each of their features.
         """
         rates = {one: self._shared_rate(frozenset({one})) for one in self.space.singles}
         rank_of_best = (0, 0.0)
@@ -329,13 +331,15 @@ class Search:
         return self._rng.choice(found) if found else None
 
     def _bound(self, pair: Stratum) -> float:
-        """Return the larger upper bound of the failure rates of a pair's two features, over all
-        queries with the feature."""
+        """Return the larger of two upper bounds: those of the failure rates of a pair's features.
+
+        The failure rate of a feature is that of all queries with the feature.
+        """
         counts = (self._shared.get(frozenset({feature}), _NONE) for feature in pair)
         return max(wilson(*count)[1] for count in counts)
 
     def _shared_rate(self, stratum: Stratum) -> float:
-        """Return the failure rate of all queries with the features, drawn from any stratum."""
+        """Return the failure rate of all queries with these features, drawn from any stratum."""
         return Tally(*self._shared.get(stratum, _NONE)).rate
 
     def _is_closed(self, stratum: Stratum) -> bool:
@@ -353,7 +357,7 @@ class Search:
                 found.append((pair, one, other))
         return found
 
-    # drawing and counting
+    # The methods below draw cells and count results.
 
     def _covers(self, cell: Cell) -> bool:
         features = self.space.features(cell)
@@ -382,8 +386,10 @@ class Search:
                 count[1] += 1
 
     def _credited(self, draw: Draw) -> Iterator[Stratum]:
-        """Yield the strata for which a draw counts: its own stratum, and smaller strata that
-        contain the cell."""
+        """Yield the strata for which a draw counts.
+
+        These are its own stratum, and smaller strata that contain the cell.
+        """
         rest = sorted((self.space.features(draw.cell) & self._telling) - draw.stratum)
         for size in range(DEPTH - len(draw.stratum) + 1):
             for more in combinations(rest, size):
@@ -393,7 +399,7 @@ class Search:
     def _telling(self) -> Stratum:
         return frozenset(self.space.singles)
 
-    # settling
+    # The methods below settle strata.
 
     def _settle(self) -> None:
         self._due = []
@@ -408,7 +414,7 @@ class Search:
             self._close(best)
 
     def _close(self, stratum: Stratum) -> None:
-        """Settle a stratum, and leave its cells out of all counts."""
+        """Settle a stratum, and exclude its cells from all counts."""
         self.settled.append(Found(stratum, self.tally(stratum)))
         self._tallies = {ALL: [0, 0]}
         self._shared = {}
@@ -416,11 +422,10 @@ class Search:
             self._count(draw, failed=failed)
 
     def _widen(self, stratum: Stratum) -> tuple[Stratum, list[Stratum]]:
-        """Return the largest stratum with about the same rate as ``stratum``, and the still larger
-        strata to draw next.
+        """Return the largest stratum with about the rate of ``stratum``, and strata to draw next.
 
-        A larger stratum has one feature fewer. It is drawn until it has ``WIDER`` draws or a
-        clearly lower rate.
+        The strata to draw next are still larger. A larger stratum has one feature fewer. It is
+        drawn until it has ``WIDER`` draws or a clearly lower rate.
         """
         while stratum:
             rate = self.tally(stratum).rate
@@ -440,11 +445,10 @@ class Search:
         return stratum, []
 
     def _widest(self, stratum: Stratum) -> Stratum:
-        """Return the largest stratum that has about the rate of ``stratum`` in at least ``DEEPER``
-        draws.
+        """Return the largest stratum with ``DEEPER`` draws and about the rate of ``stratum``.
 
-        With a higher minimum, the result would have features that do not matter. Most found strata
-        would then contain only a small part of the queries that the agent fails.
+        With a higher minimum of draws, the result would have features that do not matter. Most
+        found strata would then contain only a small part of the queries that the agent fails.
         """
         while stratum:
             least = SAME * self.tally(stratum).rate
@@ -460,8 +464,7 @@ class Search:
         return stratum
 
     def _narrow(self, stratum: Stratum) -> list[Stratum]:
-        """Return the children of ``stratum`` to draw next, because one of them may contain the
-        cause."""
+        """Return the children of ``stratum`` to draw next; one of them may contain the cause."""
         if self.tally(stratum).rate >= PURE or len(stratum) >= DEPTH:
             return []
         children = (stratum | {feature} for feature in self.space.singles if feature not in stratum)
@@ -472,12 +475,11 @@ class Search:
         ]
 
     def _is_open(self, child: Stratum) -> bool:
-        """Return whether a child needs more draws: it may contain the cause of its parent's
-        failures."""
+        """Return whether a child that may contain the cause of the failures needs more draws."""
         tally = self.tally(child)
         if tally.failed == tally.drawn:
             return tally.drawn < SURE
-        # queries of other strata can refute a pair
+        # queries drawn from other strata can also refute a pair
         failed, drawn = self._shared.get(child, _NONE)
         refuted = drawn >= SURE and failed < SUSPECT * drawn
         return tally.drawn < DEEPER and not refuted
@@ -485,7 +487,7 @@ class Search:
     def _best(self, least: int) -> Stratum | None:
         """Return the stratum with the highest lower bound of its rate and at least ``least`` draws.
 
-        Return None if no stratum qualifies, or if a smaller stratum clearly has a higher rate.
+        Returns None if no stratum qualifies, or if a smaller stratum clearly has a higher rate.
         """
         known = [
             (stratum, Tally(*tally))

@@ -1,9 +1,9 @@
 """Rates with intervals, breakdowns and paired comparisons, computed from outlines of episodes.
 
-``invalid`` episodes (environment failures) are listed but count in no rate. ``agent_failed``
+``invalid`` episodes (environment failures) are listed but excluded from all rates. ``agent_failed``
 episodes are neither correct nor safe. Queries that were never asked count as failures if the agent
-used up the time budget; otherwise they are left out. All functions are pure. Their results are
-plain JSON without NaN or infinity; a rate without episodes is null.
+used up the time budget; otherwise they are omitted. All functions are pure. Their results are plain
+JSON without NaN or infinity; a rate without episodes is null.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from netarena.errors import without_folders
 from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
 from netarena.task.ticket import LEFTOVER
 
-#: The agent, not NetArena, used up the time budget if it took at least this share of the episodes'
-#: time.
+#: Minimum share of the episodes' time taken by the agent for which the agent, not NetArena, counts
+#: as having used up the time budget.
 AGENT_SHARE = 0.5
-#: Maximum number of characters of a text about an invalid episode; the journal has the whole text.
+#: Maximum number of characters of a text about an invalid episode. The journal has the complete
+#: text.
 EVIDENCE_CHARS = 400
 
 #: Name of each rate, in display order, and the function that decides whether an episode counts
@@ -45,13 +46,13 @@ VERDICTS: Mapping[str, Callable[[Outline], bool]] = {
 
 
 class Scripted(Protocol):
-    """The method of an application's scripted agents that summaries use."""
+    """The method of an application's scripted agents that summaries call."""
 
     def solved_unseen_by(self, config: Any) -> str | None: ...
 
 
 class Measuring(Protocol):
-    """The attributes and methods of an application that summaries use."""
+    """The attributes and methods of an application that summaries need."""
 
     prompt_version: ClassVar[int]
 
@@ -69,7 +70,7 @@ class Measuring(Protocol):
 
 
 class Unasked(Protocol):
-    """A query that the agent was never asked. It may count as a failure of the agent."""
+    """A query that the agent was never asked, which may count as a failure of the agent."""
 
     @property
     def id(self) -> str: ...
@@ -101,28 +102,28 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 ) -> dict[str, Any]:
     """Return the summary of one participant: the last element of ``results``.
 
-    ``seed`` is None if the summary must not show the seed; ``config`` in the summary then has no
-    seed either. ``episodes`` has one entry per asked query and repetition. ``not_run`` contains
-    each never-asked query once per missing repetition. ``unasked`` contains the never-asked queries
-    that count as failures: by default all or none, as for an assessment that was not stopped
-    (``count_unasked``). ``limit_of`` returns the maximum number of turns of a never-asked query; it
-    is needed only if these queries are not of type ``Query``. ``replaced`` counts queries that were
-    shown but not graded, and that were replaced when the assessment was resumed. The summary
-    contains this number unless it is 0.
+    ``seed`` is None if the summary must not show the seed; ``config`` in the summary then omits the
+    seed too. ``episodes`` has one entry per asked query and repetition. ``not_run`` contains each
+    never-asked query once per missing repetition. ``unasked`` contains the never-asked queries that
+    count as failures. The default is the result of ``count_unasked`` for an assessment that was not
+    stopped: all or none. ``limit_of`` returns the maximum number of turns of a never-asked query;
+    it is needed only if these queries are not of type ``Query``. ``replaced`` counts queries that
+    were shown but not graded, and were therefore replaced when the assessment was resumed. The
+    summary contains this number unless it is 0.
 
     ``avg_<measure>`` are means over the same episodes as the rates, in the application's units.
     ``intervals`` are 95 % Wilson intervals of the three rates, and ``graded`` is their denominator.
     If answers have a quality, ``intervals`` also contains the interval of ``avg_quality``.
     ``distinct`` counts the different queries (by text, initial state and actions) among the asked
     ones. Answers to equal queries form one cluster. If queries are repeated, ``queries`` is the
-    number of queries, and intervals are computed by query. ``pass_all`` then contains, for each k,
+    number of queries, and intervals are computed by query. For each k, ``pass_all`` then contains
     the probability that k answers to a query all solve it safely (pass^k).
 
     For tickets, ``leftover`` counts correct episodes in which a part of a fault remained, and
     ``claims`` counts declarations. ``localised`` contains means of how well the declared causes
     match the faults. ``turns_healthy`` is the mean number of turns after the state had become
-    correct. ``solved_unseen_by`` names a scripted agent that solves queries of this config without
-    reading prompts, if there is one. ``agent_input_tokens``, ``agent_output_tokens`` and
+    correct. If a scripted agent solves queries of this config without reading prompts,
+    ``solved_unseen_by`` names this agent. ``agent_input_tokens``, ``agent_output_tokens`` and
     ``agent_cost_usd`` are sums of the usage that the agent reported, if any.
     """
     if unasked is None:
@@ -168,8 +169,8 @@ def summarise(  # noqa: PLR0913 -- the parts of a summary
 
 
 def public_config(config: Config, seed: int | None) -> dict[str, Any]:
-    """Return the config without API keys and folders of this machine, for publication."""
-    # old local config files have API keys in agent_client_configs
+    """Return the config for publication, without API keys and without folders of this machine."""
+    # in old local config files, agent_client_configs contains API keys
     public = config.model_dump(mode="json", exclude={"agent_client_configs"})
     paths = config.input_paths() | ({"output_dir": config.output_dir} if config.output_dir else {})
     public |= {key: Path(path).name for key, path in paths.items() if Path(path).is_absolute()}
@@ -187,8 +188,7 @@ def failure_types(episodes: Iterable[Outline]) -> dict[str, int]:
 
 
 def unsafe_by(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
-    """Count unsafe episodes by the rule of the first finding, or by the reason if there is no
-    finding.
+    """Count unsafe episodes by the rule of the first finding or, without a finding, by the reason.
 
     The sum of the counts is the number of episodes that do not count as safe.
     """
@@ -213,7 +213,7 @@ def count_unasked(
 def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
     """Count the unsafe graded episodes by failure type, the most frequent type first.
 
-    The failure type names the first cause of a failure, so an unsafe episode may have another type
+    The failure type names the first cause of a failure, so an unsafe episode may have a type other
     than "safety violation". ``unasked`` is the number of never-asked queries that count as
     failures.
     """
@@ -228,12 +228,11 @@ def unsafe_types(graded: Iterable[Outline], unasked: int = 0) -> dict[str, int]:
 
 
 def agent_used_time(episodes: Iterable[Outline]) -> bool:
-    """Return whether waiting for replies and executing them took at least half of the episodes'
-    time.
+    """Return whether the agent took at least half of the episodes' time.
 
-    The other half is NetArena's own work in the turns; the time for building worlds and queueing is
-    left out. Without measured times the result is true, so that never-asked queries count as
-    failures by default.
+    The agent's time is spent on waiting for replies and executing them. The other time is
+    NetArena's own work in the turns; the time for building worlds and queueing is omitted. Without
+    measured times the result is True, so that never-asked queries count as failures by default.
     """
     theirs = ours = 0.0
     for episode in episodes:
@@ -248,8 +247,8 @@ def break_down(
     """Return rates with Wilson intervals for groups by ``label`` or ``level``, sorted by name.
 
     ``unasked`` are never-asked queries that count as failures. Each group contains ``graded``,
-    ``invalid``, the means of ``mean_costs``, and for each rate ``successes``, ``rate`` and
-    ``interval``. ``agent_s`` is the time spent waiting for replies. ``cost_usd`` is null if the
+    ``invalid`` and the means of ``mean_costs``. For each rate, it contains ``successes``, ``rate``
+    and ``interval``. ``agent_s`` is the time spent waiting for replies. ``cost_usd`` is null if the
     agent reported no costs.
     """
     groups: dict[str, list[Outline]] = {}
@@ -272,8 +271,10 @@ def break_down(
 
 
 def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]]:
-    """Return the total, mean, median, 95th percentile and maximum over episodes, in s, of each kind
-    of time."""
+    """Return statistics in s of each kind of time over episodes.
+
+    The statistics are the total, mean, median, 95th percentile and maximum.
+    """
     parts: dict[str, Callable[[Outline], float]] = {
         "agent_s": lambda episode: episode.agent_time_s,
         "execution_s": lambda episode: episode.execution_time_s,
@@ -288,10 +289,10 @@ def time_spent(episodes: Iterable[Outline]) -> dict[str, dict[str, float | None]
 def compare(
     first: Sequence[Outline], second: Sequence[Outline], *, verdict: str = "solved_safely"
 ) -> dict[str, Any]:
-    """Compare two agents on the same queries: a paired table with McNemar's exact test.
+    """Return a comparison of two agents on the same queries, with McNemar's exact test.
 
     A pair is one query and repetition. Pairs that only one agent has, or that were invalid for an
-    agent, are left out and counted in ``unpaired``. ``difference`` is the first rate minus the
+    agent, are excluded and counted in ``unpaired``. ``difference`` is the first rate minus the
     second (null without pairs); ``interval`` is its interval. If queries are repeated, the test is
     the sign-flip test by query, and the interval is computed by query too. Equal queries count as
     one query. Raises ValueError for a verdict that is not in ``VERDICTS``.
@@ -334,15 +335,15 @@ def _counts(episode: Outline) -> bool:
 def rate_all(
     graded: Sequence[Outline], unasked: Sequence[Unasked] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return ``successes``, ``rate`` (null without episodes) and ``interval`` for each of
-    ``VERDICTS``.
+    """Return the rates for each of ``VERDICTS``: ``successes``, ``rate`` and ``interval``.
 
-    ``unasked`` queries count as failures. Answers to equal queries form one cluster.
+    ``rate`` is null without episodes. ``unasked`` queries count as failures. Answers to equal
+    queries form one cluster.
     """
     n = len(graded) + len(unasked)
     same = {episode.query_id: episode.same for episode in graded}
     answers = Counter(episode.same for episode in graded)
-    # a never-asked query's content is known only if one of its repetitions was asked
+    # the content of a never-asked query is known only if one of its repetitions was asked
     answers.update(same.get(query.id, query.id) for query in unasked)
     table = {}
     for name, judge in VERDICTS.items():
@@ -422,7 +423,7 @@ def _claims(config: Config, graded: Sequence[Outline]) -> dict[str, Any]:
 def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
     """Return means per graded episode: ``iterations``, ``agent_s``, ``execution_s``, ``cost_usd``.
 
-    The cost is averaged over the episodes that report it, and is null if none does.
+    The cost is the mean over episodes with a reported cost, and null without such episodes.
     """
     graded = [episode for episode in episodes if episode.outcome is not Outcome.INVALID]
     return {
@@ -434,7 +435,7 @@ def mean_costs(episodes: Iterable[Outline]) -> dict[str, float | None]:
 
 
 def _costs(episodes: Iterable[Outline]) -> list[float]:
-    """Return the reported costs in US dollars, one per episode that reports its cost."""
+    """Return the reported costs in US dollars. Episodes without a reported cost are omitted."""
     told = [episode.usage.cost_usd for episode in episodes if episode.usage]
     return [cost for cost in told if cost is not None]
 
@@ -444,8 +445,7 @@ def _quality(
 ) -> dict[str, list[float]]:
     """Return the interval of the mean quality; empty for fewer than two queries with a quality.
 
-    ``measured`` contains the measures of each episode, from which the mean is computed too. Answers
-    to equal queries form one cluster.
+    ``measured`` contains the measures of each episode. Answers to equal queries form one cluster.
     """
     values: dict[str, list[float]] = {}
     for episode, measures in zip(graded, measured, strict=True):
@@ -500,7 +500,7 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
         "total": math.fsum(ordered),
         "mean": math.fsum(ordered) / len(ordered),
         "median": statistics.median(ordered),
-        # The nearest-rank method returns a measured time, not an interpolated one.
+        # The nearest-rank method returns a measured time, not an interpolated time.
         "p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "max": ordered[-1],
     }

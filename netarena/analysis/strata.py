@@ -1,6 +1,6 @@
 """Strata: groups of queries that a search may draw, described by features.
 
-A *setting* is an assignment of config keys, a *label* a group of queries such as a combination of
+A *setting* assigns values to config keys. A *label* is a group of queries, such as a combination of
 faults. One setting and one label make a *cell*. A *stratum* is a set of features; it contains all
 cells that have these features, and the empty stratum contains every cell. A *space* is the set of
 all cells. The functions are pure.
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-#: Maximum number of random attempts to find a cell that is not excluded. Then the stratum counts as
-#: exhausted.
+#: Maximum number of random attempts to find a cell that is not excluded. After these attempts, the
+#: stratum counts as exhausted.
 _TRIES = 64
 
 
@@ -44,8 +44,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A label with its features. Each group of labels (such as all labels with two faults) is drawn
-    with equal probability."""
+    """A label with its features.
+
+    The groups of labels, such as all labels with two faults, are drawn with equal probability.
+    """
 
     name: str
     features: Stratum
@@ -54,13 +56,13 @@ class Label:
 
 @dataclass(frozen=True)
 class Space:
-    """All settings and labels, and the order of values on ordered axes."""
+    """All settings and all labels, and the order of values on ordered axes."""
 
     settings: Sequence[Stratum]
     labels: Sequence[Label]
-    #: Values of ordered axes, the easiest first.
+    #: Ordered axis -> its values, the easiest value first.
     ladders: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Groups of similar features of one axis, such as kinds of fault that affect the same
+    #: Groups of similar features on one axis, such as kinds of fault that affect the same
     #: connections.
     alike: Sequence[Stratum] = ()
 
@@ -75,8 +77,10 @@ class Space:
 
     @cached_property
     def values(self) -> Mapping[str, Sequence[str]]:
-        """Return the values of each axis, in the order of its ladder or, without a ladder, of first
-        use."""
+        """Return the values of each axis.
+
+        The order is that of the axis's ladder or, without a ladder, of first use.
+        """
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for axis, ladder in self.ladders.items():
             found[axis] = dict.fromkeys(ladder)
@@ -87,7 +91,7 @@ class Space:
 
     @cached_property
     def singles(self) -> Sequence[Feature]:
-        """Return the features that some cells have and other cells do not have, sorted."""
+        """Return the sorted features that some cells have and other cells do not have."""
         common = frozenset.intersection(*self.settings) | frozenset.intersection(
             *(label.features for label in self.labels)
         )
@@ -95,11 +99,11 @@ class Space:
         return sorted(every - common)
 
     def has(self, stratum: Stratum) -> bool:
-        """Return whether ``stratum`` contains a cell."""
+        """Return whether ``stratum`` contains any cell."""
         return bool(self._places(stratum)[0])
 
     def others(self, feature: Feature) -> Sequence[Feature]:
-        """Return the other features of the group in ``alike`` or, without a group, of the axis."""
+        """Return the other features of a feature's group in ``alike``, or otherwise of its axis."""
         group = next((group for group in self.alike if feature in group), None)
         if group is None:
             group = frozenset(Feature(feature.axis, one) for one in self.values[feature.axis])
@@ -124,7 +128,8 @@ class Space:
         """Return a random cell of ``stratum``.
 
         The setting, the group of labels, and the label in the group are each drawn uniformly. Cells
-        in any of the strata ``without`` are rejected. The result is None if no other cell is found.
+        in any of the strata ``without`` are rejected. The result is None if no suitable cell is
+        found.
         """
         settings, groups = self._places(stratum)
         if not settings or not groups:
@@ -161,8 +166,7 @@ class Space:
 
 
 def words(stratum: Stratum) -> str:
-    """Return a description of a stratum. The features of one axis are listed together, after the
-    axis.
+    """Return a description of a stratum, in which the features of one axis follow the axis's name.
 
     >>> words(frozenset({Feature("world", "varied"), Feature("fault", "a"), Feature("fault", "b")}))
     'fault a and b; world varied'

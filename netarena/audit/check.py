@@ -13,14 +13,14 @@ A valid query meets these conditions; the name of a violation is in parentheses:
 - No step of the reference solution is unsafe (``unsafe``).
 - If one repair must follow another repair, the opposite order is unsafe (``Application.hasty``;
   ``order``).
-- The query's id is unique, its texts are not empty, the query survives a JSON round trip, and the
-  application finds no defect in the query (``Application.doubts``; ``record``).
+- The query's id is unique, and its texts are not empty. A JSON round trip does not change the
+  query. The application finds no defect in the query (``Application.doubts``; ``record``).
 
 A world that fails before the first command is built once more, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). The
 checks may be distributed to worker processes. An audit may be cancelled at any time, even while it
-generates queries; its ``Ledger`` contains the findings so far.
+generates queries. Its ``Ledger`` then contains the findings so far.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ from netarena.task.ticket import NOT_HERE, as_declared, check_refused
 
 #: Maximum number of worlds that each process has open at a time.
 CONCURRENCY = 2
-#: Number of attempts to open a world if the environment fails, as in an assessment.
+#: Number of attempts to open a world after environment failures, as in an assessment.
 TRIES = 2
-#: A check that takes this long, in s, is reported, and again each time its duration doubles.
+#: Time in s after which a running check is reported. It is reported again each time its duration
+#: doubles.
 SLOW_S = 10.0
 
 
@@ -65,12 +66,12 @@ class _Flawed(Exception):
 
 
 class Depth(NamedTuple):
-    """Thoroughness of the check of a query."""
+    """How thoroughly a query is checked."""
 
-    #: Number of observations of each settled state; None for the application's number.
+    #: Number of observations of each settled state; None for the application's default.
     looks: int | None = None
-    #: Maximum number of orders of the solution that are tried (the first orders and the last); None
-    #: for the application's choice.
+    #: Maximum number of orders of the solution that are tried (the first orders and the last
+    #: order); None for the application's default.
     orders: float | None = None
 
     def solutions(self, application: Application, query: Query) -> list[Sequence[str]]:
@@ -83,7 +84,7 @@ class Depth(NamedTuple):
         return [*found[: int(self.orders) - 1], found[-1]]
 
 
-#: The application's own choices.
+#: The application's own defaults.
 AS_IT_IS = Depth()
 
 
@@ -103,13 +104,13 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
 ) -> Audit:
     """Draw ``total`` queries, check each, and return the findings.
 
-    The context manager ``application`` is already entered. If ``processes`` is 1, the checks run in
-    this process, otherwise in that many workers, each with its own application of the same type.
-    ``concurrency`` worlds are open at a time in each process.
+    The caller has already entered the context manager ``application``. If ``processes`` is 1, the
+    checks run in this process. Otherwise they run in ``processes`` workers, each with its own
+    application of the same type. ``concurrency`` worlds are open at a time in each process.
 
     ``drawn`` is called after each draw, ``checked`` with each finished query, and ``slow`` with
-    each query in this process that takes more than ``SLOW_S``. A caller that stops early finds the
-    findings so far in ``ledger``. Raises ConfigError if the config selects no queries, and
+    each query in this process that takes more than ``SLOW_S``. After an early stop, ``ledger``
+    contains the findings so far. Raises ConfigError if the config selects no queries, and
     EnvironmentFailed if a worker exits before its work is done.
     """
     ledger = Ledger() if ledger is None else ledger
@@ -140,11 +141,11 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
     told: Callable[[Evidence | None, str], None],
     drawn: Callable[[], None] | None = None,
 ) -> None:
-    """Generate ``total`` queries. Call ``drawn`` after each draw, then ``told`` with each query's
-    evidence, or the reason why it has none.
+    """Generate ``total`` queries and collect the evidence of each query.
 
-    If the environment of a query fails, it is built once more. Raises ConfigError if the config
-    selects no queries.
+    ``drawn`` is called after each draw, and then ``told`` with each query's evidence, or with the
+    reason why the query has no evidence. If the environment of a query fails, it is built once
+    more. Raises ConfigError if the config selects no queries.
     """
     items = await _rest(draw_steps(application, config, seed, total), drawn)
     waiting = iter(items)
@@ -162,7 +163,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
                     break
             else:
                 told(None, why)
-            await asyncio.sleep(0)  # lets other tasks run: evidence() may never suspend
+            await asyncio.sleep(0)  # lets other tasks run, because evidence() may never suspend
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -172,7 +173,7 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None = None) -> T:
     """Run a generator to its end and return its result; call ``done`` after each step.
 
-    A cancellation takes effect at the end of a step.
+    Cancellation takes effect at the end of a step.
     """
     while True:
         try:
@@ -190,15 +191,15 @@ Slow = Callable[[Query, float, str], None]
 
 
 class _Trial(NamedTuple):
-    """Replies to be tried in a new world, one per turn."""
+    """Replies to try in a new world, one reply per turn."""
 
     replies: Sequence[str]
-    #: Whether the replies are not a solution, but repairs in an order that must be unsafe.
+    #: Whether the replies are repairs in an order that must be unsafe, instead of a solution.
     hasty: bool = False
 
 
 class _Stage:
-    """Current stage of the trial of a solution, as text for users."""
+    """The current stage of a solution's trial, as text for users."""
 
     def __init__(self, solution: str) -> None:
         self.solution = solution
@@ -211,9 +212,9 @@ class _Stage:
 class _Case:
     """The check of one query: each of its solutions is tried in a new world.
 
-    If several solutions are flawed, the first flawed solution in their order is reported, even if
-    another flaw is found earlier. If the check takes long, the stage of the first running trial is
-    reported.
+    If several solutions are flawed, the report names the first flawed solution in their order, even
+    if another flaw is found earlier. For slow checks, the report contains the stage of the first
+    running trial.
     """
 
     def __init__(
@@ -227,11 +228,11 @@ class _Case:
         self._flawed: float = math.inf
         self._flaw: Flaw | None = None
         try:
-            # a query without a solution is checked with an empty solution, and so found flawed
+            # a query without a solution is checked with an empty solution, which does not solve it
             solutions = depth.solutions(application, item.query) or [()]
             hasty = [_Trial(replies, hasty=True) for replies in application.hasty(item.query)]
             self.trials = [*map(_Trial, solutions), *hasty]
-        except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+        except Exception as error:  # noqa: BLE001 -- an error in an application is a finding
             self.trials = [_Trial(())]
             self._flawed = -1
             self._flaw = _flaw(item, Reason.BUG, f"{type(error).__name__}: {error}")
@@ -244,7 +245,7 @@ class _Case:
     async def try_out(self, number: int) -> Checked | None:
         """Try a solution unless an earlier solution is flawed.
 
-        Return the result of the check if this was the last trial, otherwise None.
+        Returns the result of the check if this was the last trial, otherwise None.
         """
         if number < self._flawed:
             of = len(self.trials)
@@ -276,14 +277,14 @@ class _Case:
         self._call = asyncio.get_running_loop().call_later(more_s, self._tell)
 
     def _tell(self) -> None:
-        if self._stages:  # otherwise the audit was interrupted
+        if self._stages:  # no trial runs if the audit was interrupted
             if self._slow is not None:
                 stage = self._stages[min(self._stages)]
                 self._slow(self._item.query, self._after_s, str(stage))
             self._wait(self._after_s)
 
 
-async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
+async def _check_all(  # noqa: PLR0913, PLR0917 -- the queries, and options of the check
     application: Application,
     items: Sequence[Item],
     count: Count,
@@ -313,7 +314,7 @@ async def _check_all(  # noqa: PLR0913, PLR0917 -- what is tried out, and how
 def _inspect(
     application: Application, items: Sequence[Item], ledger: Ledger
 ) -> Generator[None, None, None]:
-    """Record queries in ``ledger``, with the flaws that need no environment, one query per step."""
+    """Record queries in ``ledger``, one per step, with flaws that need no world to find."""
     seen: set[str] = set()
     for item in items:
         query = item.query
@@ -347,7 +348,7 @@ def _flaw(item: Item, reason: Reason, detail: str) -> Flaw:
     )
 
 
-async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
+async def _check_solution(  # noqa: PLR0913 -- the solution, and options of the check
     application: Application,
     item: Item,
     trial: _Trial,
@@ -356,11 +357,10 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
     looks: int,
     first: bool,
 ) -> tuple[Flaw | None, int]:
-    """Try one solution in a new world. Return the flaw that it reveals, if any, and the number of
-    attempts.
+    """Try one solution in a new world; return the flaw, if any, and the number of attempts.
 
-    Before the ``first`` solution, the unchanged world is observed ``looks`` times; before the other
-    solutions, only once, because their worlds are equal.
+    Before the ``first`` solution, the unchanged world is observed ``looks`` times. Before the other
+    solutions, it is observed only once, because their worlds are equal.
     """
     config, query = item.config, item.query
     tries = 0
@@ -384,7 +384,7 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
             flawed = error
         except EnvironmentFailed as error:
             flawed = _Flawed(Reason.ENVIRONMENT, f"after the build: {error.detail}")
-        except Exception as error:  # noqa: BLE001 -- a bug in an application is a finding
+        except Exception as error:  # noqa: BLE001 -- an error in an application is a finding
             flawed = _Flawed(Reason.BUG, f"{type(error).__name__}: {error}")
         finally:
             stage.at = "tearing down its environment"
@@ -399,7 +399,7 @@ async def _check_solution(  # noqa: PLR0913 -- what is tried out, and how
 async def _close(environment: Environment) -> _Flawed | None:
     try:
         await environment.close()
-    except Exception as error:  # noqa: BLE001 -- whatever tear-down raises is a finding
+    except Exception as error:  # noqa: BLE001 -- any error during tear-down is a finding
         return _Flawed(Reason.BUG, f"tear-down: {type(error).__name__}: {error}")
     return None
 
@@ -409,7 +409,7 @@ class _Turn(NamedTuple):
 
     number: int
     judgement: Judgement
-    #: The declaration, after which no further turn follows.
+    #: The declaration, if any. It ends the solution.
     claim: Claim | None
 
 
@@ -461,7 +461,7 @@ class _Proof:
                     Reason.UNSAFE,
                     f"turn {number}: {finding.rule} at {finding.element}: {finding.detail}",
                 )
-            # an episode would end here, except in a ticket without a declaration so far
+            # an episode would end here, except in a ticket that has no declaration yet
             ended = not self._is_ticket or claim is not None or number == len(replies)
             if judgement.correct and ended:
                 self._settle(claim)
@@ -475,7 +475,7 @@ class _Proof:
         return self.config.briefing is Briefing.TICKET
 
     def _declared(self, replies: Sequence[str]) -> Sequence[str]:
-        """Return a solution, with the declaration added if the ticket needs one."""
+        """Return a solution to which a declaration is added if the ticket needs one."""
         tickets = self.application.tickets
         if not self._is_ticket or not tickets.unsettled(self.query, None):
             return replies
@@ -486,12 +486,12 @@ class _Proof:
         return [*replies, tickets.reference(self.query)]
 
     def _settle(self, claim: Claim | None) -> None:
-        """Check that the declaration in a ticket's solution is right."""
+        """Check that the declaration at the end of a ticket's solution is right."""
         if self._is_ticket and (why := self.application.tickets.unsettled(self.query, claim)):
             raise _Flawed(Reason.UNSOLVED, f"the reference solution does not solve it: {why}")
 
     async def _endure(self) -> None:
-        """Check that the solved world survives its contingencies, such as link failures."""
+        """Check that the solved world withstands its contingencies, such as link failures."""
         self.stage.at = "trying its contingencies"
         trials = await self.environment.finish()
         if trials is not None:
@@ -530,7 +530,7 @@ class _Proof:
             before = after
 
     def _claim_of(self, move: Move) -> Claim | None:
-        """Return the declaration in a move, if any. Raises ReplyRefused, as an episode would."""
+        """Return the declaration in a move, if any. Raises ReplyRefused, as an episode does."""
         claim = self.application.tickets.declaration(move)
         if claim is not None:
             if not self._is_ticket:
@@ -542,7 +542,7 @@ class _Proof:
         return self.application.judge(self.query, self.initial, before, after)
 
     async def _observe(self, looks: int) -> State:
-        """Return the settled state. Raises _Flawed if one of ``looks`` observations differs."""
+        """Return the settled state after ``looks`` observations. Raises _Flawed if they differ."""
         first: State = None
         for number in range(1, looks + 1):
             self.stage.at = f"observation {number} of {looks}"
@@ -559,8 +559,9 @@ class _Proof:
 
 
 def _difference(before: State, after: State, place: str = "") -> str:
-    """Return a text with the first position at which two states differ, and both values
-    (truncated).
+    """Return a text with the first position at which two states differ, and both values.
+
+    The values are truncated.
 
     For lists of different lengths, the text contains the values that only one list contains.
     """

@@ -1,8 +1,8 @@
 """Queries of an audit, spread evenly over the variants of a config and their labels.
 
 ``Application.variants`` returns the variants. The same application, config, seed and total always
-give the same queries in the same order, so several machines can each check a share of one audit
-(``start_index`` and ``end_index``).
+give the same queries in the same order. Several machines can therefore each check a share of one
+audit (``start_index`` and ``end_index``).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from netarena.model import Query
 from netarena.run.assessment import MOST_QUERIES
 from netarena.task.application import Application
 
-#: Maximum number of characters of a value in a variant's name.
+#: Maximum number of characters of one value in a variant's name.
 _MAX_VALUE_CHARS = 24
 
 
 class Spot(NamedTuple):
-    """Source of a query: the variant of the config, and the index in that variant."""
+    """Origin of a query: the variant of the config, and the index within the variant."""
 
     variant: str
     number: int
 
 
 class Item(NamedTuple):
-    """A query of the audit, and its variant of the config."""
+    """A query of the audit, and the variant of the config that it belongs to."""
 
     variant: str
     config: Config
@@ -38,10 +38,10 @@ class Item(NamedTuple):
 
 
 def draw(application: Application, config: Config, seed: int, total: int) -> list[Item]:
-    """Return the queries of an audit of ``total`` queries, spread evenly over ``config``'s variants
-    and labels.
+    """Return the queries of an audit of ``total`` queries.
 
-    The result has only the queries at positions from ``config.start_index`` to below ``end_index``;
+    The queries are spread evenly over the variants of ``config`` and their labels. The result has
+    only the queries at positions from ``config.start_index`` to below ``end_index``;
     ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
     """
     steps = draw_steps(application, config, seed, total)
@@ -56,8 +56,7 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 def draw_steps(
     application: Application, config: Config, seed: int, total: int
 ) -> Generator[None, None, list[Item]]:
-    """Generate the same queries as ``draw``, one per step, because generating all may take a long
-    time."""
+    """Generate the same queries as ``draw``, one per step, because this may take a long time."""
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     chosen = chosen_of(config, total)
@@ -111,8 +110,11 @@ def chosen_of(config: Config, total: int) -> range:
 
 
 def _named(variants: Sequence[Config]) -> dict[str, Config]:
-    """Return the variants by name. A name lists the keys in which variants differ, with their
-    values; the name of a single variant is ""."""
+    """Return the variants by name.
+
+    A name lists the keys in which variants differ, with their values. The name of a single variant
+    is "".
+    """
     shapes = [variant.shape() for variant in variants]
     keys = [key for key in shapes[0] if len({json.dumps(shape[key]) for shape in shapes}) > 1]
 

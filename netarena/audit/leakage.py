@@ -1,4 +1,4 @@
-"""Leakage test: how well machine-learning models find the fault from evidence without diagnosis.
+"""Leakage test: measures how well machine-learning models find the fault without a diagnosis.
 
 ``examine`` trains simple models (learners) on ``Evidence`` and tests them on other queries.
 Candidates, targets, traces, forms and hand-written rules are defined in
@@ -7,24 +7,24 @@ the same fold. The test answers three questions, for traces and for forms:
 
 - ``top-1``: is the candidate with the highest score a target? Chance is the share of targets
   among the candidates of each query. Ties count as their expected value.
-- ``AUC``: does a target score higher than another candidate? ``across`` compares candidates of
-  all queries, ``within`` only candidates of the same query, in both cases of the same role.
-  ``across`` is corrected for base rates (see below).
+- ``AUC``: does a target score higher than another candidate of the same role? ``across`` compares
+  candidates of all queries, and ``within`` compares only candidates of the same query. ``across``
+  is corrected for base rates (see below).
 - ``anything``: does the query have any fault? The measure is the balanced accuracy over queries
   with and without a fault.
 
-The share of targets is higher among few candidates than among many, so the number of candidates,
-which every agent may see, gives an AUC above 0.5. Therefore the AUC that follows from the share of
-targets in each query and role is subtracted from ``across``, and 0.5 is added. This also removes
-other differences between queries, such as the number of faults; ``anything`` tests whether a query
-has any fault.
+The share of targets is higher among few candidates than among many candidates. The number of
+candidates, which every agent may see, therefore gives an AUC above 0.5. To correct ``across``, the
+AUC that follows from the share of targets in each query and role is subtracted, and 0.5 is added.
+This correction also removes other differences between queries, such as the number of faults.
+``anything`` tests whether a query has any fault.
 
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
 comes from Fisher's exact test, one-sided. Both are corrected with Holm's method; all learners form
-one family per question. The power (``power_top1``, ``power_anything``) is the probability that
-Holm's first step, with the given queries, detects twice the top-1 rate of chance, or a balanced
-accuracy of 60 %.
+one family per question. The power is the probability that Holm's first step detects an effect with
+the given queries. The effect is twice the top-1 rate of chance (``power_top1``), or a balanced
+accuracy of 60 % (``power_anything``).
 
 This module needs scikit-learn (the extra ``audit``); import it only where it is used.
 """
@@ -58,19 +58,19 @@ Places: TypeAlias = NDArray[np.intp]
 ALPHA = 0.05
 #: Goal: maximum of the upper bound of the AUC's interval, by kind of feature.
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
-#: Goal: minimum power of the tests (see above).
+#: Goal: minimum power of the tests (see the module's docstring).
 POWER = 0.9
-#: Balanced accuracy for which the power is computed.
+#: Balanced accuracy that the tests must detect with this power.
 SEEN_ACCURACY = 0.6
-#: Number of resamples of each bootstrap, and number of draws of each permutation test and power
-#: computation.
+#: Number of resamples of each bootstrap, and number of draws of each permutation test and each
+#: power computation.
 RESAMPLES, DRAWS = 1000, 4000
-#: Maximum number of columns that a learner uses: those that differ most between targets and others
-#: in its training folds.
+#: Maximum number of columns that a learner uses. It uses the columns that differ most between
+#: targets and other rows in its training folds.
 COLUMNS = 150
-#: Number of features that a report lists for each kind.
+#: Number of features of each kind that a report lists.
 TELLING = 20
-#: Number of queries above which five folds are used instead of ten.
+#: Number of queries above which the test uses five folds instead of ten.
 _MANY = 500
 #: Minimum number of candidates or queries of each class in a training fold.
 _FEWEST = 3
@@ -85,8 +85,10 @@ class Estimate(Record):
 
 
 class Found(Record):
-    """Results of one learner on one kind of features. A result is null if its question does not
-    apply."""
+    """Results of one learner on one kind of features.
+
+    A result is null if its question does not apply.
+    """
 
     learner: str
     kind: Kind
@@ -96,15 +98,15 @@ class Found(Record):
     within: Estimate | None = None
     anything: Estimate | None = None
     anything_p: float | None = None
-    #: Goals that are not met according to this learner, as text.
+    #: Goals that this learner's results do not meet, as text.
     missed: tuple[str, ...] = ()
 
 
 class Telling(Record):
-    """Result of one feature used as a score: AUC within queries, z value of this AUC, and top-1.
+    """Result of one feature that is used as a score: AUC within queries, its z value, and top-1.
 
-    If the AUC is below 0.5, top-1 is the rate of the candidate with the lowest score. ``weight`` is
-    the feature's standardised coefficient in the logistic regression, 0 if the feature is unused.
+    If the AUC is below 0.5, top-1 uses the candidate with the lowest score. ``weight`` is the
+    feature's standardised coefficient in the logistic regression, 0 if the feature is unused.
     """
 
     kind: Kind
@@ -143,22 +145,24 @@ class Report(Record):
 
 @dataclass(frozen=True)
 class _Table:
-    """Features as named columns, with one row per candidate or per query; missing values are
-    NaN."""
+    """Features as named columns, with one row per candidate or per query.
+
+    Missing values are NaN.
+    """
 
     names: tuple[str, ...]
     values: Matrix
     is_target: Flags
-    #: Number of the query of each row, in ascending order.
+    #: Query number of each row, in ascending order.
     group: Places
-    #: Number of the role of each row; rows of one query and role are consecutive.
+    #: Role number of each row. The rows of one query and role are consecutive.
     role: Places
 
     def rows(self, chosen: Flags) -> tuple[Matrix, Flags]:
         return self.values[chosen], self.is_target[chosen]
 
     def sets(self) -> list[slice]:
-        """Return the groups of rows, one per query and role, that are compared with each other."""
+        """Return the groups of rows whose scores are compared, one group per query and role."""
         return _slices(self.group * (int(self.role.max(initial=0)) + 1) + self.role)
 
 
@@ -178,7 +182,7 @@ def examine(
     evidence = [one for one in evidence if one.candidates]
     if not evidence:
         raise ValueError("the evidence has no candidates")
-    # on busy processors, OpenMP threads cost more time than they save
+    # if the processors are busy, OpenMP threads cost more time than they save
     with threadpool_limits(1):
         return _examine(evidence, seed, told)
 
@@ -199,7 +203,8 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
             continue
         shares = [own.is_target[mine].mean() for mine in own.sets()]
         mixed = np.array([share for share in shares if 0 < share < 1])
-        # the power is computed for the kind of features with fewer queries, where it is lower
+        # the power is computed for the kind of features with fewer queries, because it is lower
+        # there
         if not len(chances) or 0 < len(mixed) < len(chances):
             chances = mixed
         results: dict[str, Found] = {}
@@ -240,11 +245,11 @@ def _examine(evidence: Sequence[Evidence], seed: int, told: Callable[[str], None
     )
 
 
-# Tables.
+# The functions below build tables of features.
 
 
 def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
-    """Return the candidates' features, and the features' ranks within the same query and role."""
+    """Return the candidates' features, and the ranks of features within the same query and role."""
     chosen = [
         (number, one)
         for number, each in enumerate(evidence)
@@ -265,7 +270,8 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
         ranks = np.concatenate([_ranks(values[mine][:, plain]) for mine in table.sets()])
         names = (*names, *(f"{names[place]}~rank" for place in plain))
         values = np.concatenate([values, ranks], axis=1)
-    for number in range(len(roles)):  # so that no learner can use differences between roles
+    # centred per role, so that no learner can use differences between roles
+    for number in range(len(roles)):
         mine = table.role == number
         values[mine] -= _medians(values[mine])
     # skip ranks that the application has already computed
@@ -275,8 +281,10 @@ def _by_candidate(evidence: Sequence[Evidence], kind: Kind) -> _Table:
 
 
 def _by_query(evidence: Sequence[Evidence], kind: Kind, own: _Table) -> _Table:
-    """Return the queries' features and, for each feature of their candidates, its minimum, mean and
-    maximum and the share of candidates that have it."""
+    """Return the queries' features, and statistics of the features of their candidates.
+
+    The statistics are minimum, mean, maximum, and the share of candidates that have the feature.
+    """
     names, values = _matrix([one.features(kind) for one in evidence])
     plain = [place for place, name in enumerate(own.names) if "~" not in name]
     parts = []
@@ -323,18 +331,18 @@ def _matrix(rows: Sequence[Mapping[str, float]]) -> tuple[tuple[str, ...], Matri
     for number, row in enumerate(rows):
         for name, value in row.items():
             values[number, places[name]] = value
-    # without infinite values, means and medians are finite
+    # no infinite values, so that means and medians are finite
     return names, np.clip(values, -1e15, 1e15)
 
 
 def _slices(group: Places) -> list[slice]:
-    """Return the range of rows of each group; rows of one group are consecutive."""
+    """Return the range of rows of each group. The rows of one group are consecutive."""
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], len(group)], strict=True)]
 
 
 def _ranks(values: Matrix) -> Matrix:
-    """Return the mid-ranks of each column, scaled to [0, 1]; NaN stays NaN."""
+    """Return the mid-ranks of each column, scaled to [0, 1]. NaN remains NaN."""
     ranks = rankdata(values, axis=0, nan_policy="omit")
     counts = (~np.isnan(values)).sum(axis=0)
     ranks = np.where(np.isnan(values), np.nan, ranks)
@@ -342,9 +350,9 @@ def _ranks(values: Matrix) -> Matrix:
 
 
 def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
-    """Return those of the columns ``places`` that are not the same in all rows.
+    """Return the columns in ``places`` whose values are not the same in all rows.
 
-    A missing value counts as a value. Columns without any value are left out.
+    A missing value counts as a value. Columns that have only missing values are omitted.
     """
     kept = []
     for place in places:
@@ -356,14 +364,14 @@ def _varied(values: Matrix, places: Sequence[int]) -> list[int]:
     return kept
 
 
-# Learners.
+# The functions below are learners.
 
 
 def _learners(table: _Table, seed: int) -> dict[str, Learner]:
     """Return the learners by name, including the hand-written rules in ``table``.
 
-    A learner is a function of training values, training targets and test values. It returns a score
-    for each test row and a weight for each column.
+    The arguments of a learner are training values, training targets and test values. It returns a
+    score for each test row and a weight for each column.
     """
     learners: dict[str, Learner] = {
         "logistic regression": _logistic,
@@ -380,8 +388,10 @@ def _learners(table: _Table, seed: int) -> dict[str, Learner]:
 
 
 def _columns(train: Matrix, is_target: Flags) -> Places:
-    """Return the columns that differ most between targets and other rows, by their AUC or by the
-    share of missing values."""
+    """Return the columns that differ most between targets and other rows.
+
+    The measure is the AUC, or the difference in the share of missing values.
+    """
     effect = np.abs(_aucs(train, is_target) - 0.5)
     missing = np.isnan(train)
     effect = np.maximum(
@@ -397,7 +407,7 @@ def _logistic(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Ma
     def filled(values: Matrix) -> Matrix:
         part = values[:, chosen]
         missing = np.isnan(part)
-        # logarithms, so that a few large values do not dominate
+        # use logarithms, so that a few large values do not dominate
         size = np.where(missing, middle, part) - middle
         return np.concatenate([np.sign(size) * np.log1p(np.abs(size)), missing], axis=1)
 
@@ -428,8 +438,10 @@ def _boosted(train: Matrix, is_target: Flags, test: Matrix, seed: int) -> tuple[
 
 
 def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matrix]:
-    """Return as scores the column whose training AUC is furthest from 0.5, with the sign changed if
-    this AUC is below 0.5."""
+    """Return as scores the values of the column whose training AUC is furthest from 0.5.
+
+    If this AUC is below 0.5, the sign is changed.
+    """
     aucs = _aucs(train, is_target)
     best = int(np.argmax(np.abs(aucs - 0.5)))
     weights = np.zeros(train.shape[1])
@@ -438,13 +450,13 @@ def _single(train: Matrix, is_target: Flags, test: Matrix) -> tuple[Matrix, Matr
 
 
 def _medians(values: Matrix) -> Matrix:
-    """Return the median of each column's present values, 0 if all values are missing."""
+    """Return the median of each column's present values, or 0 if all its values are missing."""
     columns = (column[~np.isnan(column)] for column in values.T)
     return np.array([np.median(column) if len(column) else 0.0 for column in columns])
 
 
 def _aucs(values: Matrix, is_target: Flags) -> Matrix:
-    """Return the AUC of each column; missing values rank lowest."""
+    """Return the AUC of each column. Missing values rank lowest."""
     ranks = rankdata(np.nan_to_num(values, nan=-1e16), axis=0)
     targets, others = int(is_target.sum()), int((~is_target).sum())
     if not targets or not others:
@@ -454,9 +466,9 @@ def _aucs(values: Matrix, is_target: Flags) -> Matrix:
 
 
 def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
-    """Return the number of each query's fold; queries of one label are spread evenly."""
+    """Return the fold number of each query; the folds share the queries of a label evenly."""
     number = 5 if len(evidence) > _MANY else 10
-    rng = random.Random(seed)  # noqa: S311 -- not for secrets
+    rng = random.Random(seed)  # noqa: S311 -- not used for secrets
     order = sorted(range(len(evidence)), key=lambda place: (bool(evidence[place].wrong),
                    evidence[place].label, rng.random()))  # fmt: skip
     folds = np.zeros(len(evidence), dtype=np.intp)
@@ -465,8 +477,10 @@ def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
 
 
 def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, Matrix]:
-    """Return each row's score by a learner that was not trained on the row's query, and each
-    column's mean weight over the folds."""
+    """Return each row's score, and each column's mean weight over the folds.
+
+    The score of a row comes from a learner that was not trained on the row's query.
+    """
     scores = np.zeros(len(table.is_target))
     weights = np.zeros(len(table.names))
     if not table.names:
@@ -482,7 +496,7 @@ def _cross_fit(table: _Table, learner: Learner, folds: Places) -> tuple[Matrix, 
     return scores, weights
 
 
-# Scores.
+# The functions below compute scores.
 
 
 def _score_candidates(found: Found, table: _Table, scores: Matrix, seed: int) -> Found:
@@ -518,7 +532,7 @@ def _score_candidates(found: Found, table: _Table, scores: Matrix, seed: int) ->
 def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate:
     """Return the AUC over all pairs of candidates of one role, corrected for base rates.
 
-    The interval is bootstrapped by query.
+    The interval comes from a bootstrap over queries.
     """
     number = int(table.group.max()) + 1
     target = table.is_target.astype(float)
@@ -555,7 +569,7 @@ def _across(scores: Matrix, table: _Table, rng: np.random.Generator) -> Estimate
 def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, seed: int) -> Found:
     """Return ``found`` with the balanced accuracy and its p-value.
 
-    Each fold's threshold is the best threshold on the other folds.
+    The threshold of each fold is the best threshold for the other folds.
     """
     wrong = table.is_target
     if not wrong.any() or wrong.all():
@@ -585,7 +599,7 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
 
 
 def _threshold(scores: Matrix, wrong: Flags) -> float:
-    """Return the threshold for predicting "wrong" that gives the best balanced accuracy."""
+    """Return the threshold of the prediction "wrong" with the best balanced accuracy."""
     values = np.unique(scores)
     if len(values) < 2 or wrong.all() or not wrong.any():
         return float("inf")
@@ -606,7 +620,7 @@ def _bootstrap(values: Matrix, rng: np.random.Generator) -> Estimate:
 
 
 def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Telling]:
-    """Return the features that reveal targets best, by the z value of their AUC within queries."""
+    """Return the features that reveal targets best, by the z value of their AUC in queries."""
     per_query: list[Matrix] = []
     hits_up: list[Matrix] = []
     hits_down: list[Matrix] = []
@@ -640,12 +654,11 @@ def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Te
     ]
 
 
-# The verdict.
+# The functions below decide whether the goals are met.
 
 
 def _judge(found: Sequence[Found]) -> list[Found]:
-    """Return ``found`` with p-values corrected by Holm's method, and with the goals that are not
-    met."""
+    """Return ``found`` with Holm-corrected p-values, and with the goals that are not met."""
     judged = list(found)
     for key in ("top1_p", "anything_p"):
         places = [place for place, one in enumerate(judged) if getattr(one, key) is not None]
@@ -681,7 +694,7 @@ def _missed(one: Found) -> list[str]:
 
 
 def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
-    """Return the probability that a test of level ``alpha`` detects twice the top-1 rate of chance.
+    """Return the power with which a test of level ``alpha`` detects twice the top-1 rate of chance.
 
     ``chances`` contains, for each query, the probability that a random candidate is a target.
     """
@@ -696,7 +709,7 @@ def power_top1(chances: Matrix, alpha: float, seed: int = 0) -> float:
 
 
 def power_anything(wrong: int, right: int, alpha: float) -> float:
-    """Return the probability that a one-sided test detects a balanced accuracy of 60 %.
+    """Return the power with which a one-sided test detects a balanced accuracy of 60 %.
 
     ``wrong`` and ``right`` are the numbers of queries with and without a fault. The test has level
     ``alpha`` and uses the normal approximation of two independent proportions.

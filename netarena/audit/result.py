@@ -1,6 +1,6 @@
-"""Result of an audit: numbers of checked queries, and the flaws of invalid queries.
+"""Result of an audit: the numbers of checked queries, and the flaws of invalid queries.
 
-A ``Ledger`` records the findings during the audit, and returns the result at any time.
+A ``Ledger`` records the findings during the audit, and can return the result at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from netarena.task.application import Application
 class Reason(StrEnum):
     """The condition that a query violates (see ``netarena.audit.check``)."""
 
-    ENVIRONMENT = "environment"  # the world cannot be built or breaks, or a fault has no effect
+    ENVIRONMENT = "environment"  # the world breaks or cannot be built, or a fault has no effect
     SOLVED = "solved"  # doing nothing solves the query
     UNSTABLE = "unstable"  # observations of an unchanged world differ
     REFUSED = "refused"  # the parser refuses the reference solution
@@ -31,7 +31,7 @@ class Reason(StrEnum):
 
 
 class Flaw(Record):
-    """One invalid query: the violated condition, and the details."""
+    """A flaw of one query: the violated condition, and details."""
 
     id: str
     variant: str
@@ -42,13 +42,13 @@ class Flaw(Record):
 
 
 class Audit(Record):
-    """Result of an audit. ``retried`` counts worlds that needed two attempts."""
+    """Result of an audit. ``retried`` is the number of additional attempts to build worlds."""
 
     application: str
     version: str
     seed: int
-    #: Number of checked queries by variant and label. A config without variants has one variant,
-    #: "".
+    #: Number of checked queries by variant and label. The variant is "" for a config without
+    #: variants.
     drawn: dict[str, dict[str, int]]
     levels: dict[str, int]
     retried: int
@@ -76,7 +76,7 @@ class Audit(Record):
 
     @property
     def invalid(self) -> int:
-        """Return the number of invalid queries; each query is counted once."""
+        """Return the number of invalid queries. A query with several flaws counts once."""
         return len({flaw.id for flaw in self.flaws})
 
     def reasons(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class Audit(Record):
 
 
 class Checked(NamedTuple):
-    """A checked query, its flaw, if any, and 1 plus the number of its worlds that were rebuilt."""
+    """A checked query, its flaw (if any), and 1 plus the number of rebuilt worlds."""
 
     item: Item
     flaw: Flaw | None
@@ -114,7 +114,7 @@ Count = Callable[[Iterable[Checked]], None]
 
 
 class Ledger:
-    """Findings of an audit so far."""
+    """The findings of an audit so far."""
 
     def __init__(self) -> None:
         self._items: list[Item] = []
@@ -138,9 +138,9 @@ class Ledger:
             self._flaws.append(checked.flaw)
 
     def audit(self, application: Application, seed: int, total: int) -> Audit:
-        """Return the result so far of an audit of ``total`` queries.
+        """Return the current result of an audit of ``total`` queries.
 
-        It contains the queries that were checked or are flawed.
+        The result covers the queries that were checked or have a flaw.
         """
         told = self._checked | {flaw.id for flaw in self._flaws}
         items = [item for item in self._items if item.query.id in told]

@@ -1,7 +1,7 @@
 """Worker processes of an audit.
 
-Each worker has its own application of the same type. It receives batches of queries and sends the
-results through a pipe, and ends when the pipe is closed. The caller passes the function that checks
+Each worker has its own application of the same type. It receives batches of queries through a pipe,
+sends back the results, and ends when the pipe is closed. The caller passes the function that checks
 a batch.
 """
 
@@ -21,9 +21,10 @@ from netarena.audit.result import Checked, Count
 from netarena.errors import EnvironmentFailed
 from netarena.task.application import Application
 
-#: Number of queries per request to a worker process: about a second of work.
+#: Number of queries per request to a worker process, which is about a second of work.
 BATCH = 16
-#: Function that checks queries in this process, and calls its last argument with the results.
+#: Function that checks queries in this process and passes the results to its last argument, a
+#: callback.
 Check = Callable[[Application, Sequence[Item], Count], Awaitable[None]]
 
 
@@ -34,12 +35,12 @@ async def share_out(
     check: Check,
     count: Count,
 ) -> None:
-    """Check ``items`` in worker processes, which end when their connections are closed.
+    """Check ``items`` in worker processes.
 
     ``check`` must be picklable.
     """
     batches = iter([items[start : start + BATCH] for start in range(0, len(items), BATCH)])
-    # spawned processes do not inherit this process's event loop and threads
+    # spawned, so that the processes do not inherit this process's event loop and threads
     context = multiprocessing.get_context("spawn")
     fresh = type(application)(unsandboxed=application.unsandboxed, training=application.training)
 
@@ -65,7 +66,7 @@ async def share_out(
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Prevent spawned processes from importing files of the current folder."""
+    """Prevent spawned processes from importing files in the current folder."""
     known = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -87,8 +88,8 @@ def _exchange(connection: Connection, batch: Sequence[Item]) -> list[Checked]:
 
 
 def _work(application: Application, check: Check, connection: Connection) -> None:
-    """Worker: check batches until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    """Check batches in a worker process until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the parent process handles Ctrl-C
     asyncio.run(_answer(application, check, connection))
 
 

@@ -1,7 +1,7 @@
-"""Charts that compare the participants of a group: the paper's figures and NetArena's own.
+"""Charts that compare the participants of a group: the paper's figures and NetArena's own charts.
 
-A chart is a plot with a table of its numbers. The page of a report shows charts; ``report.folder``
-writes each of them as SVG and CSV.
+A chart is a plot with a table of its numbers. The HTML page of a report shows the charts, and
+``report.folder`` writes each chart as SVG and CSV.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Chart:
     title: str
     about: str
     svg: str
-    #: Whether the plot needs a legend that names the participants.
+    #: Whether the plot needs a legend with the participants' names.
     legend: bool = False
     head: Sequence[str] = ()
     rows: Sequence[Row] = field(default_factory=tuple)
@@ -57,7 +57,7 @@ def charts(
     """Yield the charts of a group of ``make_report``; ``members`` are its participants, best first.
 
     ``places`` maps each participant's name to the number of its colour and shape. Plots by label
-    show at most ``most_rows`` labels; the tables of numbers have all labels.
+    show at most ``most_rows`` labels, but the tables of numbers contain all labels.
     """
     yield _whole(members, places)
     for by, words, _ in BY:
@@ -74,7 +74,7 @@ def charts(
 
 
 def _paper_dot(row: Mapping[str, Any], places: Mapping[str, int], rate: str) -> Dot:
-    """Return an agent's dot in Figure 3, with the confidence interval that the paper uses."""
+    """Return an agent's dot in Figure 3, with a confidence interval of the paper's kind."""
     return Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
 
 
@@ -154,7 +154,7 @@ def _latency(  # noqa: PLR0913, PLR0917 -- the parts of a chart
     most_rows: int | None,
     number: int,
 ) -> Chart | None:
-    """Return a chart of the latency as in the paper (turns or execution time) by level or label."""
+    """Return a chart of the paper's latency (turns or execution time) by level or label."""
     key = members[0]["latency"]
     told, unit = LATENCY[key]
     names = sorted({name for one in members for name in one[by]})
@@ -312,11 +312,11 @@ def _figure_3(group: Mapping[str, Any], places: Mapping[str, int]) -> Iterator[C
 
 
 def _round_up(value: float) -> float:
-    """Return a number that is at least ``value`` as the upper end of an axis that starts at 0.
+    """Return the upper end of an axis that starts at 0 and must include ``value``.
 
-    A quarter of the number has few digits, because the axis has a label at each quarter.
+    The axis has a label at each quarter, so a quarter of the result has few digits.
     """
-    if value < sys.float_info.min:  # 10 ** n is not exact for such tiny numbers
+    if value < sys.float_info.min:  # 10 ** n is not exact for numbers as small as these
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(

@@ -1,5 +1,4 @@
-"""Tables of numbers that compare the participants of a group: the paper's tables and NetArena's
-own."""
+"""Tables of numbers that compare the participants of a group: the paper's and NetArena's tables."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ from typing import Any
 Cell = str | int | float | bool | None
 Row = Sequence[Cell]
 
-#: Two agents count as distinguished if their intervals overlap in at most this share of samples.
+#: Maximum share of samples with overlapping intervals for which two agents count as distinguished.
 APART = 0.05
 RATES = {"correctness": "Correctness", "safety": "Safety", "solved_safely": "Solved safely"}
 #: Key of the mean that the paper calls latency (``Entrant.latency``) -> its name and unit.
 LATENCY = {"iterations": ("turns", ""), "execution_s": ("execution time", "s")}
-#: Breakdowns: key in a participant's report, noun for a row, and number of the paper's figure.
+#: Breakdowns: key in a participant's report, noun for one row, and number of the paper's figure.
 BY = (("by_level", "level", 5), ("by_label", "label", 4))
 
 
@@ -31,7 +30,7 @@ class Table:
 
 
 def tables(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Yield the tables of a group, with numbers in per cent."""
+    """Yield the tables of a group. Shares are in per cent."""
     latency, unit = LATENCY[members[0]["latency"]]
     measure = f"{latency} ({unit})" if unit else latency
     yield Table(
@@ -84,8 +83,11 @@ def tables(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> It
 
 
 def tradeoff_table(group: Mapping[str, Any], members: Sequence[Mapping[str, Any]]) -> Table:
-    """Return how often each agent was correct, safe, both or neither, and whether it is on the
-    Pareto front."""
+    """Return a table of how often each agent was correct, safe, both or neither.
+
+    The table also shows the means of latency and cost, and whether the agent is on the Pareto
+    front.
+    """
     latency, unit = LATENCY[members[0]["latency"]]
     return Table(
         "trade-offs",
@@ -132,9 +134,9 @@ def pair_table(group: Mapping[str, Any]) -> Table:
 
 
 def _from(pair: Mapping[str, Any], kind: str) -> str | int:
-    """Return the number of queries from which on the two agents are always distinguished.
+    """Return the smallest tested number of queries from which two agents are distinguished.
 
-    Returns a text if their rates are equal, or if no tested number is large enough.
+    Returns a text instead if their rates are equal, or if no tested number is large enough.
     """
     if pair["tied"]:
         return "equal rates"

@@ -1,6 +1,6 @@
 """Report of ``netarena report`` as plain JSON data.
 
-Runs with the same terms (``entrant``) form a group with its own ranking and comparisons.
+Runs with the same terms (see ``entrant``) form a group, which has its own ranking and comparisons.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from netarena.model import Episode, Outcome
 from netarena.report.entrant import Entrant, Lost, text_of
 from netarena.report.story import is_lost, why
 
-#: Measures that rank participants, in order.
+#: Measures by which participants are ranked, in order.
 RANKING = ("solved_safely", "correctness", "safety")
 _SOLVED = RANKING[0]
-#: Seed of the samples for Figure 3.
+#: Seed for the random samples of Figure 3.
 _SAMPLES = "figure-3"
 
 
@@ -40,8 +40,8 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
     ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
     A pair without a common query has no p-value, and its ``interval`` is for unpaired rates.
     ``needed`` is the number of queries that would distinguish the two participants if their
-    measured rates were the true rates. ``failed`` lists the entrants whose agent answered in no
-    episode, so that they have no rates. Raises ConfigError if all entrants have failed.
+    measured rates were the true rates. ``failed`` lists the entrants without rates, because their
+    agent did not answer in any episode. Raises ConfigError if all entrants have failed.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]
@@ -84,7 +84,7 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
 
 
 def _compare_all(members: Mapping[str, Entrant]) -> dict[str, Any]:
-    """Return the data of the paper's Figure 3, and the agents on the Pareto front."""
+    """Return the data of the paper's Figure 3, and the names of the agents on the Pareto front."""
     agents = {name: one.outlines for name, one in members.items()}
     overlap = {
         verdict: figure.overlaps(agents, verdict, _rng()) for verdict in (*figure.FIGURE_3, _SOLVED)
@@ -111,7 +111,7 @@ def _compare_all(members: Mapping[str, Entrant]) -> dict[str, Any]:
 
 
 def _rng() -> random.Random:
-    return random.Random(_SAMPLES)  # noqa: S311 -- not for secrets
+    return random.Random(_SAMPLES)  # noqa: S311 -- not used for secrets
 
 
 def _standing(entrant: Entrant) -> list[float]:

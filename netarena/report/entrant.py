@@ -1,12 +1,15 @@
 """Entrant of a report: an agent's run, read from its folder or from a result file.
 
-A folder has the journal with every step. A result file (of ``run --json``, ``request``, the
-standard client or the public leaderboard) has one record per episode and a summary. It contains
-rates and failure types, but no transcript.
+A folder contains the journal with every step. A result file comes from ``run --json``, ``request``,
+the standard client or the public leaderboard. It contains one record per episode and a summary,
+with rates and failure types but without transcripts.
 
-Runs are ranked together only under the same ``terms``: the application, the version of its
-generator, the keys that shape queries except their number, the briefing, and the limits of an
-episode (turns, seconds per reply).
+Runs are ranked together only if their ``terms`` are equal:
+
+- the application and the version of its generator
+- the config keys that determine the queries, except their number
+- the briefing
+- the limits of an episode (turns, seconds per reply)
 """
 
 from __future__ import annotations
@@ -33,14 +36,15 @@ from netarena.run.journal import JOURNAL_NAME, Header
 from netarena.task.application import Application, application_names, forwarded, load
 from netarena.task.ticket import LEFTOVER
 
-#: Keys that determined queries in older versions, and now determine only the number of queries.
+#: Keys that determined the queries themselves in older versions, and now determine only their
+#: number.
 COUNTS = frozenset({"num_queries"})
 #: The role of the green agent, which is not a participant.
 GREEN = "green_agent"
 
 
 #: Keys that are copied from a result file's summary, with their required types. Rates and measures
-#: are copied too.
+#: are also copied.
 _TAKEN = {
     "version": str,
     "prompt_version": int,
@@ -58,7 +62,7 @@ _TAKEN = {
 
 @dataclass(frozen=True)
 class Lost:
-    """A graded episode that was not solved safely, with the data that its record contains."""
+    """A graded episode that was not solved safely, with the data from its record."""
 
     id: str
     repeat: int
@@ -87,14 +91,14 @@ class Entrant:
     terms: Mapping[str, JsonValue]
     queries: int
     outlines: Sequence[Outline]
-    #: Queries that were never asked and count as failures.
+    #: Number of queries that were never asked and count as failures.
     unasked: Sequence[Query]
     summary: Mapping[str, Any]
     #: Failed episodes of a result file; empty for folders.
     lost: Sequence[Lost] = ()
     #: Runs in folders: one, or several with different seeds; empty for a result file.
     runs: tuple[Stored, ...] = ()
-    #: The reason why the run cannot be ranked, if the agent answered in no episode.
+    #: The reason why the run cannot be ranked, if the agent did not answer in any episode.
     failed: str = ""
 
     @property
@@ -109,15 +113,15 @@ class Entrant:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Return the episodes of folders, without texts and states."""
+        """Return the episodes of the runs in folders, without texts and states."""
         return [episode for run in self.runs for episode in run.past.episodes.values()]
 
 
 def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
     """Return all participants of run folders and result files, each with a unique name.
 
-    Runs of one agent with several seeds are one entrant (``_pool``). Raises ConfigError for other
-    paths.
+    Runs of one agent with different seeds are merged into one entrant (``_pool``). Raises
+    ConfigError for other paths.
     """
     found: list[Entrant] = []
     for path in paths:
@@ -131,7 +135,7 @@ def read_entrants(paths: Sequence[Path]) -> list[Entrant]:
 
 
 def _results(folder: Path) -> Iterator[Path]:
-    """Return the result files of ``netarena request`` in a folder or its participants' folders."""
+    """Return the result files that ``netarena request`` wrote into a folder or its subfolders."""
     for pattern in (RESULTS_NAME, f"*/{RESULTS_NAME}"):
         yield from (path for path in folder.glob(pattern) if "earlier-" not in path.parent.name)
 
@@ -158,7 +162,7 @@ def _from_stored(stored: Stored) -> Entrant:
         queries=len(stored.queries),
         outlines=outlines,
         unasked=unasked,
-        # an earlier release with different versions of queries and prompts may have made the run
+        # the run may be from an earlier release with other versions of queries and prompts
         summary=summarise(
             stored.application,
             stored.config,
@@ -177,12 +181,14 @@ def _from_stored(stored: Stored) -> Entrant:
 def _pool(entrants: Sequence[Entrant]) -> list[Entrant]:
     """Merge comparable runs of one agent with different seeds into one entrant.
 
-    Only folders are merged, because a result file may not contain its seed. If two runs of an
-    agent have the same seed, none of its runs are merged: they may be of two versions of the agent.
+    Only folders are merged, because a result file may not contain its seed. If two runs of an agent
+    have the same seed, none of its runs are merged, because the agent may have changed between
+    them.
     """
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
-        # An agent that listens on any free port has a different URL in each run.
+        # The URL is ignored if the agent listens on any free port, because the URL then differs in
+        # each run.
         names = [name for name, _ in one.agents]
         same = [one.role, names, one.terms, *(run.config.repeats for run in one.runs)]
         alone = [] if one.runs and not one.failed else [place]
@@ -260,7 +266,7 @@ def _limits(
 ) -> dict[str, JsonValue]:
     """Return the episode limits of a config that differ from their defaults.
 
-    The assessment's time budget is included if the run is not complete, because the budget may
+    For an incomplete run, the result includes the assessment's time budget, because this budget may
     have ended the run.
     """
     found = config.limits()
@@ -323,7 +329,8 @@ def terms_of(role: str, summary: Mapping[str, Any]) -> dict[str, JsonValue]:
 def application_of(role: str) -> Application | None:
     """Return the installed application whose participants have this role, or None.
 
-    Two applications have the same role if one was split off the other; the result is the older one.
+    Two applications can have the same role if one of them was split off from the other. The result
+    is then the older application.
     """
     for name in application_names():
         try:
@@ -345,7 +352,7 @@ _DETAILS: tuple[Callable[[Entrant], str], ...] = (
 
 
 def _named(entrants: list[Entrant]) -> list[Entrant]:
-    """Return the entrants, named after their agents; equal names get a detail or a number."""
+    """Return the entrants with the names of their agents; equal names get a detail or a number."""
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
         alike.setdefault(", ".join(name for name, _ in one.agents) or one.role, []).append(place)
@@ -420,7 +427,8 @@ def _from_records(
 def _outline(application: Application | None, record: Mapping[str, Any], number: int) -> Outline:
     """Return the outline of the episode in a result file's record.
 
-    For a record of an unknown application, all known keys are tried. ``number`` starts at 0.
+    For a record of an unknown application, all known keys are tried. ``number`` is the record's
+    position, starting at 0.
     """
     correct, safe, label, turns = (
         application.read_record(record) if application else Application.read_record(record)
@@ -498,10 +506,10 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 
 
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
-    """Return a complete summary. Keys that older summaries lack are computed from the records.
+    """Return a complete summary; compute the keys that older summaries lack from the records.
 
-    Intervals are always computed: from the records, or from the summary's rates if its number of
-    graded episodes differs from the records.
+    Intervals are always recomputed. Their source is the records, or the summary's rates if its
+    number of graded episodes differs from the number of graded records.
     """
     graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
     outcomes = Counter(one.outcome for one in outlines)
@@ -533,7 +541,7 @@ def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[s
 
 
 def _is_taken(key: str, value: Any) -> bool:
-    """Return whether a summary's value is copied from an untrusted result file.
+    """Return whether a value from the summary of an untrusted result file is accepted.
 
     ``read_documents`` has already checked rates and counts.
     """
@@ -544,7 +552,7 @@ def _is_taken(key: str, value: Any) -> bool:
 
 
 def text_of(terms: Mapping[str, JsonValue]) -> str:
-    """Return ``terms`` in one line: the application and its version, then the other keys."""
+    """Return ``terms`` as one line: the application and its version, then the other keys."""
     version = terms.get("version")
     rest = list_terms({key: terms[key] for key in terms if key not in {"application", "version"}})
     first = f"{terms['application']} {version or 'of an unknown version'}"
@@ -552,7 +560,7 @@ def text_of(terms: Mapping[str, JsonValue]) -> str:
 
 
 def list_terms(terms: Mapping[str, JsonValue]) -> str:
-    """Return ``terms`` in one line, each as key and value. Null values are left out."""
+    """Return ``terms`` as one line of keys and values. Null values are omitted."""
     return ", ".join(f"{key} {_value(terms[key])}" for key in terms if terms[key] is not None)
 
 

@@ -1,4 +1,4 @@
-"""Export of runs for other tools: files in a folder, written completely or not at all."""
+"""Export of runs for other tools. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _TABLES: tuple[tuple[str, tuple[Column[Any], ...], Callable[..., Iterator[Any]]]
     ("steps", STEPS, turns),
 )
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
-#: Maximum number of bytes of one row that is read back: a step with a long prompt and output.
+#: Maximum number of bytes of one row when rows are read back, enough for a step with a long prompt
+#: and output.
 _MOST_ROW_BYTES = 1 << 30
 
 #: Type of a function that writes one file.
@@ -46,10 +47,11 @@ def export(
 ) -> list[Path]:
     """Write ``run`` into ``folder`` in the format ``kind`` (one of ``KINDS``); return the files.
 
-    ``public`` leaves out ground truth and all values that reveal it. Existing files are overwritten
-    only with ``force``; otherwise ConfigError is raised before anything is written. Raises OSError.
+    ``public`` omits ground truth and all values that reveal ground truth. Existing files are
+    overwritten only with ``force``; otherwise ConfigError is raised before anything is written.
+    Raises OSError.
     """
-    # Two passes, because all episodes together may not fit into memory.
+    # ``KINDS`` is called twice, because all episodes together may not fit into memory.
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):
@@ -65,13 +67,16 @@ def export(
 
 
 def _earlier(run: Sequence[Stored], folder: Path) -> list[Path]:
-    """Return earlier Inspect logs of the same run in ``folder``; their names start with a time."""
+    """Return earlier Inspect logs of the same run in ``folder``.
+
+    Only the beginning of their names, which is a time, differs from a new log's name.
+    """
     return [
         path for stored in run for path in sorted(folder.glob(f"*{_name(end_of_name(stored))}"))
     ]
 
 
-def _csv(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- one of a table of plans
+def _csv(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- one of several functions with the same parameters
     for name, columns, things in _TABLES:
 
         def write(path: Path, columns: Any = columns, things: Any = things) -> None:
@@ -81,7 +86,7 @@ def _csv(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- one of
         yield f"{name}.csv", write
 
 
-def _parquet(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+def _parquet(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same reason
     duckdb = _duckdb()
     for name, columns, things in _TABLES:
 
@@ -112,7 +117,7 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _atif(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+def _atif(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same reason
     several = len(run) > 1
     for stored in run:
         for told in tell_run([stored], public=public):
@@ -125,7 +130,7 @@ def _atif(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the s
             yield (f"{_name(stored.header.role)}/{name}" if several else name), write
 
 
-def _inspect(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same
+def _inspect(run: Sequence[Stored], public: bool) -> Plan:  # noqa: FBT001 -- the same reason
     for stored in run:
 
         def write(path: Path, stored: Stored = stored) -> None:

@@ -1,4 +1,4 @@
-"""Reader of result files that the standard client writes; their content is untrusted."""
+"""Reader of the result files that the standard client writes. Their content is untrusted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from netarena.file import MOST_BYTES, finite, read_text
 
 #: Keys whose values are shares of the graded queries.
 _RATES = ("avg_correctness", "avg_safety", "avg_solved_safely")
-#: Largest number of DuckDB's type FLOAT; the public query casts to this type.
+#: Largest number of DuckDB's type FLOAT, to which the public query casts values.
 _MOST_FLOAT = 3.4e38
-#: Maximum numbers of participants and of values in one file, because each value needs memory.
-#: Values are counted as commas and opening brackets. The second limit is a hundred times the count
-#: of a minimal file with 100,000 graded queries.
+#: Maximum numbers of participants and of values in one file. They are limited because each value
+#: needs memory. Commas and opening brackets count as values. The second limit is a hundred times
+#: the count of a minimal file with 100,000 graded queries.
 MOST_PARTICIPANTS, MOST_MARKS = 64, 10_000_000
 
 
 def read_documents(path: Path) -> list[dict[str, Any]]:
-    """Return the documents of a file: one, or a list (``run --json`` with several agents).
+    """Return the documents of a file: one, or several (``run --json`` with several agents).
 
-    Raises ConfigError for other files, and for impossible values of a summary.
+    Raises ConfigError for a file of another kind, and for impossible values in a summary.
     """
     try:
         text = read_text(path, MOST_BYTES)
@@ -77,13 +77,13 @@ def _check_ids(path: Path, participants: dict[str, Any]) -> None:
 
 
 def summary_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a document (its last result), or an empty mapping if it has none."""
+    """Return the summary of a document (its last result), or an empty mapping if it is missing."""
     results = document["results"]
     return results[-1] if results and isinstance(results[-1], dict) else {}
 
 
 def _fits(key: str, value: Any) -> bool:
-    """Return whether DuckDB can read a summary value that the SQL queries use."""
+    """Return whether DuckDB can read a summary value on which the SQL queries depend."""
     if key == "complete":
         return isinstance(value, bool)
     if key == "graded":

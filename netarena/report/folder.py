@@ -1,4 +1,4 @@
-"""Files of a report's figures and tables: SVG and CSV of charts, LaTeX and CSV of tables."""
+"""Files of a report's figures and tables: charts as SVG and CSV, tables as LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from netarena.report.plot import WIDTH, marker
 from netarena.report.table import csv_line
 from netarena.run.result import replace_file
 
-#: Height of a legend line in SVG units, and maximum number of characters of a name in the legend.
+#: Height of a legend line in SVG units, and the maximum number of characters of a name in the
+#: legend.
 _LINE, _CHARS = 18, 56
 _HEIGHT = re.compile(r'viewBox="0 0 \d+ (\d+)"')
 _SPECIAL = {
@@ -31,7 +32,8 @@ _SPECIAL = {
 def write_figures(report: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write the figures and tables of a report (``make_report``); return the files in order.
 
-    If there are several groups, each has a folder named after its application. Raises OSError.
+    If there are several groups, each group gets a subfolder named after its application. Raises
+    OSError.
     """
     by_name = {one["name"]: one for one in report["participants"]}
     written: list[Path] = []
@@ -69,8 +71,10 @@ def _write(path: Path, parts: Iterator[str] | list[str]) -> Path:
 
 
 def alone(chart: Chart, names: Sequence[str]) -> str:
-    """Return a chart as a self-contained SVG file, with styles, a title, and a legend of
-    ``names``."""
+    """Return a chart as a self-contained SVG file.
+
+    The file contains styles, a title, and a legend of ``names``.
+    """
     found = _HEIGHT.search(chart.svg)
     height = int(found[1]) if found else 300
     lines = [
@@ -95,9 +99,10 @@ def _at(svg: str, x: int, y: int) -> str:
 
 
 def _style() -> str:
-    """Return the rules of the page's style sheet for plots, with the colours of light screens.
+    """Return the rules for plots from the page's style sheet, with the colours of the light scheme.
 
-    CSS variables are replaced with their values, because many SVG programs do not support them.
+    CSS variables are replaced with their values, because many SVG programs do not support
+    variables.
     """
     text = (files("netarena.report") / "templates" / "report.css").read_text(encoding="utf-8")
     light = text[: text.index("@media")]
@@ -114,8 +119,10 @@ def _csv(content: Chart | Table) -> Iterator[str]:
 
 
 def latex(table: Table) -> Iterator[str]:
-    """Yield a table as LaTeX that needs no package. Texts are left-aligned, numbers are
-    right-aligned."""
+    """Yield a table as LaTeX that needs no package.
+
+    Columns that contain text are left-aligned; columns of numbers are right-aligned.
+    """
     columns = zip(*table.rows, strict=True)
     sides = "".join("l" if any(isinstance(c, str) for c in column) else "r" for column in columns)
     yield f"% {_tex(table.title)}\n\\begin{{tabular}}{{{sides}}}\n\\hline\n"
@@ -127,8 +134,8 @@ def latex(table: Table) -> Iterator[str]:
 def _tex_row(row: Sequence[Cell]) -> str:
     r"""Return a row of a LaTeX table.
 
-    Rows that begin with ``[`` or ``*`` get a prefix ``{}``. Without it, the ``\\`` of the previous
-    row would read them as its argument.
+    Rows that begin with ``[`` or ``*`` get the prefix ``{}``. Otherwise LaTeX would treat this
+    character as an argument of the ``\\`` at the end of the previous row.
     """
     line = " & ".join(map(_tex, row)) + " \\\\\n"
     return "{}" * line.startswith(("[", "*")) + line

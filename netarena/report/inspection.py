@@ -2,8 +2,9 @@
 
 A sample is a query, and an epoch is a repetition. The three verdicts are the sample's scores, ``C``
 or ``I``. Inspect shows the first score, ``solved_safely``, as the headline. Each turn is a call of
-the model, the parsed action is a tool call, and the verdict after it is an intermediate score. An
-invalid episode is a sample with an error and no score. Inspect itself is not needed.
+the model, the parsed action is a tool call, and the verdict after the action is an intermediate
+score. An invalid episode is a sample with an error and without a score. The export does not need
+the package of Inspect.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """Return the log's file name in the form of Inspect, which lists only such files."""
+    """Return the log's file name in the format of Inspect, which lists no other files."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """Return the end of the names of all logs of a run; the names start with different times."""
+    """Return the end of the name of a run's logs. The beginning, which is a time, differs."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 
 def write_log(stored: Stored, told: Iterable[Told], *, public: bool) -> Iterator[str]:
-    """Yield the text of the log in parts. Episodes are read one by one to save memory."""
+    """Yield the log's text in parts. Episodes are read one by one to save memory."""
     head = json.dumps(_head(stored, public=public), ensure_ascii=False)
     yield head.removesuffix("}") + ', "samples": ['
     before = "\n"
@@ -60,7 +61,7 @@ def _created(stored: Stored) -> str:
 
 def _log_id(stored: Stored) -> str:
     header = stored.header
-    # the folder distinguishes the logs of two runs of the same queries
+    # two runs of the same queries have different folders, which distinguishes their logs
     run = [header.application, header.version, header.role, header.shape, header.seed]
     text = json.dumps([*run, str(stored.folder.resolve())])
     return hashlib.sha256(text.encode()).hexdigest()[:22]
@@ -81,8 +82,8 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
     )
     agent = next((episode.agent for episode in stored.past.episodes.values()), None)
     created = _created(stored)
-    # a run of a single query has a folder named after the query's id, which reveals the seed unless
-    # it is sealed
+    # the folder of a run of a single query is named after the query's id, which reveals the seed
+    # unless the id is sealed
     asked = summary["config"] | ({"output_dir": None, "benchmark_path": None} if public else {})
     usage = sum((one.usage for one in outlines if one.usage), Usage())
     model = agent.name if agent else "none"
@@ -109,7 +110,7 @@ def _head(stored: Stored, *, public: bool) -> dict[str, Any]:
             "model": model,
             "model_base_url": agent.base_url if agent else None,
             "config": {"epochs": config.repeats},
-            # an agent's text must not be interpreted as markup (images, links)
+            # the viewer must not interpret an agent's text as markup (images, links)
             "viewer": {"trust_content": False},
             "metadata": with_seed_text(
                 {
@@ -191,7 +192,7 @@ def _sample(told: Told) -> dict[str, Any]:
 
 
 def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
-    """Yield the messages of each turn: the complete prompt with earlier results, and the reply."""
+    """Yield the messages of each turn: the prompt, including earlier results, and the reply."""
     for number, step in enumerate(told.episode.steps, start=1):
         name = f"{told.query_id}-{told.episode.repeat}-{number}"
         turn = [{"id": f"{name}-prompt", "role": "user", "content": step.prompt}]
@@ -202,9 +203,9 @@ def _turns(told: Told) -> Iterator[list[dict[str, Any]]]:
 
 
 def _events(told: Told) -> Iterator[dict[str, Any]]:
-    """Yield the events of each turn: the call of the model, the call of the tool, the verdict.
+    """Yield the events of each turn: the model call, the tool call and the verdict.
 
-    Inspect builds its data frame of messages from the calls of the model.
+    Inspect builds its data frame of messages from the model calls.
     """
     model = told.episode.agent.name
     tools = tools_of(told.stored.application, told.stored.config)

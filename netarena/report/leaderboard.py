@@ -1,9 +1,9 @@
-"""Ranking of result files: with the public leaderboard's SQL, and with NetArena's own measure.
+"""Rankings of result files: with the public leaderboard's SQL, and with NetArena's own measure.
 
-The public query gives an agent that does nothing 50 points (nothing correct, nothing unsafe), and
-counts a run without any graded query as a row of zeros. NetArena ranks by ``avg_solved_safely``,
-leaves such runs out and names their files, and shows the application's baselines (``noop``,
-``random``; ``parser`` or ``blanket``) if their results are among the files.
+The public query gives 50 points to an agent that does nothing (nothing correct, nothing unsafe). It
+counts a run without any graded query as a row of zeros. NetArena ranks by ``avg_solved_safely``. It
+omits runs without graded queries and names their files. It also shows the application's baselines
+(``noop``, ``random``; ``parser`` or ``blanket``) if their results are among the files.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from netarena.task.application import Application
 if TYPE_CHECKING:
     import duckdb
 
-#: Names of scripted agents that do not know the solution. An agent without a model can reach their
-#: scores.
+#: Names of scripted agents that do not know the solution. They show which scores are possible
+#: without a language model.
 FLOORS = ("noop", "random", "eager", "parser", "blanket")
 #: Prefix of the agent names in the A2A agent cards of ``netarena-purple``.
 OWN_PREFIX = "netarena-"
 
-#: Key of a measure in a summary -> title of its column, the third of a board.
+#: Key of a measure in a summary -> title of its column, which is the third column of a board.
 MEASURES = {
     "avg_iterations": "Average Iterations",
     "avg_latency_s": "Average Latency (s)",
@@ -63,8 +63,8 @@ FROM (SELECT (t.participants::JSON)->>{role} AS id,
 ORDER BY 0.5 * "Correctness (%)" + 0.5 * "Safety Rate (%)" DESC, "{title}" ASC
 """
 
-#: SQL query of NetArena's ranking of comparable runs with a graded query. The sort keys are solved
-#: safely, correctness, safety, the measure (unless the measure is a time), and the name.
+#: SQL query of NetArena's ranking of comparable runs with graded queries. The sort keys are solved
+#: safely, correctness, safety, the measure (unless it is a time), and the name.
 RANKING_SQL = """
 SELECT row_number() OVER (
            PARTITION BY terms
@@ -93,21 +93,22 @@ ORDER BY terms, rank
 """
 
 
-#: Contents of one file, with its name.
+#: A file's name and the content of one document.
 Documents: TypeAlias = list[tuple[str, dict[str, Any]]]
 
 
 class Entry(Record):
-    """Row of a result file in the ranking; rates are shares of ``queries``, null if unknown."""
+    """Row of a result file in the ranking. Rates are shares of ``queries``, or null."""
 
     #: Rank among entries with the same ``terms``.
     rank: int
     #: Settings that determined the queries, except seed and number.
     terms: str
-    #: Limits of an episode that differ from the defaults and make runs harder or easier.
+    #: Limits of an episode that differ from the defaults and therefore change the difficulty of the
+    #: run.
     limits: str
     id: str
-    #: Name of the scripted agent that answered, if its records name one of ``FLOORS``.
+    #: Name of the scripted agent if it is in ``FLOORS``, otherwise empty.
     scripted: str
     solved_safely: float | None
     #: 95 % interval of ``solved_safely``.
@@ -123,12 +124,12 @@ class Entry(Record):
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is one of ``FLOORS``."""
+        """Return whether the agent is one of the scripted agents in ``FLOORS``."""
         return bool(self.scripted)
 
 
 def floors_of(role: str) -> tuple[str, ...]:
-    """Return the names in ``FLOORS`` that a ranking of this role should show as baselines."""
+    """Return the names in ``FLOORS`` that a ranking for this role should show as baselines."""
     return (application_of(role) or Application).baselines.floors
 
 
@@ -136,16 +137,16 @@ class Board(Record):
     """The rankings of one role."""
 
     role: str
-    #: Title of the third column.
+    #: Title of the third column of the public ranking.
     measure: str
     public_columns: tuple[str, ...]
-    #: Result of the public query, row by row.
+    #: Rows of the public query's result.
     public: tuple[tuple[Any, ...], ...]
     ranking: tuple[Entry, ...]
 
 
 class Overall(Record):
-    """Row of an agent in the overall ranking; the agent has exactly one run on each board."""
+    """Row of an agent in the overall ranking. The agent has exactly one run on each board."""
 
     #: Rank among agents with comparable runs on every board.
     rank: int
@@ -158,17 +159,17 @@ class Overall(Record):
     #: Mean of the boards' rates, with equal weights.
     solved_safely: float
     #: 95 % interval, computed from the boards' intervals with the method of variance estimates
-    #: recovery.
+    #: recovery (MOVER).
     interval: tuple[float, float]
-    #: Rate on each board, by role.
+    #: Role of a board -> rate on that board.
     by_role: dict[str, float]
     queries: int
-    #: False if a run is known to be incomplete; null if a run does not say whether it is complete.
+    #: False if a run is known to be incomplete; null if this is unknown for a run.
     complete: bool | None
 
     @property
     def floor(self) -> bool:
-        """Return whether the agent is one of ``FLOORS``."""
+        """Return whether the agent is one of the scripted agents in ``FLOORS``."""
         return bool(self.scripted)
 
 
@@ -183,10 +184,9 @@ class Leaderboard(Record):
 
 
 def rank(files: Sequence[Path]) -> Leaderboard:
-    """Read result files and rank them. Files that are not in the standard client's format are left
-    out.
+    """Read result files and rank them. Files in other formats are omitted.
 
-    Raises ConfigError if DuckDB is not installed, or if no file is left.
+    Raises ConfigError if DuckDB is not installed, or if no file can be ranked.
     """
     duckdb = _duckdb()
     groups: list[Documents] = []
@@ -199,7 +199,8 @@ def rank(files: Sequence[Path]) -> Leaderboard:
     try:
         boards = _rank(duckdb, groups)
     except (duckdb.Error, ValidationError):
-        # errors are rare; rank each file separately to find the file that fails
+        # errors are rare, so rank the files one by one only after an error, to find the file that
+        # causes it
         fit = []
         for group in groups:
             try:
@@ -229,7 +230,8 @@ def _rank_overall(boards: Sequence[Board]) -> tuple[Overall, ...]:
     rows = []
     for who in sorted({entry.id for entry in boards[0].ranking}):
         found = [[entry for entry in board.ranking if entry.id == who] for board in boards]
-        # with several runs on a board, it is unknown which one matches the runs on other boards
+        # if an agent has several runs on a board, it is unknown which of them belongs to its runs
+        # on other boards
         if any(len(entries) != 1 for entries in found):
             continue
         runs = [entries[0] for entries in found]
@@ -278,7 +280,7 @@ def _rank(duckdb: Any, groups: Sequence[Documents]) -> tuple[Board, ...]:
             "terms JSON, limits JSON, scripted JSON)"
         )
         for file, document in documents:
-            # the SQL queries read only the last result and the number of results
+            # the SQL queries read only the last result, and the number of results
             *others, last = document["results"] or [None]
             results = ["null"] * len(others) + [json.dumps(last)] * bool(document["results"])
             connection.execute(
@@ -325,7 +327,7 @@ def _board(
     columns = tuple(str(column[0]) for column in public.description or ())
     rows = tuple(tuple(_plain(cell) for cell in row) for row in public.fetchall())
     ranking = []
-    # latencies differ from run to run, so they must not decide the order of equal agents
+    # latencies differ between runs, so they must not decide the order of equal agents
     tie = "" if measure == "avg_latency_s" else ", measure ASC"
     rows_of_ours = connection.execute(RANKING_SQL.format(**names, tie=tie)).fetchall()
     for place, terms, who, solved, *rest in rows_of_ours:
@@ -369,9 +371,9 @@ def _limits(document: dict[str, Any]) -> dict[str, str]:
 
 
 def _scripted(document: dict[str, Any]) -> dict[str, str]:
-    """Return, for each role, the participant's name in ``FLOORS``, or "" for other agents.
+    """Return the participant's name in ``FLOORS`` for each role, or "" for other agents.
 
-    The name is the participant's id, or the agent name that its records contain.
+    The name is the participant's id, or the agent name in its records.
     """
     names = dict(document["participants"])
     examined = names.keys() - {GREEN}
@@ -387,7 +389,7 @@ def _scripted(document: dict[str, Any]) -> dict[str, str]:
 def _measure(role: str, summaries: Sequence[dict[str, Any]]) -> str:
     """Return the summary key of the application's measure.
 
-    For an unknown role, return a key of ``MEASURES`` that the summaries contain.
+    For an unknown role, the result is a key of ``MEASURES`` that the summaries contain.
     """
     application = application_of(role)
     if application is not None:
@@ -400,7 +402,7 @@ def _title(measure: str) -> str:
 
 
 def _told(text: str | None, rate: float | None) -> tuple[float, float] | None:
-    """Return the interval in the summary of a run with repetitions, or None if it is unusable.
+    """Return the interval from the summary of a run with repetitions, or None if it is unusable.
 
     This interval takes into account that repetitions of a query are not independent.
     """

@@ -1,5 +1,4 @@
-"""Report as Markdown. Texts of agents and worlds are escaped, so that they are not interpreted as
-markup."""
+"""Report as Markdown. Texts from agents and worlds are escaped, so they cannot act as markup."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import Any
 from netarena.model import FailureKind
 from netarena.report.comparison import Table, pair_table, tradeoff_table
 
-#: Maximum number of characters of one piece of evidence; the JSON report has the whole evidence.
+#: Maximum number of characters of one piece of evidence. The JSON report has the complete evidence.
 EVIDENCE_CHARS = 2000
-#: Maximum number of listed failed episodes; the JSON report has all of them.
+#: Maximum number of listed failed episodes. The JSON report lists all of them.
 MAX_LOST = 100
 #: Control characters except newline and tab, and characters that reorder or hide text. They are
 #: replaced, because users may read a report in a terminal.
@@ -41,7 +40,7 @@ _OUTCOMES = {
 }
 _RATES = {"correctness": "Correct", "safety": "Safe", "solved_safely": "Solved safely"}
 
-#: Columns of the table of pass^k, and the note below it about answers that are not counted.
+#: Columns of the table of pass^k, and the note below the table about answers that do not count.
 REPEATED_HEAD = ("k answers, all solved safely", "Rate", "95 %", "Queries")
 REPEATED_NOTE = (
     "A query with fewer than k graded answers is not counted in the row of k. Invalid answers are "
@@ -73,7 +72,7 @@ def _seed_cell(summary: Mapping[str, Any]) -> str:
 
 
 def seed_text(summary: Mapping[str, Any]) -> str:
-    """Return the text about a summary's seed."""
+    """Return the text that describes a summary's seed."""
     if seeds := summary.get("seeds"):
         return ", ".join(map(str, seeds))
     seed = summary["seed"]
@@ -81,7 +80,7 @@ def seed_text(summary: Mapping[str, Any]) -> str:
 
 
 def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning if a scripted agent without a model solves such queries."""
+    """Yield warnings about queries that a scripted agent without a model solves."""
     if "solved_unseen_by" in summary:
         agent = plain(summary["solved_unseen_by"])
         yield f"the scripted agent {agent} solves such queries without a model"
@@ -89,7 +88,7 @@ def unseen_text(summary: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table about several participants; cells are unmodified text of agents and users."""
+    """A table about several participants. Its cells are unmodified text from agents and users."""
 
     title: str
     #: Number of the group in the report.
@@ -138,7 +137,7 @@ def _from_table(table_: Table, about: str, group: int, note: str) -> Comparison:
 
 
 def _measured(key: str, summary: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of a measure in brackets, or "" if the summary has none."""
+    """Return the 95 % interval of a measure in brackets, or "" without an interval."""
     bounds = summary["intervals"].get(key.removeprefix("avg_"))
     return f" [{bounds[0]:.2f}–{bounds[1]:.2f}]" if bounds else ""
 
@@ -219,7 +218,7 @@ def _needed(pair: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, chars: int) -> str:
-    """Return a text of at most ``chars`` characters; an ellipsis replaces the middle of long names.
+    """Return a text of at most ``chars`` characters; an ellipsis replaces its middle.
 
     The middle is removed, because names usually differ at the start or end.
 
@@ -232,10 +231,10 @@ def shorten(text: str, chars: int) -> str:
 
 
 def graded_of(summary: Mapping[str, Any]) -> int:
-    """Return how many episodes were graded.
+    """Return the number of graded episodes.
 
     ``graded`` in the summary is the denominator of the rates. It includes queries that were never
-    asked if these count as failures.
+    asked, if they count as failures.
     """
     counted = summary["not_run"] if summary["not_run_counted"] else 0
     return int(summary["graded"]) - counted
@@ -253,15 +252,15 @@ def pass_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def has_turns(participant: Mapping[str, Any]) -> bool:
-    """Return whether the mean number of turns exceeds 1. Otherwise reports do not show it."""
+    """Return whether the mean number of turns exceeds 1. Otherwise, reports do not show it."""
     groups = participant["by_label"].values()
     return any((group["iterations"] or 0) > 1 for group in groups)
 
 
 def unsafe_text(types: Mapping[str, int]) -> str:
-    """Return a text with the failure types of the unsafe episodes.
+    """Return a text that lists the failure types of the unsafe episodes.
 
-    The text is empty if all these failures have the type safety violation.
+    The text is empty if all unsafe episodes have the type safety violation.
     """
     if not types.keys() - {FailureKind.SAFETY_VIOLATION.value}:
         return ""
@@ -274,17 +273,17 @@ def unsafe_text(types: Mapping[str, int]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return text without control sequences, with its lines and tabs."""
+    """Return text without control sequences; line ends and tabs are preserved."""
     return _CONTROL.sub("\ufffd", text)
 
 
 def plain(text: object) -> str:
-    """Return one line of text without control sequences."""
+    """Return text as one line without control sequences."""
     return re.sub(r"\s+", " ", harmless(str(text))).strip()
 
 
 def clean(text: object) -> str:
-    """Return one line of text without control sequences, Markdown or HTML."""
+    """Return text as one line without control sequences, Markdown or HTML."""
     return _SPECIAL.sub(r"\\\1", plain(text))
 
 
@@ -299,7 +298,7 @@ def interval(bounds: Sequence[float]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a measure as text, with three decimals if it is small, or a dash if it is None."""
+    """Return a measure as text, or a dash for None. Small numbers have three decimals."""
     if value is None:
         return _NONE
     return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
@@ -416,7 +415,7 @@ def _repetitions(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _tickets(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines about tickets: whether declarations were right, and causes were found."""
+    """Return the lines about tickets: whether declarations were right and causes were found."""
     claims = summary["claims"]
     ends = {"correct": "right", "wrong": "false", "none": "none"}
     fits = summary["localised"]
@@ -435,7 +434,7 @@ def _tickets(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """Return the lines of a table of failure types by label; empty if there are no failures."""
+    """Return the lines of a table of failure types by label, or an empty list without failures."""
     kinds = list(next(iter(by_label.values()), {}))
     if not kinds:
         return []
@@ -446,7 +445,7 @@ def _failures(by_label: Mapping[str, Mapping[str, int]]) -> list[str]:
 def _measure(participant: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the key and the heading of the mean that the paper calls latency.
 
-    The result is None if this mean is the number of turns, and every episode has one turn.
+    The result is None if this mean is the number of turns and every episode has one turn.
     """
     if participant["latency"] == "iterations":
         return ("iterations", "Iterations") if has_turns(participant) else None
@@ -493,7 +492,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
         text = harmless(text)
         if len(text) > EVIDENCE_CHARS:
             text = f"{text[:EVIDENCE_CHARS]}\n… {len(text) - EVIDENCE_CHARS} characters left out"
-        # a fence longer than any run of backticks in the text, so that the text cannot close it
+        # the fence is longer than any run of backticks in the text, so the text cannot close it
         longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
         fence = "`" * max(3, longest + 1)
         lines += [fence, text, fence, ""]
@@ -503,7 +502,7 @@ def _evidence(entry: Mapping[str, Any]) -> list[str]:
 def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
     """Return ``page`` with ``lines`` between its marks ``<!-- name -->`` and ``<!-- /name -->``.
 
-    Raises ValueError unless there is exactly one such pair.
+    Raises ValueError unless the page contains each mark exactly once, in this order.
     """
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     whole = page if page.endswith("\n") else f"{page}\n"
@@ -515,7 +514,7 @@ def replace_section(page: str, name: str, lines: Iterable[str]) -> str:
     return f"{before}{opened}\n{body}\n\n{closed}{after}"
 
 
-#: Cell of a column that is aligned to the right.
+#: Pattern of the cells of right-aligned columns.
 _NUMBER = re.compile(r"[-+–]?[\d.,e+-]*( ?%| points)?( to [\d.]+( %)?)?")
 
 

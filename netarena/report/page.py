@@ -1,8 +1,8 @@
 """Report as one self-contained HTML page with styles and plots.
 
-The templates escape agents' texts, control characters are replaced, and the page's security policy
-forbids scripts. Tables and texts are limited, so that the page of any run is smaller than 3 MB.
-Transcripts are in the viewer.
+The templates escape agents' texts and replace control characters. The page's security policy
+forbids scripts. The size of tables and texts is limited, so that the page of any run is smaller
+than 3 MB. The viewer shows transcripts.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 #: Maximum number of characters of one text.
 MAX_CHARS = 300
-#: Maximum number of rows of a table in one participant's section, and in all sections together.
+#: Maximum number of rows of a table in one participant's section, and of all tables in all sections
+#: together.
 MAX_TABLE_ROWS, MAX_PAGE_ROWS = 200, 2000
 _RATES = {"solved_safely": "Solved safely", "correctness": "Correct", "safety": "Safe"}
-#: Maximum number of labels in a plot by label; the table has all labels.
+#: Maximum number of labels in a plot by label. The table contains all labels.
 MAX_ROWS = 60
 
 
@@ -51,14 +52,14 @@ class Group:
     terms: str
     participants: Sequence[Mapping[str, Any]]
     figures: Sequence[Chart]
-    #: Ranking and pairwise comparisons; none for a single participant.
+    #: Ranking and pairwise comparisons; empty for a single participant.
     tables: Sequence[Comparison]
 
 
 def render_html(report: Mapping[str, Any]) -> str:
     """Return the page of a report (``make_report``). Raises ConfigError if Jinja is missing."""
     share = max(5, MAX_PAGE_ROWS // max(1, len(report["participants"])))
-    # colours and shapes are assigned per group, in the order of the ranking
+    # each group assigns colours and shapes in the order of its ranking
     series = {
         name: number for group in report["groups"] for number, name in enumerate(group["ranking"])
     }
@@ -109,9 +110,9 @@ def _environment() -> jinja2.Environment:
         pass_rows=pass_rows,
         unsafe=unsafe_text,
         unseen=lambda summary: [_line(text) for text in unseen_text(summary)],
-        # used only for NetArena's own plots, which escape their texts
+        # used only for NetArena's own plots, whose texts are already escaped
         svg=Markup,
-        marker=lambda place: Markup(marker(place)),  # noqa: S704 -- one of NetArena's own marks
+        marker=lambda place: Markup(marker(place)),  # noqa: S704 -- NetArena created the markup
     )
     return environment
 

@@ -1,7 +1,7 @@
 """Queries that only one of two runs solved safely.
 
-A pair is one query and repetition that both runs have graded. Run folders also show the first step
-at which the two episodes differ; result files have no steps.
+A pair is a query and repetition that both runs have graded. For run folders, the result also
+contains the first step at which the two episodes differ; result files have no steps.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from netarena.report.entrant import Entrant
 from netarena.report.markdown import clean, table
 from netarena.report.story import parting_step
 
-#: Maximum number of pairs in each table of the text; the JSON document has all pairs.
+#: Maximum number of pairs in each table of the text. The JSON document contains all pairs.
 MOST_ROWS = 200
 
 
 def make_pairs(first: Entrant, second: Entrant) -> dict[str, Any]:
     """Return the comparison of two runs (``stats.compare``) with its discordant pairs.
 
-    ``only_first`` and ``only_second`` list these pairs: ``id``, ``repeat``, ``label``, ``level``,
-    ``why`` (the reason why the other run failed), and ``parts_at`` (the first step at which the
-    episodes differ; null if no steps are stored). Raises ConfigError if the runs have no query in
-    common.
+    ``only_first`` and ``only_second`` list the pairs that only one run solved safely. The keys of a
+    pair are ``id``, ``repeat``, ``label``, ``level``, ``why`` and ``parts_at``. ``why`` is the
+    reason why the other run failed. ``parts_at`` is the first step at which the episodes differ, or
+    null if no steps are stored. Raises ConfigError if the runs have no query in common.
     """
     compared = compare(first.outlines, second.outlines)
     if not compared["pairs"]:
@@ -68,9 +68,9 @@ def _steps(entrant: Entrant, apart: set[Ask]) -> dict[Ask, Sequence[Step]]:
 def _rows(
     failed: Entrant, apart: set[Ask], solved: dict[Ask, bool], parts: dict[Ask, int | None]
 ) -> list[dict[str, Any]]:
-    """Return a row for each pair that ``failed`` did not solve safely and the other run did.
+    """Return a row for each pair that only the other run, not ``failed``, solved safely.
 
-    Rows are in the order in which the episodes of ``failed`` were graded.
+    The order of the rows is that in which the episodes of ``failed`` were graded.
     """
     found = []
     for lost in lost_of(failed):
@@ -82,7 +82,7 @@ def _rows(
 
 
 def render_pairs(pairs: dict[str, Any]) -> str:
-    """Return the discordant pairs as Markdown, with a newline at the end."""
+    """Return the discordant pairs as Markdown with a final newline."""
     names = {key: clean(pairs[key]) for key in ("first", "second")}
     counts = f"Of {pairs['pairs']} pairs, both solved {pairs['both']} safely, "
     counts += f"neither {pairs['neither']}."

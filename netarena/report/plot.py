@@ -1,8 +1,8 @@
-"""Small plots as SVG, made without a library, readable at 400 pixels and in any colour scheme.
+"""Small SVG plots, made without a library, for a width of 400 pixels and any colour scheme.
 
 Colours are classes (``s0`` to ``s7``) of the page's style sheet. Each colour also has its own
-shape, so that no plot depends on colours. Every text is escaped; a plot has a title for screen
-readers. Rates are shares in [0, 1].
+shape, so plots are readable without colours. All texts are escaped, and each plot has a title for
+screen readers. Rates are shares in [0, 1].
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from html import escape
 
 from netarena.report.markdown import plain, shorten
 
-#: Width of every plot in SVG user units; the page scales plots to the available width.
+#: Width of every plot in SVG user units. The page scales plots to the available width.
 WIDTH = 400
 SERIES = 8
-#: Maximum numbers of characters per line and of lines of a name; longer names lose the middle.
+#: Maximum number of characters per line of a name, and maximum number of lines. Longer names lose
+#: their middle.
 _NAME_CHARS, _NAME_LINES = 42, 3
-#: Height of a line of a name.
+#: Height of one line of a name.
 _LINE = 14
 #: Markers of the series, centred at (0, 0).
 _SHAPES = (
@@ -37,7 +38,7 @@ _SHAPES = (
 
 @dataclass(frozen=True)
 class Dot:
-    """A rate of one series with its interval; nothing is drawn if the rate is None."""
+    """A rate of one series with its interval. If the rate is None, the dot is not drawn."""
 
     series: int
     rate: float | None
@@ -45,7 +46,7 @@ class Dot:
 
 
 def marker(series: int) -> str:
-    """Return the SVG of a series' marker, for a legend."""
+    """Return the SVG of a series' marker for a legend."""
     return (
         f'<svg class="mark s{series % SERIES}" viewBox="-6 -6 12 12" width="12" height="12" '
         f'aria-hidden="true">{_SHAPES[series % SERIES]}</svg>'
@@ -57,10 +58,10 @@ def dot_plot(
     rows: Sequence[tuple[str, Sequence[Dot]]],
     axis: tuple[float, str] = (100.0, "%"),
 ) -> str:
-    """Return a plot with rows of dots, each row below its name, with whiskers for intervals.
+    """Return a plot with rows of dots. Names are above the rows, and whiskers show intervals.
 
-    ``axis`` is the largest number on the horizontal axis, and the unit. The value of a dot is a
-    fraction of that number.
+    ``axis`` contains the largest number on the horizontal axis, and the unit. The value of a dot is
+    a fraction of the largest number.
     """
     left, right, top = 8, WIDTH - 14, 8
     parts, y = [], top
@@ -85,10 +86,10 @@ def plane(
     names: tuple[str, str],
     axis: tuple[float, str] = (100.0, "%"),
 ) -> str:
-    """Return a scatter plot; each point is a series, a horizontal and a vertical value.
+    """Return a scatter plot. Each point has a series, a horizontal value and a vertical value.
 
-    The vertical axis is a rate, 0 to 100 %. ``axis`` is the largest number on the horizontal axis,
-    and the unit. Horizontal values are fractions of that number.
+    The vertical axis is a rate from 0 to 100 %. ``axis`` contains the largest number on the
+    horizontal axis, and the unit. Horizontal values are fractions of the largest number.
     """
     left, right, top, bottom = 40, WIDTH - 14, 10, 300
 
@@ -128,7 +129,7 @@ def plane(
 
 
 def bars(title: str, rows: Sequence[tuple[int, str, float | None]], unit: str) -> str:
-    """Return a bar chart with one bar per series, labelled with its value."""
+    """Return a bar chart with one bar per series. Each bar is labelled with its value."""
     most = max((value for _, _, value in rows if value is not None), default=0.0) or 1.0
     parts, y = [], 6
     for series, name, value in rows:
@@ -151,8 +152,10 @@ def lines(
     series: Sequence[tuple[str, Sequence[float]]],
     names: tuple[str, str],
 ) -> str:
-    """Return a plot of rates over a logarithmic axis, with one line per series, labelled at its
-    start."""
+    """Return a plot of rates over a logarithmic axis.
+
+    Each series is a line that is labelled at its start.
+    """
     left, right, top, bottom = 40, WIDTH - 14, 24, 230
     low, high = math.log(min(numbers)), math.log(max(numbers))
 
@@ -234,7 +237,7 @@ def _svg(title: str, height: float, content: str) -> str:
 
 
 def _name(name: str, x: float, y: float) -> tuple[str, int]:
-    """Return the SVG of a name, in lines below ``y``, and the height of the lines."""
+    """Return the SVG of a name as lines of text below ``y``, and the total height of the lines."""
     short = shorten(plain(name), _NAME_CHARS * _NAME_LINES)
     rows = textwrap.wrap(short, _NAME_CHARS) or [""]
     text = "".join(

@@ -1,5 +1,4 @@
-"""Documents of an adversarial search: its report, and scenarios that draw queries of the found
-strata."""
+"""Documents of an adversarial search: its report, and scenarios for the strata that it found."""
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from netarena.report.markdown import percent, table
 from netarena.run.scope import Scope
 from netarena.run.search import Outcome
 
-#: Port of the agent in a scenario file.
+#: Default port of the agent in a scenario file.
 PORT = 9040
-#: Number of queries that a scenario of several files draws, at least one per label.
+#: Number of queries that a scenario of several files draws; at least one query per label.
 QUERIES = 100
 
 
@@ -73,14 +72,15 @@ def _rate(count: Mapping[str, Any]) -> str:
 def write_scenarios(
     scope: Scope, outcome: Outcome, participant: Mapping[str, str], seed: int | None
 ) -> dict[str, str]:
-    """Return the scenario files by name: one for each setting, and ``scenario.toml``, which lists
-    them. If there is only one setting, its file is ``scenario.toml``.
+    """Return the scenario files by name.
+
+    Each setting has its own file, and ``scenario.toml`` lists these files. If there is only one
+    setting, its file is ``scenario.toml``.
 
     ``participant`` has the key ``role`` and one of ``endpoint``, ``cmd`` and ``exec``. In a
     command, ``{settings}`` is replaced with the options with which ``netarena-purple`` uses the
-    same config as the scenario file.
-    ``seed`` is the seed of the queries; without it each run draws new queries. The result is empty
-    if no stratum was found.
+    same config as the scenario file. ``seed`` is the seed of the queries; without ``seed``, each
+    run draws new queries. The result is empty if no stratum was found.
     """
     by_setting: dict[int, list[str]] = {}
     for cell in outcome.cells:
@@ -129,7 +129,10 @@ def _scenario(
 
 
 def _toml(value: JsonValue | Sequence[str]) -> str:
-    """Return a text, number, boolean, list or table as TOML; the first four are as in JSON."""
+    """Return a text, number, boolean, list or table as TOML.
+
+    All except tables have the same form as in JSON.
+    """
     if isinstance(value, dict):
         inside = ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())
         return f"{{ {inside} }}"

@@ -1,8 +1,8 @@
 """Readable form of one episode: plain data for the terminal, the report and the viewer.
 
-This module does not depend on any application: ``Pictures.draw`` draws a state, and the changes of
-a step are the differences of two pictures. Texts are not escaped here; the code that displays them
-escapes them.
+This module does not depend on any application. ``Pictures.draw`` draws a state, and the changes of
+a step are the differences between two pictures. Texts are not escaped here, but in the code that
+displays them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def move_text(move: Move) -> str:
-    """Return a reply's action as text: a command unchanged, several values with their keys."""
+    """Return a reply's action as text: a single command, or several values with keys."""
     if isinstance(move, str):
         return move
     if isinstance(move, dict) and all(isinstance(value, str) for value in move.values()):
@@ -35,15 +35,15 @@ def move_text(move: Move) -> str:
 
 
 def asked_text(step: Step) -> str:
-    """Return a step's action, or its reply if no action was parsed."""
+    """Return a step's action as text, or the reply if no action was parsed."""
     return move_text(step.move) or (step.reply.text if step.reply else "")
 
 
 def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
     """Return the number of the first step, from 1, at which two episodes have different actions.
 
-    If one episode ends earlier with the same actions, the result is the next step of the other
-    episode. The result is None if both episodes have the same actions.
+    If one episode ends earlier with the same actions so far, the result is the next step of the
+    longer episode. The result is None if both episodes have the same actions.
     """
     for number, (one, other) in enumerate(zip(first, second, strict=False), start=1):
         if asked_text(one) != asked_text(other):
@@ -53,7 +53,7 @@ def parting_step(first: Sequence[Step], second: Sequence[Step]) -> int | None:
 
 @dataclass(frozen=True)
 class Turn:
-    """A step with its number (from 1), pictures of the world after it, and the changes."""
+    """A step with its number (starting at 1), the resulting pictures, and the changes."""
 
     number: int
     step: Step
@@ -79,7 +79,7 @@ class Story:
 
 
 def tell(application: Application, query: Query, episode: Episode) -> Story:
-    """Return the story of a whole episode (from ``Stored.episodes``)."""
+    """Return the story of a complete episode (from ``Stored.episodes``)."""
     first = _pictures(application, query, episode, 0)
     turns = []
     before = first
@@ -100,7 +100,7 @@ def tell(application: Application, query: Query, episode: Episode) -> Story:
 def _pictures(
     application: Application, query: Query, episode: Episode, number: int
 ) -> tuple[Picture, ...]:
-    """Return the pictures after a step. Pictures that cannot be drawn are left out."""
+    """Return the pictures after a step. Pictures that cannot be drawn are omitted."""
     try:
         return tuple(application.pictures.draw(query, episode, number))
     except Exception:

@@ -21,7 +21,7 @@ from netarena.run.archive import Stored
 from netarena.task.identity import read_id, seal_id
 
 T = TypeVar("T")
-#: Characters at the start of a cell that a spreadsheet treats as a formula.
+#: Characters at the start of a cell that make a spreadsheet treat the cell as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Control characters (C0 and C1) except tab and line feed.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -41,9 +41,9 @@ class Told:
 
     @property
     def query_id(self) -> str:
-        """Return the query's id, sealed if public.
+        """Return the query's id, in sealed form if the table is public.
 
-        The id is sealed, because an open id reveals the seed and with it the answers.
+        An open id reveals the seed, and the seed reveals the answers.
         """
         return public_id(self.query.id, self.query.seed) if self.public else self.query.id
 
@@ -55,7 +55,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Turn:
-    """A step, with its episode and its number, from 1."""
+    """A step with its number (starting at 1) and its episode."""
 
     told: Told
     number: int
@@ -64,12 +64,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column: its name, its SQL type, and the function that gives its value for a row."""
+    """A column: its name, its SQL type, and the function that returns its value for a row."""
 
     name: str
     kind: str
     read: Callable[[T], Cell]
-    #: Whether the column is, or reveals, ground truth.
+    #: Whether the column contains or reveals ground truth.
     truth: bool = False
 
 
@@ -105,11 +105,11 @@ def rows(
 
 
 def csv_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Iterator[str]:
-    """Yield a table as CSV (RFC 4180) with a header. Null is an empty cell; booleans are ``true``
-    and ``false``.
+    """Yield a table as CSV (RFC 4180) with a header.
 
-    Texts come from agents. Cells that a spreadsheet would treat as a formula start with an
-    apostrophe, and control characters are escaped (OWASP, "CSV Injection").
+    Null is an empty cell; booleans are ``true`` and ``false``. Texts come from agents. Cells that a
+    spreadsheet would treat as a formula therefore start with an apostrophe, and control characters
+    are escaped (OWASP, "CSV Injection").
     """
     yield csv_line([one.name for one in columns])
     for cells in table:
@@ -125,14 +125,14 @@ def json_lines(columns: Iterable[Column[T]], table: Iterable[list[Cell]]) -> Ite
 
 
 def csv_line(cells: Iterable[Cell]) -> str:
-    """Return one line of ``csv_lines``."""
+    """Return one line of the output of ``csv_lines``."""
     line = io.StringIO(newline="")
     csv.writer(line).writerow(map(csv_cell, cells))
     return line.getvalue()
 
 
 def csv_cell(cell: Cell) -> Cell:
-    """Return a cell as ``csv_lines`` writes it."""
+    """Return the text of a cell in the output of ``csv_lines``."""
     if isinstance(cell, bool):
         return str(cell).lower()
     if not isinstance(cell, str):

@@ -1,7 +1,8 @@
 """Export of episodes as trajectories of Harbor: Agent Trajectory Interchange Format (ATIF), 1.8.
 
-Each turn is two steps: the complete prompt, then the agent's reply with the parsed action as a tool
-call, its output as the observation, and the verdict as extra data.
+Each turn becomes two steps. The first step is the complete prompt. The second step is the agent's
+reply. It contains the parsed action as a tool call, the action's output as the observation, and the
+verdict as extra data.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _verdict(told: Told, step: Step) -> dict[str, Any]:
 def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonValue]]:
     """Return the tool name and the arguments for a parsed action.
 
-    The tool is ``act`` if none of ``tools`` fits.
+    If no entry of ``tools`` matches, the tool is ``act``.
     """
     single = [tool for tool in tools if len(tool.parameters) == 1]
     if isinstance(move, dict):
@@ -110,7 +111,7 @@ def call_of(tools: Sequence[Tool], move: Move) -> tuple[str, Mapping[str, JsonVa
 
 
 def _metrics(usage: Usage | None, prefix: str = "") -> dict[str, Any]:
-    """Return the metrics that an agent reported; empty if it reported none."""
+    """Return the metrics that an agent reported, if any."""
     if usage is None or not usage.replies:
         return {}
     told = {

@@ -1,1 +1,1 @@
-"""Sandboxes for code and commands from agents; no other package runs them."""
+"""Sandboxes for code and commands from agents. No other package runs agents' code or commands."""

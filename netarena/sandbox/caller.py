@@ -1,8 +1,8 @@
-"""Owner of a loopback connection, as the kernel reports it.
+"""Identifies the owner of a loopback connection from the kernel's socket tables.
 
 Every process on the machine can connect to a loopback port. A server therefore accepts only
-connections of its ``Caller``: all processes of a user, or a process with its descendants. No other
-process may run as that user.
+connections of its ``Caller``, which is either a user or a process with its descendants. A user who
+is a ``Caller`` must not run any other processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeAlias
 #: File with the TCP sockets of this network namespace, and the indices of its columns (proc(5)).
 _TABLE = Path("/proc/net/tcp")
 _USER, _INODE = 6, 8
-#: Constants of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
+#: Constants from linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _ANY = 0xFFFF_FFFF
 _HEAD_BYTES, _USER_AT = 16, 64
@@ -34,13 +34,13 @@ _End: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Caller:
-    """The owner of connections: ``user`` if given, otherwise ``process`` with its descendants."""
+    """Owner of connections: ``user`` if given, otherwise ``process`` and its descendants."""
 
     process: int
     user: int | None = None
 
     def made(self, connection: socket.socket) -> bool:
-        """Return whether this caller owns an accepted IPv4 connection and has not closed it yet."""
+        """Return whether this caller still owns the client end of an accepted IPv4 connection."""
         try:
             near, far = connection.getsockname(), connection.getpeername()
         except OSError:  # the connection has ended
@@ -56,16 +56,16 @@ class Caller:
 
 
 def descendants(process: int) -> tuple[list[int], int]:
-    """Return a process's descendants, and the thread count of the process and descendants."""
+    """Return the ids of a process's descendants, and the thread count of the whole process tree."""
     found: list[int] = []
     tasks = 0
     waiting = [process]
     while waiting:
         one = waiting.pop()
         with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{one}/task"):  # noqa: PTH208 -- every 20 ms
+            for thread in os.listdir(f"/proc/{one}/task"):  # noqa: PTH208 -- called every 20 ms
                 tasks += 1
-                with open(f"/proc/{one}/task/{thread}/children", "rb") as file:  # noqa: PTH123 -- every 20 ms
+                with open(f"/proc/{one}/task/{thread}/children", "rb") as file:  # noqa: PTH123 -- called every 20 ms
                     waiting += map(int, file.read().split())
         found.append(one)
     return found[1:], tasks
@@ -80,11 +80,11 @@ def _descriptors(process: int) -> Iterator[str]:
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                yield os.readlink(entry.path)  # noqa: PTH115 -- of each connection
+                yield os.readlink(entry.path)  # noqa: PTH115 -- called for each connection
 
 
 def _find(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Return the user id and inode of the socket with these ends; None if no process has it."""
+    """Return the user id and inode of the socket with these addresses, or None."""
     return _ask_kernel(local, remote) or _read_table(local, remote)
 
 
@@ -113,7 +113,7 @@ def _ask_kernel(local: _End, remote: _End) -> tuple[int, int] | None:
 
 
 def _read_table(local: _End, remote: _End) -> tuple[int, int] | None:
-    """Return a socket's user id and inode from the table in /proc; None if it is not there.
+    """Return a socket's user id and inode from /proc/net/tcp, or None if the socket is not listed.
 
     This takes some milliseconds, because the kernel scans all sockets.
     """
@@ -131,5 +131,5 @@ def _packed(end: _End) -> bytes:
 
 
 def _written(end: _End) -> str:
-    """Return a socket's end in the format of /proc/net/tcp (address in native byte order)."""
+    """Return an address and port in the format of /proc/net/tcp (address in native byte order)."""
     return f"{int.from_bytes(_packed(end), sys.byteorder):08X}:{end[1]:04X}"

@@ -3,18 +3,18 @@
     async with Cell({"kubectl": path}) as cell:
         result = await cell.run("kubectl get pods", address=("127.0.0.1", 6443), files=...)
 
-A helper process that has loaded its modules (the *warm* process) forks a relay for each command.
-The relay forks the process that runs the command (``shell.run``, without capabilities). That
-process is process 1 of new namespaces, whose network has only a loopback interface. In this network
-a socket listens at the given address. The relay outside shares the socket and forwards a limited
-number of connections to the same address on the machine. After the command, all of its files are
-removed, except one small folder if requested (``Keep``).
+A helper process that has already loaded its modules (the *warm* process) forks a relay for each
+command. The relay forks the process that runs the command (``shell.run``, without capabilities).
+That process is process 1 of new namespaces, whose network has only a loopback interface. A socket
+in this network listens at the given address. The relay, which runs outside, receives the socket and
+forwards a limited number of connections to the same address on the machine. After the command has
+ended, its files are removed, except one small folder if the caller requests this (``Keep``).
 
 Where namespaces are not available, as in a default container, landlock confines the command
 (``confinement``), which protects less. ``examine`` reports the missing protections.
 
-    python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   be the process of a ``child.Forker``
-    python -m netarena.sandbox.cell                      report what a cell can use here
+    python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   run as the process of a ``child.Forker``
+    python -m netarena.sandbox.cell                      report the features available here
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import encodings.ascii
-import encodings.idna  # noqa: F401 -- loaded early: a later user may be unable to read it
+import encodings.idna  # noqa: F401 -- imported early, because the user that commands run as may be unable to read it
 import json
 import os
 import resource
@@ -62,18 +62,18 @@ __all__ = [
 
 #: The mechanism that isolates commands.
 Walls: TypeAlias = Literal["namespaces", "landlock"]
-#: Function that takes a caller and returns a context manager. While the context is entered, the
-#: server at a command's address accepts connections of this caller.
+#: Function that takes a caller and returns an async context manager. Inside the context, the server
+#: at the command's address accepts connections of this caller.
 Admit: TypeAlias = Callable[[Caller], AbstractAsyncContextManager[None]]
 
 #: Limits of one command. They are high, because Go programs reserve far more address space than
 #: they use and start many threads.
 CELL_LIMITS = ShellLimits(memory_bytes=512 << 20, address_bytes=4 << 30, processes=256)
-#: Paths of the command's files and of the cache folder, for a command in its own namespaces.
+#: Paths of the command's files and of the cache folder inside the command's own namespaces.
 _PLACES = {"{files}": "/tmp", "{kept}": "/keep"}  # noqa: S108 -- the sandbox's own
 #: Maximum number of concurrent connections; further connections are closed immediately.
 MAX_CONNECTIONS = 32
-#: Remedy for missing features of this machine.
+#: Command-line advice for machines that lack required features.
 REMEDY = (
     "apt-get install bubblewrap; in a container, docker run --privileged, or with fewer rights "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -85,11 +85,11 @@ _START_S = 60.0  # time to start the interpreter and import modules
 _STOP_S = 10.0
 #: Address at which no server listens, for commands that need no network.
 NOWHERE = ("127.0.0.1", 9)
-#: Time for setting up and removing the sandbox on a busy machine, in addition to the command's time
-#: limit.
+#: Time in s for setting up and removing the sandbox on a busy machine, in addition to the command's
+#: time limit.
 _GRACE_S = 90.0
 _CHUNK_BYTES = 1 << 16
-_MOST_BYTES = 16 << 20  # size of one request or answer
+_MOST_BYTES = 16 << 20  # maximum size of one request or answer
 #: Subfolder of the cell's folder where each command's in-memory file system is mounted.
 _FOLDER = "keep"
 
@@ -99,7 +99,7 @@ class Standing:
     """The features of this machine that a cell can use.
 
     ``lacking`` is the reason why no command can run, and ``reduced`` lists the protections that are
-    weaker than namespaces. An empty text means that everything is available.
+    weaker than namespaces. If both are empty, all features are available.
     """
 
     lacking: str = ""
@@ -110,8 +110,8 @@ class Cell(Forking):
     """Runs commands; use ``start`` and ``close``, or an async context manager.
 
     ``programs`` (name -> path, or the text of a script) take precedence over the system's programs.
-    ``walls`` is the mechanism that isolates commands; the default is the best one that the machine
-    offers.
+    ``walls`` is the mechanism that isolates commands; the default is the strongest one that the
+    machine offers.
     """
 
     def __init__(
@@ -150,13 +150,13 @@ class Cell(Forking):
                     await finish(asyncio.to_thread(self._settle))
                 said = await self._start_process()
             except BaseException:
-                # also runs if the start failed
+                # this callback also runs if the start failed
                 if self._forker.pid is None:
                     self._clear()
                 raise
         self.walls, self._unapart = said["ready"], said["unapart"]
 
-    async def run(  # noqa: PLR0913 -- what a command is given
+    async def run(  # noqa: PLR0913 -- the command's inputs
         self,
         command: str,
         *,
@@ -167,17 +167,17 @@ class Cell(Forking):
         limits: ShellLimits = CELL_LIMITS,
         admit: Admit = lambda _: contextlib.nullcontext(),
     ) -> CommandResult:
-        """Run ``command`` with bash; its scratch directory has ``files`` (name -> content).
+        """Run ``command`` with bash; ``files`` (name -> content) are in its scratch directory.
 
         ``address`` is an IPv4 loopback address and a port, the same inside and outside; by default
         the command can reach no address. With ``keep``, the command may write to a folder that
         initially has the content from the end of the previous command. In ``environment``,
-        ``{files}`` and ``{kept}`` are replaced with the paths of the two folders. ``admit`` is
-        called with the caller of the command's connections; its context is entered before the
-        command and exited after it.
+        ``{files}`` and ``{kept}`` are replaced with the paths of the two folders. ``admit``
+        receives the caller that owns the command's connections. Its context is entered before the
+        command starts and exited after the command ends.
 
-        When this returns, every process of the command has ended. Raises EnvironmentFailed if no
-        command could run; the error is marked as proven if the sandbox could not be set up.
+        All processes of the command have ended when this method returns. Raises EnvironmentFailed
+        if no command could run; the error is marked as proven if the sandbox could not be set up.
         """
         await self.start()
         assert self._home is not None
@@ -219,7 +219,7 @@ class Cell(Forking):
 
     @property
     def reduced(self) -> str:
-        """Return the protections that are weaker than namespaces; empty with namespaces."""
+        """Return the protections that are weaker than namespaces, or "" with namespaces."""
         return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
 
     async def _start_process(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class Cell(Forking):
             raise EnvironmentFailed(f"{failed}; {REMEDY}", proven_ours=True) from None
 
     def _settle(self) -> None:
-        """Create and fill the cell's own folder; this call blocks."""
+        """Create and fill the cell's own folder. This call blocks."""
         self._home = OwnFolder("netarena-cell-")
         self._programs = _furnish(self._home.path, self._wanted)
 
@@ -246,7 +246,7 @@ class Cell(Forking):
         Closing the socket stops the command.
         """
         talk = await self._forker.talk(_MOST_BYTES)
-        talk.end.cancel()  # the socket reports the end too
+        talk.end.cancel()  # the end of the stream also reports that the process has ended
         reader, writer = talk.reader, talk.writer
         self._asking.add(writer)
         try:
@@ -268,7 +268,7 @@ class Cell(Forking):
         return answer
 
     def _take_user(self) -> int:
-        """Return the next id in ``USERS`` as whom no command runs; 0 means the service's user."""
+        """Return the next id in ``USERS`` that no command uses; 0 means the service's user."""
         if os.geteuid():
             return 0
         users = confinement.USERS
@@ -279,7 +279,7 @@ class Cell(Forking):
 
 
 def examine() -> Standing:
-    """Return the features of this machine that a cell can use. Takes half a second."""
+    """Return the features of this machine that a cell can use. This takes half a second."""
     if closed := _closed(Path(tempfile.gettempdir())):
         return Standing(closed)
     try:
@@ -290,12 +290,12 @@ def examine() -> Standing:
 
 
 def lacking() -> str:
-    """Return in one line the reason why a cell cannot run commands on this machine, or ""."""
+    """Return a one-line reason why cells cannot run commands here, or "" if they can."""
     return examine().lacking
 
 
 def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
-    """Prepare the cell's folder. Return the paths at which a command's user can read the programs.
+    """Prepare the cell's folder. Return the path of each program that a command's user can read.
 
     Raises EnvironmentFailed if the users of commands cannot enter the folder.
     """
@@ -310,7 +310,7 @@ def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
 
 
 def _closed(folder: Path) -> str:
-    """Return the reason why commands of other users cannot enter ``folder``, or "" if they can."""
+    """Return the reason why the users of commands cannot enter ``folder``, or "" if they can."""
     if os.geteuid() or _may_be_entered((folder, *folder.parents)):
         return ""
     return (
@@ -331,7 +331,7 @@ def _write(script: str, path: Path) -> Path:
 
 
 def _readable(program: Path, copy: Path) -> Path:
-    """Return the program, or ``copy`` if only the service's user may read the program."""
+    """Return the program, or ``copy`` as a copy of a program that other users cannot read."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
     open_to_all = program.stat().st_mode & everybody == everybody
@@ -342,7 +342,7 @@ def _readable(program: Path, copy: Path) -> Path:
     return copy
 
 
-# The warm process and its children.
+# The code below runs in the warm process and its children.
 
 
 class _Commands(Forks):
@@ -373,7 +373,7 @@ def _work(asked: socket.socket, walls: Walls) -> None:
         with asked.makefile("rb") as lines:
             request = json.loads(lines.readline(_MOST_BYTES))
         answer = (_relayed if walls == "namespaces" else _confined)(request, asked)
-    except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
+    except BaseException as error:  # noqa: BLE001 -- no exception may return to the main loop
         answer = {"failed": f"{type(error).__name__}: {error}"}
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     answer["cpu_s"] = sum(one.ru_utime + one.ru_stime for one in used)
@@ -440,7 +440,7 @@ def _relayed(request: dict[str, Any], asked: socket.socket) -> dict[str, Any]:
             said += more
     ours.close()  # if the process still runs, closing its socket stops it
     os.waitpid(child, 0)
-    answer: dict[str, Any] = json.loads(said or b'{"failed": "it ended without a word"}')
+    answer: dict[str, Any] = json.loads(said or b'{"failed": "its process sent no answer"}')
     return answer
 
 
@@ -484,7 +484,7 @@ def _live_apart(request: dict[str, Any], telling: socket.socket) -> NoReturn:
         answer = _failure(error)
     except namespace.NamespaceUnavailable as error:
         answer = {"failed": str(error), "ours": True}
-    except BaseException as error:  # noqa: BLE001 -- nothing may come back to the loop
+    except BaseException as error:  # noqa: BLE001 -- no exception may return to the main loop
         answer = {"failed": f"{type(error).__name__}: {error}"}
     with contextlib.suppress(OSError):
         telling.sendall(json.dumps(answer).encode())
@@ -503,7 +503,7 @@ def _run(request: dict[str, Any], telling: socket.socket) -> dict[str, Any]:
     except (namespace.NamespaceUnavailable, OSError) as error:
         raise EnvironmentFailed(f"no sandbox could be created: {error}", proven_ours=True) from None
     waited_for = select.poll()
-    waited_for.register(telling, 0)  # mask 0: poll always reports a hang-up
+    waited_for.register(telling, 0)  # poll reports a hang-up even with mask 0
 
     def unwanted(_: int) -> str:
         return "nobody waits for it" if waited_for.poll(0) else ""
@@ -541,7 +541,7 @@ async def _try() -> Standing:
 
 
 def _unapart() -> str:
-    """Return the reason why no command can run in its own namespaces, or "" if one can."""
+    """Return the reason why no command can run in its own namespaces, or "" if commands can."""
     return namespace.lacking() or shell.available()
 
 

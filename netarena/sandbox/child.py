@@ -1,4 +1,4 @@
-"""Helper processes of the service: start, requests over a socket, supervision, stop.
+"""Starts, supervises and stops helper processes of the service, and sends them requests.
 
 ``Child`` is one run of such a process. The process ends when its control socket closes, even if the
 service is killed. ``Forker`` controls a process that has already loaded its modules and forks other
@@ -12,8 +12,8 @@ processes on demand. The process is restarted if it dies:
 
 The control socket of a ``Forker`` carries one JSON object per packet. The service sends ``{"begin":
 number}`` with a socket attached, and ``{"kill": number}``. The process sends ``{"ready": ...}`` or
-``{"failed": text}`` once, then ``{"ended": number, ...}`` when a forked process has ended
-completely. ``netarena.sandbox.fork`` is the loop of the process.
+``{"failed": text}`` once, and ``{"ended": number, ...}`` whenever a forked process has ended.
+``netarena.sandbox.fork`` is the main loop of the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = ["Child", "Forker", "Forking", "module_path", "program", "surroundings
 _log = logging.getLogger(__name__)
 
 _PACKET_BYTES = 1 << 16
-#: Pause in s between attempts to send to a process whose socket is full, as it is busy forking.
+#: Pause in s between attempts to send to a process whose socket is full because the process is busy
+#: forking.
 _BUSY_S = 0.001
 
 #: Function that returns a program's command line. The argument is the descriptor of the program's
@@ -53,16 +54,16 @@ _STANDARD = frozenset(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 def program(module: str, *arguments: str) -> list[str]:
     """Return the command line that starts a module as a helper program.
 
-    The program cannot import files of the current folder.
+    The program cannot import modules from the current folder.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def module_path() -> str:
-    """Return PYTHONPATH for helper programs, so that they find the same modules as this process.
+    """Return the PYTHONPATH with which helper programs find the same modules as this process.
 
-    The interpreter's own modules come first and the current folder (present with ``python -m``)
-    last. Otherwise a user's token.py would replace the module of the standard library.
+    The folders of the standard library come first, and the current folder (present with ``python
+    -m``) comes last. Otherwise a user's token.py would replace the module of the standard library.
     """
     folders = [folder for folder in dict.fromkeys(sys.path) if folder]
     here = ""
@@ -72,13 +73,13 @@ def module_path() -> str:
 
 
 def _is_standard(folder: str) -> bool:
-    name = os.path.basename(folder)  # noqa: PTH119 -- the same
+    name = os.path.basename(folder)  # noqa: PTH119 -- the same reason
     zipped = name.startswith("python") and name.endswith(".zip")
     return folder in _STANDARD or name == "lib-dynload" or zipped
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment of helper programs: search paths, but no secrets."""
+    """Return the environment variables of helper programs: search paths, but no secrets."""
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": module_path(),
@@ -91,7 +92,7 @@ def surroundings() -> dict[str, str]:
 def try_out(line: Sequence[str], within_s: float) -> str:
     """Run a helper program that tests this machine, and return its output.
 
-    Raises EnvironmentFailed with the program's last output if the program fails.
+    Raises EnvironmentFailed with the last lines of the program's output if the program fails.
     """
     try:
         done = subprocess.run(
@@ -157,7 +158,7 @@ class Child:
         self._process.kill()
 
     async def stop(self, within_s: float) -> int:
-        """Close the control socket, which stops the process; kill it if it does not end in time.
+        """Close the control socket to stop the process; kill it if it does not end in time.
 
         Returns the exit status.
         """
@@ -169,16 +170,13 @@ class Child:
             return await asyncio.to_thread(self._process.wait)
 
 
-#: Future with the report on the end of a forked process, or None if the forker ended first.
+#: Future with the report on a forked process that has ended; None if the forker ended first.
 End = asyncio.Future[dict[str, Any] | None]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: its number, the caller's end of its socket, and a future for its end.
-
-    The caller closes ``connection``.
-    """
+    """A forked process: its number, the caller's socket to it, and a future report on its end."""
 
     number: int
     connection: socket.socket
@@ -187,7 +185,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Talk:
-    """A forked process with which the caller exchanges lines; the caller closes ``writer``."""
+    """A forked process that exchanges lines with the caller. The caller must close ``writer``."""
 
     number: int
     end: End
@@ -198,8 +196,8 @@ class Talk:
 class Forker:
     """Controls a process that forks other processes; at most one such process runs at a time.
 
-    ``failing`` is the beginning of EnvironmentFailed's message if the process cannot be started.
-    ``feed`` returns the standard input of each run of the process.
+    If the process cannot be started, the message of EnvironmentFailed begins with ``failing``.
+    ``feed`` is called at each start and returns the content of the standard input.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -228,14 +226,14 @@ class Forker:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process while it runs."""
+        """The process id while the process runs, otherwise None."""
         return self._child.pid if self._child is not None and self._alive else None
 
     async def start(self) -> dict[str, Any]:
         """Start the process if it does not run; return its ready message.
 
         Raises EnvironmentFailed with the reason if the process does not become ready, and any
-        exception of ``feed``.
+        exception raised by ``feed``.
         """
         async with self._starting:
             if self._child is not None and not self._alive:
@@ -251,9 +249,9 @@ class Forker:
     async def begin(self) -> Begun:
         """Fork a process.
 
-        A caller that does not wait for the end cancels the future ``end``. Raises the errors of
-        ``start``, and EnvironmentFailed if no process was forked; the next call restarts the
-        forker.
+        Callers that do not wait for the process to end must cancel the future ``end``. Raises the
+        errors of ``start``, and EnvironmentFailed if no process was forked; the next call restarts
+        the forker.
         """
         await self.start()
         try:
@@ -276,7 +274,7 @@ class Forker:
         return Begun(number, ours, end)
 
     async def talk(self, most_bytes: int) -> Talk:
-        """Fork a process (as ``begin``) that exchanges lines of at most ``most_bytes``."""
+        """Fork a process like ``begin``, to exchange lines of at most ``most_bytes`` each."""
         begun = await self.begin()
         try:
             lines = await asyncio.open_unix_connection(sock=begun.connection, limit=most_bytes)
@@ -301,7 +299,7 @@ class Forker:
         raise self._failed("no process was started: the child process has exited")
 
     def kill(self, number: int) -> None:
-        """Kill a forked process if it still runs; its future ``end`` reports when it has ended."""
+        """Kill a forked process if it still runs; ``end`` completes when it has ended."""
         if number in self._ends:
             with contextlib.suppress(OSError):
                 self._send({"kill": number})
@@ -361,7 +359,7 @@ class Forker:
             self._said.set_result(message)
 
     def _lose(self) -> None:
-        """Report the end of all forked processes, because they have ended with this process."""
+        """Report all forked processes as ended, because they end together with this process."""
         if self._child is None or not self._alive:
             return
         self._alive = False
@@ -375,7 +373,9 @@ class Forker:
 
     async def _stop(self) -> int:
         if self._child is not None and self._alive and not self._up:
-            self._child.kill()  # a process that is still loading does not read its socket
+            # a process that is still loading does not read its socket, so closing the socket has no
+            # effect
+            self._child.kill()
         self._lose()
         child, self._child = self._child, None
         self._up = False
@@ -390,7 +390,7 @@ class Forking:
 
     @property
     def pid(self) -> int | None:
-        """Number of the warm process while it runs."""
+        """The id of the warm process while it runs, otherwise None."""
         return self._forker.pid
 
     async def start(self) -> None:

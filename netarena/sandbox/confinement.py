@@ -1,16 +1,16 @@
 """Sandbox without namespaces, as in a default container, for a shell command and one TCP port.
 
-The machine's resources are visible, but the command cannot use them:
+The command can see the machine's resources, but cannot use them. The protections are:
 
-* landlock: only the system's programs, a scratch directory and the given files can be opened; from
-  version 4 on, connections are possible only to one port (at any address); other processes cannot
-  be traced and, from version 6 on, cannot be signalled,
-* seccomp: refuses the calls that the shell sandbox refuses, and calls with which a process can
-  affect other processes, files and sockets of the same user. It allows only TCP sockets that do not
-  listen. It refuses changes of other processes' priorities and limits, and signals to these
-  processes. Changes of file modes, owners and times succeed without effect,
-* a separate user for the command if the service is root, otherwise the service's user,
-* kernel limits, and checks every ``TICK_S``: memory, processes, files, output.
+* landlock: The command can open only the system's programs, a scratch directory and the given
+  files. From version 4 on, it can connect to only one port (at any address). It cannot trace other
+  processes and, from version 6 on, cannot send signals to them.
+* seccomp: The filter refuses the calls that the shell sandbox refuses, and calls with which a
+  process can affect other processes, files and sockets of the same user. It allows only TCP sockets
+  that do not listen. It refuses changes of other processes' priorities and limits, and signals to
+  these processes. Changes of file modes, owners and times succeed without effect.
+* user: The command runs as a separate user if the service is root, otherwise as the service's user.
+* limits: The kernel, and checks every ``TICK_S``, limit memory, processes, files and output.
 
 ``run`` must be called in a separate process, which adopts and kills all descendants of the command.
 """
@@ -47,12 +47,11 @@ from netarena.sandbox.shell import Clock, CommandResult, Kept, ShellLimits
 
 __all__ = ["USERS", "Task", "lacking", "reduced", "run"]
 
-#: User ids of commands; each user runs one command at a time. systemd's list of ids does not
-#: contain these numbers.
+#: User ids of commands. Each user runs one command at a time. systemd does not assign these ids.
 USERS = range(60_940, 61_180)
 
-#: Calls refused in addition to the shell's, because they reach other processes, files or the
-#: network.
+#: Calls that are refused in addition to ``shell.REFUSED``, because they affect other processes,
+#: files or the network.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "bind": (49, 200),
     "listen": (50, 201),
@@ -110,7 +109,7 @@ GUARDED: dict[str, Guard] = {
     "sendto": Guard((44, 206), 3, forbidden=_MSG_FASTOPEN),
     "sendmsg": Guard((46, 211), 2, forbidden=_MSG_FASTOPEN),
     "sendmmsg": Guard((307, 269), 3, forbidden=_MSG_FASTOPEN),
-    "prlimit64": Guard((302, 261), 0),  # only for the process itself
+    "prlimit64": Guard((302, 261), 0),  # allowed only for the calling process itself
 }
 #: Calls that are refused if the command runs as the service's user and landlock cannot block
 #: signals to the service.
@@ -121,7 +120,8 @@ SIGNALS: dict[str, tuple[int | None, int | None]] = {
     "rt_tgsigqueueinfo": (297, 240),
     "pidfd_send_signal": (424, 424),
 }
-_SIGURG = 23  # harmless, and needed by Go programs, whose threads wake each other with it
+# harmless, and needed by Go programs, whose threads interrupt each other with this signal
+_SIGURG = 23
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 _FIOSETOWN, _SIOCSPGRP = 0x8901, 0x8902
 GUARDED_SIGNALS: dict[str, Guard] = {
@@ -132,10 +132,10 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
-_MOST_DEPTH = 64  # maximum depth of folders, because deep folders take long to read and remove
+_MOST_DEPTH = 64  # maximum depth of folders; deeper folders take too long to read and remove
 #: Open files without a name are counted only at every N-th check, because this takes long.
 _SELDOM = 5
-#: Uses of ``/tmp`` in a command. Agents expect it to be writable, as in the shell sandbox.
+#: Occurrences of ``/tmp`` in a command. Agents expect it to be writable, as in the shell sandbox.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -152,7 +152,7 @@ class Task:
 
     command: str
     port: int
-    folder: Path  # created and removed here
+    folder: Path  # created and removed by ``run``
     user: int | None
     files: Mapping[str, str]
     programs: Mapping[str, Path]
@@ -162,7 +162,7 @@ class Task:
 
 
 def lacking() -> str:
-    """Return the reason why no command can be confined here, or "" if commands can be confined."""
+    """Return the reason why commands cannot be confined here, or "" if they can."""
     if not protection.landlock_version():
         return "this kernel has no landlock, or landlock is switched off"
     try:
@@ -179,7 +179,7 @@ def lacking() -> str:
 
 
 def reduced() -> str:
-    """Return one line about the protections that apply, and about their limits."""
+    """Return one line that describes the protections that apply and their limits."""
     version = protection.landlock_version()
     user = "the service's user" if os.geteuid() else "a separate user"
     words = f"commands run under landlock {version}, seccomp, limits and {user}; "
@@ -198,10 +198,10 @@ def run(task: Task, asked: socket.socket) -> tuple[CommandResult, dict[str, byte
     """Run the command with bash (``syntax``); return its result and the cache folder's files.
 
     The files are None if the task has no cache folder, or if the command was stopped. The command
-    is stopped when the other side of ``asked`` is closed. When this returns, every process of the
-    command has ended. Call this function only in a separate process, because it changes the process
-    permanently. Raises EnvironmentFailed. The error is marked as proven if the sandbox could not be
-    set up, because no part of the command has run then.
+    is stopped when the other end of ``asked`` is closed. All processes of the command have ended
+    when this function returns. Call this function only in a separate process, because it changes
+    the process permanently. Raises EnvironmentFailed. The error is marked as a proven environment
+    failure if the sandbox could not be set up, because then no part of the command has run.
     """
     confinement = _Confinement(task, asked)
     text = confinement.text()
@@ -235,8 +235,8 @@ class _Confinement:
             raise Unprotected(
                 "this process cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
             )
-        # if landlock limits this process's signals to its descendants, one call can kill all of
-        # them and no other process
+        # if landlock restricts this process's signals to its descendants, one call can signal all
+        # of them and no other process
         self._bounded = protection.landlock_version() >= protection.SCOPES_SINCE
         if self._bounded:
             protection.restrict(protection.create_ruleset(scopes_only=True))
@@ -251,14 +251,14 @@ class _Confinement:
             status = self._end()
         self._kept.read(self._output)
         if stopped:
-            # the cache folder is discarded, because its files may be the reason for the stop
+            # the cache folder's files are discarded, because they may be the reason for the stop
             return CommandResult(self._kept.text(), None, timed_out, stopped), None
         kept = self._task.keep.collect(self._keep) if self._task.keep is not None else None
         code = os.waitstatus_to_exitcode(status)
         return CommandResult(self._kept.text(), code if code >= 0 else 128 - code), kept
 
     def _furnish(self) -> None:
-        """Create the folders; from here on, this process accesses files as the command's user."""
+        """Create the folders, and access files as the command's user from then on."""
         self._task.folder.mkdir(mode=0o700)
         if (user := self._task.user) is not None:
             os.chown(self._task.folder, user, user)
@@ -311,15 +311,16 @@ class _Confinement:
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
-            # the files of this process below /proc belong to the service's user
+            # this process's files below /proc belong to the service's user
             _libc.setfsuid(os.geteuid())
             os.setsid()
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)  # signals that Python ignores or handles
+                signal.signal(number, signal.SIG_DFL)  # Python ignores or handles these signals
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
-            # execve closes inherited descriptors, some of which are sockets of the service
+            # mark the inherited descriptors, some of which are sockets of the service, to be closed
+            # by execve
             for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
                 with contextlib.suppress(OSError):  # the descriptor of the listing is closed
                     os.set_inheritable(int(descriptor), int(descriptor) < 3)
@@ -330,7 +331,7 @@ class _Confinement:
                 os.nice(shell.NICENESS)
             user = self._task.user
             for name, which, most in shell.kernel_limits(self._task.limits):
-                # for the service's user, the limit would also count its other processes
+                # the service's user also runs other processes, which the limit would count
                 if name != "nproc" or user is not None:
                     resource.setrlimit(which, (most, most))
             if user is not None:
@@ -364,18 +365,20 @@ class _Confinement:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason why it must be stopped (or ""), and whether this is the time limit.
+        Returns the reason for the stop ("" if the command has ended), and whether it is the time
+        limit.
         """
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
         poll.register(self._output, select.POLLIN)
-        poll.register(self._asked, 0)  # poll reports a hang-up in any case
+        poll.register(self._asked, 0)  # poll always reports a hang-up
         looked, looks = 0.0, 0
         while True:
             events = dict(poll.poll(shell.TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all processes, which may still run
+                # all processes have closed the output, but may still run
+                poll.unregister(self._output)
             if self._life in events:
                 return clock.over, bool(clock.over)
             if self._asked.fileno() in events:
@@ -394,19 +397,19 @@ class _Confinement:
             os.killpg(self._child, number)
 
     def _excess(self, *, seldom: bool) -> str:
-        """Return the first exceeded limit among those that the kernel does not enforce, or ""."""
+        """Return the first exceeded limit that the kernel does not enforce, otherwise ""."""
         limits, keep = self._task.limits, self._task.keep
         if reason := self._kept.excess():
             return reason
         processes, tasks = descendants(os.getpid())
-        tasks -= 1  # without this process
+        tasks -= 1  # do not count this process
         if tasks > limits.processes:
             return f"it has more than {limits.processes} processes and threads"
         if reason := shell.overuse((f"/proc/{number}" for number in processes), limits):
             return reason
         bounds = [(self._scratch, shell.SCRATCH_BYTES, shell.MOST_FILES)]
         if keep is not None:
-            # twice the amount that is stored, so that a command may add to a full folder
+            # twice the maximum stored amount, so that a command may add files to a full folder
             bounds.append((self._keep, 2 * keep.most_bytes, 2 * keep.most_files))
         for folder, most_bytes, most_files in bounds:
             if problem := _overfull(folder, most_bytes, most_files):
@@ -436,14 +439,14 @@ class _Confinement:
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """Kill all descendants: with one signal if landlock limits it to them, else one by one."""
+        """Kill all descendants, with a single signal if landlock restricts signals to them."""
         if self._bounded:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(-1, signal.SIGKILL)
         else:
             for process in descendants(os.getpid())[0]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # prevents the process from starting others before it is killed
+                    # a stopped process cannot start others before it is killed
                     resource.prlimit(process, resource.RLIMIT_NPROC, (0, 0))
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
@@ -461,7 +464,7 @@ def _filter(*, signals: bool) -> bytes:
 
 
 def _standing(process: int) -> str:
-    """Return a process's state (proc(5)), even if an agent chose the process's name."""
+    """Return a process's state letter (proc(5)), even if an agent chose the process's name."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")
@@ -469,7 +472,7 @@ def _standing(process: int) -> str:
 
 
 def _nameless_bytes(process: int) -> int:
-    """Return the total size of the process's open files that have been deleted."""
+    """Return the total size of the files that the process holds open although they were deleted."""
     found = 0
     with contextlib.suppress(OSError), os.scandir(f"/proc/{process}/fd") as entries:
         for entry in entries:
@@ -481,7 +484,7 @@ def _nameless_bytes(process: int) -> int:
 
 
 def _overfull(folder: Path, most_bytes: int, most_files: int) -> str:
-    """Return the limit that a folder exceeds, or ""."""
+    """Return a message about the limit that a folder exceeds, or "" if it exceeds none."""
     used = files = 0
     waiting = [(str(folder), 0)]
     while waiting:
@@ -505,5 +508,5 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
     except FileNotFoundError:
         pass
-    except (OSError, RecursionError):  # more levels than Python can recurse
+    except (OSError, RecursionError):  # deeper than Python's recursion limit
         subprocess.run(["/bin/rm", "-rf", "--", str(folder)], capture_output=True, check=False)

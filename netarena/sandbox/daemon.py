@@ -2,14 +2,16 @@
 
 An agent's commands communicate with the daemons over sockets in one folder. Through these commands,
 an agent can make the daemons write, store and compute anything that their configuration language
-allows. Daemons are therefore confined like commands (``shell``). They have their own namespaces
-except the network. Their root folder has only libraries, the daemons and the shell that starts
-them. They have the two capabilities of a command and the capability to use ports below 1,024. The
-same system calls are refused, and kernel limits apply. Their files are small, in memory, and
-deleted when the daemons end.
+allows. Daemons are therefore confined like commands (``shell``):
+
+- They have their own namespaces of every kind except the network.
+- Their root folder contains only libraries, the daemons and the shell that starts them.
+- They have the two capabilities of a command, and the capability to use ports below 1,024.
+- The filter refuses the same system calls as for commands, and kernel limits apply.
+- Their files are small, in memory, and deleted when the daemons end.
 
     with Confined(script, netns=..., hostname="r1", programs=..., texts=..., folders=...) as held:
-        held.excess()        # checks memory usage that the kernel does not limit; call it often
+        held.excess()        # checks limits that the kernel does not enforce; call it often
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ from netarena.sandbox.shell import SHELL_ENVIRONMENT, ShellLimits, entered, user
 
 __all__ = ["Confined"]
 
-#: Calls that succeed without effect. ``capset`` is one of them, because daemons request other
-#: privileges when they start, but must keep the given privileges.
+#: Calls that return success without effect. ``capset`` is included because daemons request other
+#: privileges when they start, but must keep the privileges that they have.
 _PRETENDED = {**shell.PRETENDED, "capset": (126, 91)}
 _CAPABILITIES = ("CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE")
 _SHELL = "/bin/sh"
 #: Folders of libraries on this machine.
 _LIBRARIES = ("lib", "lib32", "lib64", "libx32")
-_FOLDER_BYTES = 1 << 20  # size of each writable folder without an explicit size
+_FOLDER_BYTES = 1 << 20  # default size of each writable folder
 _OPEN_FILES = 512
 _END_S = 10.0
 
 
 class Confined:
-    """Confined processes of ``script``, which starts programs and waits; ``close`` stops them.
+    """The confined processes of ``script``, which starts programs and waits. ``close`` stops them.
 
     ``programs`` are the visible programs. ``texts`` (path -> text) are read-only files, and
     ``folders`` (path -> folder) are writable and visible outside. ``private`` folders are writable
@@ -53,7 +55,7 @@ class Confined:
     they cannot be confined.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a sandbox is made of
+    def __init__(  # noqa: PLR0913 -- the parts of a sandbox
         self,
         script: str,
         *,
@@ -63,7 +65,7 @@ class Confined:
         texts: Mapping[str, str],
         folders: Mapping[str, Path],
         limits: ShellLimits,
-        private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- the sandbox's own
+        private: Iterable[str] = ("/tmp", "/run", "/var/tmp"),  # noqa: S108 -- the sandbox's own folder
         home: str = "/",
     ) -> None:
         self._limits = limits
@@ -92,7 +94,7 @@ class Confined:
                 try:
                     self._process = subprocess.Popen(
                         line,
-                        stdin=subprocess.PIPE,  # closing it stops the script
+                        stdin=subprocess.PIPE,  # closing the pipe stops the script
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
                         pass_fds=(calls, *contents.values(), *(() if user is None else (user,))),
@@ -144,7 +146,7 @@ class Confined:
                 os.kill(pid, signal.SIGTERM)
 
     def running(self) -> list[str]:
-        """Return the names of recorded processes that run."""
+        """Return the names of recorded processes that still run."""
         return [name for name, pid in self._processes.items() if _runs(pid)]
 
     def ended(self) -> list[str]:
@@ -152,18 +154,18 @@ class Confined:
         return [name for name, pid in self._processes.items() if not _runs(pid)]
 
     def delayed_s(self) -> list[float]:
-        """Return how long each recorded process's threads have waited for a processor, in s.
+        """Return for each recorded process how long its threads have waited for a processor, in s.
 
-        The source is the second field of the kernel's /proc/PID/task/TID/schedstat, in ns. Returns
-        0 if the kernel does not report this field.
+        The source is the second field of the kernel's /proc/PID/task/TID/schedstat, in ns. The
+        value is 0 if the kernel does not report this field.
         """
         return [_delayed_s(pid) for pid in self._processes.values()]
 
     def excess(self) -> str:
-        """If the processes exceed a limit, kill the largest one and return its name and the reason.
+        """Kill the largest process if a limit is exceeded, and return its name with the reason.
 
-        Returns "" otherwise. The limits are the memory of all processes together, which the kernel
-        does not limit, and the CPU time of each process.
+        Returns "" if no limit is exceeded. The limits are the memory of all processes together,
+        which the kernel does not limit, and the CPU time of each process.
         """
         alive = {name: pid for name, pid in self._processes.items() if _runs(pid)}
         folders = [f"/proc/{pid}" for pid in alive.values()]
@@ -176,7 +178,7 @@ class Confined:
 
 
 def _limited(script: str, limits: ShellLimits) -> str:
-    """Return ``script`` with kernel limits; its shell ends when its standard input closes."""
+    """Return ``script`` after kernel limits; its shell ends when standard input closes."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (
@@ -214,7 +216,7 @@ def _filter() -> bytes:
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:
-    """Return a descriptor from which ``content`` can be read, open until ``stack`` closes."""
+    """Return a descriptor for reading ``content``, which ``stack`` closes."""
     descriptor = os.memfd_create("file")
     stack.callback(os.close, descriptor)
     os.write(descriptor, content)
@@ -252,7 +254,7 @@ def _delayed_s(pid: int) -> float:
 
 
 def family() -> dict[int, int]:
-    """Return the parent's process id of each process that is visible in /proc, by process id."""
+    """Map the id of each process that is visible in /proc to the id of its parent."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -1,8 +1,8 @@
 """Main loop of a process that forks other processes on demand for a ``child.Forker``.
 
-``netarena.sandbox.child`` describes the messages of the control socket. This module uses only the
-standard library and imports nothing of this project, because agents' answers run in forks of a
-process that has loaded this module.
+``netarena.sandbox.child`` describes the messages of the control socket. Agents' answers run in
+forks of a process that has loaded this module. The module therefore uses only the standard library
+and imports nothing else of this project.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Forks(ABC):
 
     @abstractmethod
     def begin(self, connection: int) -> int:
-        """Fork a process (``spawn``) that serves the socket ``connection``. Raises OSError."""
+        """Fork a process with ``spawn`` to serve ``connection``; return its id. Raises OSError."""
 
     def unborn(self, connection: int, error: OSError) -> dict[str, Any]:
         """Return the report on a process that could not be forked."""
@@ -51,7 +51,7 @@ class Forks(ABC):
         os.kill(pid, signal.SIGKILL)
 
     def look(self) -> float | None:
-        """Do periodic work; return the time in ms until the next call, or None for no next call."""
+        """Do periodic work. Return the time in ms until the next call; None if it is not needed."""
         return None
 
     def leave(self) -> None:
@@ -62,7 +62,7 @@ class Forks(ABC):
             os.waitpid(pid, 0)
 
     def spawn(self, work: Callable[[], object]) -> int:
-        """Fork a child that runs ``work`` and then exits. Raises OSError."""
+        """Fork a child that runs ``work`` and then exits; return its id. Raises OSError."""
         if pid := os.fork():
             return pid
         try:
@@ -76,7 +76,8 @@ class Forks(ABC):
     def serve(self, **ready: Any) -> None:
         """Send ``ready`` and serve requests until the service closes its end of the socket."""
         gc.collect()
-        gc.freeze()  # garbage collection in the children must not write to shared memory pages
+        # garbage collection in the children must not write to memory pages shared with this process
+        gc.freeze()
         wake, signalled = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -94,7 +95,7 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the service; if the service has ended, the next read detects this."""
+        """Send a message to the service. Ignore errors; the next read detects a lost service."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 

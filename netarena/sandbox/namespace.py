@@ -1,8 +1,9 @@
-"""Linux namespaces: isolation of one episode, and a network for each of its machines.
+"""Linux namespaces that isolate one episode, and a network for each of its emulated machines.
 
 This module uses ctypes because Python has unshare and setns only from 3.12 on (namespaces(7),
 user_namespaces(7)).
-Descriptors of namespaces are plain integers; a thread is in one network namespace at a time.
+
+Descriptors of namespaces are plain integers. A thread is in one network namespace at a time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-#: The machine's user to which the root user of an episode's namespaces is mapped. It owns no files,
-#: and the kernel limits its resources (the machine's user 0 is exempt from the limit on processes).
+#: The host's user to which the root user of an episode's namespaces is mapped. This user owns no
+#: files. The kernel limits its resources, whereas the host's user 0 is exempt from the limit on
+#: processes.
 NOBODY = 65534
 
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER = 0x00020000, 0x04000000, 0x08000000, 0x10000000
 _NEWPID, _NEWNET = 0x20000000, 0x40000000
-#: CLONE_VM of clone(2), with which a child shares its parent's memory, and the size of the child's
+#: CLONE_VM of clone(2), which makes a child share its parent's memory, and the size of the child's
 #: stack in bytes.
 _VM, _STACK_BYTES = 0x100, 1 << 16
 #: Size of sigset_t (glibc and musl).
@@ -37,7 +39,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _CAPABILITY_VERSION = 0x20080522
 #: Capability with which root can create user namespaces on machines where ordinary users may not.
 _CAP_SYS_ADMIN = 1 << 21
-#: ioctl on a namespace's descriptor that opens the owning user namespace (ioctl_ns(2))
+#: ioctl that opens the user namespace that owns a namespace (ioctl_ns(2))
 _NS_GET_USERNS = 0xB701
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -54,12 +56,12 @@ def _check(result: int, what: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. A change of user cancels this."""
+    """Make the kernel kill this process when its parent ends. A change of user cancels this."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
 def isolate() -> int:
-    """Enter new user, network, mount, process, IPC and host-name namespaces, as their root user.
+    """Enter new user, network, mount, process, IPC and host-name namespaces as their root user.
 
     The call forks. It returns the new process's id in the caller, and -1 in the new process. The
     new process is process 1 of the namespaces and dies with the caller. Raises
@@ -94,7 +96,7 @@ def isolate() -> int:
 
 
 def _drop_root() -> None:
-    """Become the user ``NOBODY``; keep only CAP_SYS_ADMIN, which new namespaces may need."""
+    """Switch to the user ``NOBODY``; keep only CAP_SYS_ADMIN, which new namespaces may need."""
     if os.geteuid() != 0:
         return
     _check(_libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl")
@@ -103,7 +105,7 @@ def _drop_root() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
     kept = struct.pack("=6I", _CAP_SYS_ADMIN, _CAP_SYS_ADMIN, 0, 0, 0, 0)
-    # if this fails, the kernel may still allow new namespaces, as for any user
+    # ignore failures: the kernel may still allow new namespaces, as it may for any user
     _libc.capset(header, kept)
     # makes the files below /proc/self belong to ``NOBODY``, so that its ID maps can be written
     _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
@@ -130,7 +132,7 @@ def _try_to_isolate(descriptor: int) -> NoReturn:
         inner = isolate()
         if inner > 0:
             os.waitpid(inner, 0)
-    except BaseException as error:  # noqa: BLE001 -- any error is the answer
+    except BaseException as error:  # noqa: BLE001 -- the caller receives any error
         os.write(descriptor, str(error).encode())
     os._exit(0)
 
@@ -161,7 +163,7 @@ def new_network() -> int:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        del stack  # the child has used this memory as its stack
+        del stack  # keep the child's stack allocated until the child has ended
 
 
 def _stopped_child(namespaces: int) -> tuple[int, object]:
@@ -174,8 +176,8 @@ def _stopped_child(namespaces: int) -> tuple[int, object]:
     stack = ctypes.create_string_buffer(_STACK_BYTES)
     top = ctypes.addressof(stack) + _STACK_BYTES & ~15
     function = ctypes.cast(_libc["raise"], ctypes.c_void_p)
-    # signal handlers of this process must not run in the child. The functions of ``signal`` would
-    # take ten times longer, because they convert all numbers to enums
+    # signal handlers of this process must not run in the child. The functions of the module
+    # ``signal`` would take ten times longer, because they convert all numbers to enums
     every, before = (ctypes.create_string_buffer(_SIGNAL_SET_BYTES) for _ in range(2))
     _libc.sigfillset(every)
     _libc.pthread_sigmask(signal.SIG_SETMASK, every, before)
@@ -193,10 +195,10 @@ def _stopped_child(namespaces: int) -> tuple[int, object]:
 
 
 def most_user_namespaces() -> int:
-    """Return the kernel's limit on user namespaces per user, if this process may read it."""
+    """Return the kernel's limit on user namespaces per user, or None if it cannot be read."""
     try:
         text = Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii")
-    except FileNotFoundError:  # a kernel without such limits
+    except FileNotFoundError:  # the kernel has no such limits
         return sys.maxsize
     return int(text)
 
@@ -215,7 +217,7 @@ def owner(network: int) -> int | None:
 
 
 def raise_loopback() -> None:
-    """Bring up 127.0.0.1 in the calling thread's network namespace (netdevice(7))."""
+    """Bring up the loopback interface in the calling thread's network namespace (netdevice(7))."""
     set_flags, up = 0x8914, 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
         fcntl.ioctl(asked, set_flags, struct.pack("16sh14x", b"lo", up))
@@ -223,7 +225,7 @@ def raise_loopback() -> None:
 
 @contextmanager
 def network_files() -> Iterator[Path | None]:
-    """Mount a /sys of the calling thread's network namespace; yield its path (context manager).
+    """Mount a /sys that shows the calling thread's network; yield its path (context manager).
 
     Yields None if the kernel does not allow such a mount. The process must be in its own user and
     mount namespaces. The mount still shows this network after the thread has entered another one.
@@ -275,7 +277,7 @@ def hide(folder: Path, names: Iterable[str]) -> None:
 
 
 def mount_memory(folder: Path, most_bytes: int, most_files: int) -> None:
-    """Mount an empty in-memory file system with these limits at an existing folder."""
+    """Mount an empty in-memory file system with these limits on an existing folder."""
     options = f"size={most_bytes},nr_inodes={most_files},mode=0700".encode()
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
     _check(_libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options), "mount tmpfs")

@@ -1,7 +1,7 @@
 """Protections of the process that runs an answer (agent code).
 
-The process can only access its own memory, read libraries, and send its result.
-The warm process (``netarena.sandbox.warm``), which forks this process, loads this module. Its
+The process can only access its own memory, read libraries, and send its result. This module is
+loaded by the warm process (``netarena.sandbox.warm``), which forks the process. The warm process's
 search path contains only the standard library, so this module must not import other modules of this
 project. There are four independent layers:
 
@@ -34,10 +34,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: name -> number on x86_64 and on aarch64 (None: that architecture has no such call).
-#: The calls read files and clocks, and manage the process's own memory, identity and signal
-#: handlers. They do not create processes, threads or descriptors (except of files to read), and do
-#: not affect other processes.
+#: Allowed calls: name -> number on x86_64 and on aarch64 (None: that architecture has no such
+#: call). The calls read files and clocks, and manage the process's own memory, identity and signal
+#: handlers. They do not create processes or threads, create no descriptors except of files to read,
+#: and do not affect other processes.
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "read": (0, 63),
     "readv": (19, 65),
@@ -94,18 +94,20 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "exit_group": (231, 94),
 }
 
-# Flags that open a file for more than reading. O_TMPFILE includes a writing mode.
+# Flags that open a file for more than reading. O_TMPFILE needs no entry, because the kernel
+# requires a writing mode with it.
 _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # fcntl commands that affect only the descriptor: F_DUPFD, F_GETFD, F_SETFD, F_GETFL and
-# F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, F_SETFL change a shared description.
+# F_DUPFD_CLOEXEC. F_SETOWN with O_ASYNC would send signals, and F_SETFL would change an open file
+# description shared with other processes.
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # Operations on private futexes, which other processes cannot wake: WAIT, WAKE, REQUEUE,
 # CMP_REQUEUE, WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C
 # library needs no other operations for Python's locks, because these do not inherit priorities.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
-# The system's clocks, and the CPU clocks of this process and thread. The last two numbers are the
-# form of these CPU clocks that the C library may use (process or thread 0). Other negative numbers
-# are CPU clocks of other processes or clocks of devices.
+# The system's clocks, and the CPU clocks of this process and thread. The last two numbers denote
+# the CPU clocks of process 0 and thread 0, which mean the caller; the C library may use this form.
+# Other negative numbers are CPU clocks of other processes or clocks of devices.
 _CLOCKS = (0, 1, 2, 3, 4, 5, 6, 7, 11, 0xFFFFFFFA, 0xFFFFFFFE)
 
 
@@ -146,18 +148,18 @@ GUARDED: dict[str, Guard] = {
     "prlimit64": Guard((302, 261), 2),  # with a null pointer, the call only reads a limit
 }
 
-#: Calls refused with an error other than "not permitted". On ENOSYS, the C library falls back to
-#: an older call that the filter can inspect. Python reads ENOTTY as "not a terminal".
+#: Calls that fail with an error other than EPERM. On ENOSYS, the C library falls back to an older
+#: call that the filter can inspect. Python reads ENOTTY as "not a terminal".
 REFUSED_AS: dict[str, tuple[tuple[int | None, int | None], int]] = {
     "ioctl": ((16, 29), errno.ENOTTY),
     "clone3": ((435, 435), errno.ENOSYS),
     "openat2": ((437, 437), errno.ENOSYS),
 }
 
-#: machine -> column of the tables, AUDIT_ARCH_* of <linux/audit.h>
+#: machine -> column of the tables of calls, and AUDIT_ARCH_* of <linux/audit.h>
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-_SYS_LANDLOCK_CREATE_RULESET = 444  # the same on every architecture
+_SYS_LANDLOCK_CREATE_RULESET = 444  # these numbers are the same on every architecture
 _SYS_LANDLOCK_ADD_RULE = 445
 _SYS_LANDLOCK_RESTRICT_SELF = 446
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -199,14 +201,15 @@ _FS_RIGHTS = ((1, (1 << 13) - 1), (2, _REFER), (3, _TRUNCATE), (5, 1 << 15))
 _NET_RIGHTS = ((NETWORK_SINCE, 0b11),)
 _SCOPES = ((SCOPES_SINCE, 0b11),)
 
-#: Entries of the standard library's folder that answers do not need: installed packages, pip's own
-#: wheels, the build configuration
+#: Entries of the standard library's folder that answers do not need, such as installed packages,
+#: pip's bundled wheels, tests and IDLE.
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "ensurepip", "test", "idlelib"})
 
 _SIGKILL = 9
 _TOO_LONG_CHARS = 4 << 20  # exceeds the kernel's limit for one argument (32 pages of up to 64 KiB)
 
-#: First user of answers. systemd's list of users and groups does not use these numbers.
+#: User id of the first child; other children use the ids that follow. systemd does not assign these
+#: ids.
 FIRST_USER = 60_900
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -237,8 +240,9 @@ class Protection:
 class Caps:
     """Limits of one child process.
 
-    The parent enforces the limit ``cpu_s`` on CPU time. As a last resort, the kernel has a limit of
-    more than twice ``cpu_s``, because the kernel counts ticks and may overestimate the time.
+    The parent enforces the limit ``cpu_s`` on CPU time. The kernel enforces more than twice
+    ``cpu_s`` as a last resort. That limit is higher because the kernel counts ticks and may
+    overestimate the time.
     """
 
     cpu_s: float
@@ -250,7 +254,7 @@ class Caps:
 
 
 def landlock_version() -> int:
-    """Return the kernel's landlock version (from 1), 0 without landlock."""
+    """Return the kernel's landlock version, starting at 1, or 0 without landlock."""
     found = _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, 0, 1)
     return max(int(found), 0)
 
@@ -268,7 +272,7 @@ def seccomp_available() -> bool:
 
 
 def own_user_possible(user: int) -> bool:
-    """Return whether this process may run children as ``user`` and can still kill them."""
+    """Return whether this process may run children as ``user`` and still kill them."""
     needed = 1 << _CAP_SETUID | 1 << _CAP_SETGID | 1 << _CAP_KILL
     return _capabilities() & needed == needed and all(
         _mapped(user, Path("/proc/self", name)) for name in ("uid_map", "gid_map")
@@ -301,9 +305,9 @@ def examine(paths: Iterable[str]) -> list[Protection]:
 
     ``paths`` are the standard library and the packages that answers read.
 
-    This function does not test the protections; ``probe`` does. If the service is root, a separate
-    user is essential: if another layer failed, an answer that runs as root could access the whole
-    machine.
+    This function does not test the protections; ``probe`` tests them. If the service is root, a
+    separate user is essential: if another layer failed, an answer that runs as root could access
+    the whole machine.
     """
     machine = platform.machine()
     known = machine in _MACHINES and sys.byteorder == "little"
@@ -311,7 +315,8 @@ def examine(paths: Iterable[str]) -> list[Protection]:
     seccomp = known and seccomp_available()
     users = own_user_possible(FIRST_USER) and (
         all(map(readable_by_all, paths))
-        or (version > 0 and may_keep_reading())  # landlock limits which files can be read with it
+        # landlock limits the files that this capability makes readable
+        or (version > 0 and may_keep_reading())
     )
     root = os.geteuid() == 0
     return [
@@ -435,7 +440,7 @@ def allow_port(ruleset: int, port: int) -> None:
 def restrict(ruleset: int) -> None:
     """Apply a ruleset permanently to the calling thread and its descendants, and close the ruleset.
 
-    Also forbids programs to gain privileges. Raises Unprotected.
+    Programs started from then on cannot gain privileges. Raises Unprotected.
     """
     forbid_new_privileges()
     if _libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ruleset, 0):
@@ -444,7 +449,7 @@ def restrict(ruleset: int) -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Forbid started programs to gain privileges (no_new_privs). Raises Unprotected."""
+    """Prevent this process and its programs from gaining privileges. Raises Unprotected."""
     if _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise Unprotected(f"no_new_privs: {_error()}")
 
@@ -515,7 +520,7 @@ def compose(
             for index, values in ((guard.argument, guard.values), *guard.also):
                 tests = [op(equal, one, len(values) - at) for at, one in enumerate(values)]
                 checks += [argument(index), *tests, refuse]
-            checks.pop()  # the call of ``on`` below adds the last ``refuse`` again
+            checks.pop()  # the call of ``on`` below appends the last ``refuse`` again
         elif guard.pairs:
             checks = [allow]
         elif guard.forbidden:
@@ -554,8 +559,8 @@ def _error() -> str:
 def become(user: int, *, keep_reading: bool) -> None:
     """Change permanently to the user and group ``user``.
 
-    ``keep_reading`` keeps the capability to read files regardless of permissions, because the
-    standard library may be below a folder that only the service's user may enter. Landlock limits
+    ``keep_reading`` keeps the capability to read files regardless of permissions. It is needed if
+    the standard library is below a folder that only the service's user may enter. Landlock limits
     this capability.
     """
     if keep_reading:
@@ -604,10 +609,9 @@ class Armour:
     def put_on(self, parent: int, user: int | None) -> None:
         """Apply all protections to the calling process permanently.
 
-        Their order matters, because some protections prevent setting others.
-
-        This process dies with the process ``parent``. ``user`` is None if the service cannot change
-        users. Closes the ruleset. Raises Unprotected, or OSError.
+        The order matters, because some protections prevent others from being set. From then on, the
+        calling process dies together with the process ``parent``. ``user`` is None if the service
+        cannot change users. Closes the ruleset. Raises Unprotected, or OSError.
         """
         offer_to_oom_killer()
         _set_limits(self.caps)
@@ -628,13 +632,13 @@ class Armour:
 
 
 def offer_to_oom_killer() -> None:
-    """If memory runs out, let the kernel kill this process before the service."""
-    with suppress(OSError):  # optional, because the memory limit works without it
+    """Make the kernel kill this process before the service if memory runs out."""
+    with suppress(OSError):  # ignore failures, because the memory limit works without this setting
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def last_resort_s(cpu_s: float) -> int:
-    """Return the kernel's CPU limit in whole seconds, in case ``cpu_s`` is not enforced."""
+    """Return the CPU limit for the kernel in whole seconds, in case ``cpu_s`` is not enforced."""
     return math.ceil(2 * cpu_s) + 1
 
 
@@ -643,7 +647,8 @@ def _set_limits(caps: Caps) -> None:
     in_use = int(pages) * resource.getpagesize()
     limits = {
         resource.RLIMIT_CPU: last_resort_s(caps.cpu_s),
-        resource.RLIMIT_AS: in_use + caps.memory_bytes,  # inherited memory does not count
+        # memory inherited from the parent does not count
+        resource.RLIMIT_AS: in_use + caps.memory_bytes,
         resource.RLIMIT_NOFILE: caps.open_files,
         resource.RLIMIT_NPROC: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -658,7 +663,7 @@ def _set_limits(caps: Caps) -> None:
 
 
 def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
-    """Return harmless actions with their names; in a protected process, each raises OSError."""
+    """Return pairs of a name and a harmless action that raises OSError in a protected process."""
     parent = os.getppid()
     return (
         ("reading a system file", lambda: os.close(os.open("/etc/passwd", os.O_RDONLY))),
@@ -676,8 +681,8 @@ def _attempts() -> Sequence[tuple[str, Callable[[], object]]]:
 def _run_program() -> None:
     """Try to run a program.
 
-    A successful call would replace this process. An argument is therefore too long, so that the
-    call fails even if programs may be run.
+    A successful call would replace this process. The call therefore has an argument that is too
+    long, so that it fails even if programs may be run.
     """
     try:
         os.execv(sys.executable, ["python", "x" * _TOO_LONG_CHARS])  # noqa: S606
@@ -693,7 +698,7 @@ def _fork() -> None:
 
 
 def probe() -> list[str]:
-    """Try forbidden actions in the calling, protected process; return those that succeeded."""
+    """Try forbidden actions in this protected process; return the names of those that succeeded."""
     possible = []
     for name, attempt in _attempts():
         try:

@@ -1,10 +1,10 @@
 """Sandbox for Python code from an agent.
 
 A warm process (``netarena.sandbox.warm``) is a fresh interpreter that can import only the standard
-library and the preloaded packages. It runs the ``load`` of the guest (trusted source code of the
-application) once. Each answer (agent code) runs in a forked child, which applies its protections
-(``netarena.sandbox.protection``) before the guest's ``call`` runs the answer. Request and result
-are JSON over the child's socket. Agent code may have forged the result
+library and the preloaded packages. It runs the function ``load`` of the guest once. The guest is
+trusted source code of the application. Each answer (agent code) runs in a forked child, which
+applies its protections (``netarena.sandbox.protection``) before the guest's ``call`` runs the
+answer. Request and result are JSON over the child's socket. Agent code may have forged the result
 (``netarena.sandbox.untrusted``). Therefore the request and the context must not contain the facts
 that decide a verdict, and a verdict must not rely only on a report by the guest.
 
@@ -46,13 +46,13 @@ _START_S = 60.0  # time to start the interpreter, import modules and run the gue
 _STOP_S = 5.0
 _DRAIN_S = 5.0  # time from a child's end until its socket closes; almost zero with seccomp
 _CHUNK_BYTES = 1 << 16
-#: Larger results are parsed in a thread. For smaller results, a thread would take longer than the
-#: parsing.
+#: Larger results are parsed in a thread; smaller results are not, because starting a thread would
+#: take longer than parsing.
 _INLINE_BYTES = 1 << 16
 _PACKET_BYTES = 1 << 16
 _MAX_PARALLEL = 256
 #: Default number of concurrent answers. It is far above the number of live episodes, so that
-#: sleeping answers do not delay other answers. The CPU limit and the kernel's scheduler divide the
+#: sleeping answers do not delay other answers. The kernel's scheduler and the CPU limit share the
 #: CPU among answers.
 _PARALLEL = 32
 
@@ -62,11 +62,12 @@ class PythonStatus(StrEnum):
     failure."""
 
     OK = "ok"
-    RAISED = "raised"  # the guest raised an exception, or the returned value is not JSON
+    # the guest raised an exception, or the returned value cannot be represented in JSON
+    RAISED = "raised"
     CPU = "cpu"
     MEMORY = "memory"
     WALL = "wall"
-    TOO_LARGE = "too_large"  # too many bytes or values in the result
+    TOO_LARGE = "too_large"  # the result has too many bytes or values
     CRASHED = "crashed"  # the child died or sent no readable message
 
 
@@ -147,7 +148,8 @@ class PythonSandbox(Forking):
         self._payload = payload
         self._preload = tuple(preload)
         self._unsandboxed = unsandboxed
-        self._places = asyncio.Semaphore(self.parallel)  # waiters get slots in their order
+        # waiters get slots in the order of their arrival
+        self._places = asyncio.Semaphore(self.parallel)
         # a single thread, so that only one result is parsed at a time and the memory is reused
         self._reader = ThreadPoolExecutor(1, "claims")
         self._reading = asyncio.Lock()
@@ -166,8 +168,8 @@ class PythonSandbox(Forking):
     async def start(self) -> None:
         """Start the warm process; ``run`` does this too.
 
-        Raises EnvironmentFailed if a protection is missing or ineffective or if the guest does not
-        load; ConfigError if a preloaded package is not installed.
+        Raises EnvironmentFailed if a protection is missing or ineffective, or if the guest does not
+        load. Raises ConfigError if a preloaded package is not installed.
         """
         if self._closed:
             raise EnvironmentFailed("the sandbox is closed", proven_ours=True)
@@ -176,10 +178,10 @@ class PythonSandbox(Forking):
     async def run(
         self, request: JsonValue, begun: Callable[[], None] | None = None
     ) -> SandboxResult:
-        """Wait for a slot and run one answer; cancelling kills the answer.
+        """Wait for a slot and run one answer. Cancelling this call kills the answer.
 
         ``begun`` is called when the wait is over. Raises EnvironmentFailed for environment
-        failures; they occur only before agent code runs.
+        failures, which occur only before agent code runs.
         """
         body = json.dumps(request).encode()
         asked = time.monotonic()
@@ -226,7 +228,7 @@ class PythonSandbox(Forking):
         self._reader.shutdown(wait=False)
 
     def _feed(self) -> bytes:
-        """Return the warm process's input: the header's length, the header, and the payload."""
+        """Return the warm process's input: the header's length, the header and the payload."""
         header = json.dumps(self._header()).encode()
         return len(header).to_bytes(8, "big") + header + self._payload
 
@@ -246,7 +248,7 @@ class PythonSandbox(Forking):
 
     @property
     def _most_bytes(self) -> int:
-        """Return the maximum size of a message; only agent code that forges one exceeds it."""
+        """Return the maximum size of a message. Only forged messages exceed it."""
         return len(warm.STARTED + warm.VALUE) + self.limits.result_bytes
 
     async def _exchange(self, ours: socket.socket, body: bytes, received: bytearray) -> None:
@@ -284,7 +286,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # between two results, the event loop can run
+        async with self._reading:  # the event loop can run between two results
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 
@@ -292,7 +294,7 @@ _Verdict = tuple[PythonStatus, JsonValue, str]
 
 
 def _judge_end(end: _End, limits: PythonLimits) -> _Verdict | None:
-    """Return the result of a child that failed or was killed; None if it ended normally."""
+    """Return the result of a child that failed or was killed, otherwise None."""
     if end.overdue:
         return PythonStatus.WALL, None, f"not done after {limits.wall_s:g} s"
     code = os.waitstatus_to_exitcode(end.status)
@@ -310,7 +312,7 @@ def _read_claim(message: bytearray, limits: PythonLimits) -> _Verdict:
     """Parse the message of a child that ended normally, and remove it from the buffer."""
     start = len(warm.STARTED)
     tag = bytes(message[start : start + 1])
-    del message[: start + 1]  # a slice would copy the message again
+    del message[: start + 1]  # deleting in place avoids another copy of the message
     if not tag:
         return PythonStatus.CRASHED, None, "ended before it answered"
     if tag == warm.MEMORY:
@@ -375,7 +377,7 @@ def _signal_name(number: int) -> str:
 
 
 def check_python_sandbox(preload: Sequence[str] = ("networkx",)) -> list[Check]:
-    """Report this machine's protections, including missing protections and their remedies.
+    """Report which protections this machine offers, and remedies for missing protections.
 
     ``preload`` names the packages that answers read, if they are installed.
     """

@@ -1,7 +1,7 @@
-"""Relay from a listening socket to one address, for a limited number of connections.
+"""Forwards connections from a listening socket to one address, for a limited number of connections.
 
-The caller passes the listening socket, which is in a separate namespace. Bytes are forwarded
-unchanged in both directions, so TLS works end to end.
+The caller passes the listening socket, which is in a separate network namespace. Bytes are
+forwarded unchanged in both directions, so TLS works end to end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Relay:
     """Forwards connections to ``address`` between ``start`` and ``close``.
 
     At most ``most`` connections are open at a time. Further connections, and connections that
-    ``address`` does not accept, are closed without reading.
+    ``address`` does not accept, are closed immediately.
     """
 
     def __init__(self, address: tuple[str, int], most: int) -> None:
@@ -34,7 +34,7 @@ class Relay:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, listening: socket.socket) -> None:
-        """Relay connections to this socket. The relay takes ownership of the socket."""
+        """Start to relay connections to this socket. The relay takes ownership of the socket."""
         self._server = await asyncio.start_server(self._accept, sock=listening, backlog=self._most)
 
     async def close(self) -> None:

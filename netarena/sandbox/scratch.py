@@ -1,4 +1,4 @@
-"""A command's folder whose content is preserved for the next commands of the episode."""
+"""Stores the content of a command's folder for the next commands of the episode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Keep:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def pack(self) -> dict[str, Any]:
-        """Return the limits and contents as JSON."""
+        """Return the limits and contents as a JSON object."""
         return {
             "most_bytes": self.most_bytes,
             "most_files": self.most_files,
@@ -31,13 +31,13 @@ class Keep:
 
     @classmethod
     def unpack(cls, packed: Mapping[str, Any]) -> Self:
-        """Return the copy that ``pack`` turned into JSON."""
+        """Return the copy whose JSON object ``pack`` created."""
         return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
 
     def fill(self, folder: Path) -> None:
-        """Write as many of the files as fit into an empty folder."""
+        """Write the files that fit into an empty folder."""
         for name, content in self.files.items():
-            # a new folder may have room for fewer files than the previous folder
+            # the new folder may have less room than the previous folder
             with contextlib.suppress(OSError):
                 path = f"{folder}/{name}"
                 os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 -- Path is slower
@@ -45,14 +45,13 @@ class Keep:
                     file.write(content)
 
     def collect(self, folder: Path) -> dict[str, bytes]:
-        """Return the folder's regular files, up to the maximum number and size.
+        """Return the folder's regular files (path -> content), up to the maximum number and size.
 
-        Files whose names are not UTF-8 are skipped.
-
-        No other process may change the folder during the call.
+        Files whose names are not UTF-8 are skipped. No other process may change the folder during
+        the call.
         """
         found: dict[str, bytes] = {}
-        # count sizes, not disk blocks, because sparse and hard-linked files have few blocks
+        # count file sizes, because disk blocks undercount sparse and hard-linked files
         room = self.most_bytes
         for here, folders, names in os.walk(folder):
             folders.sort()
@@ -74,10 +73,10 @@ class Keep:
 
 
 def pack(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return contents in a form that JSON can represent."""
+    """Return contents in a form that JSON can represent (name -> text)."""
     return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 
 def unpack(packed: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the contents that ``pack`` turned into texts."""
+    """Return the contents that ``pack`` converted."""
     return {name: base64.b64decode(content) for name, content in packed.items()}

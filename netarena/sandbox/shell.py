@@ -1,18 +1,17 @@
 """Sandbox for one shell command line from an agent, in a network namespace.
 
-``run`` is synchronous, for a process that serves one world. It starts bubblewrap, which gives the
-command a process namespace and a root with only the system's programs and small temporary folders.
-``run`` pauses bubblewrap until the limits are set, resumes it, and returns when every process of
-the command has ended. There are five layers:
+``run`` blocks, because it is meant for a process that serves a single episode. It starts
+bubblewrap, which gives the command a process namespace and a root with only the system's programs
+and small temporary folders. ``run`` pauses bubblewrap until the limits are set, resumes it, and
+returns when every process of the command has ended. There are five layers:
 
 * namespaces: the machine's processes, files, host name and message queues are not visible,
 * capabilities: ``NET_ADMIN`` and ``NET_RAW`` in the given network namespace, otherwise none,
 * seccomp: refuses the calls of ``REFUSED`` and ``GUARDED`` (namespaces, mounts, tracing, keys and
-  similar calls, and sockets of families that are not in ``_FAMILIES``, because vsock ignores
-  namespaces),
+  similar calls). It refuses sockets outside ``_FAMILIES``, because vsock ignores namespaces,
 * kernel limits: CPU time, memory, processes, files and their size,
 * checks every ``TICK_S``: total memory, files in the temporary folders, and the caller's own
-checks.
+  checks.
 
 ``docs/sandbox.md`` lists limits and remaining risks, and ``docs/evidence/sandbox-walls.md``
 describes each protection.
@@ -57,7 +56,7 @@ __all__ = [
     "run",
 ]
 
-#: Interval between two checks in s. Between checks, only kernel limits apply.
+#: Interval in s between checks of a running command. Only kernel limits apply between checks.
 TICK_S = 0.02
 #: Signals that ask a command to end when its time is over, and the pause in s after each signal.
 #: ping prints its statistics on SIGINT; background processes react to SIGTERM.
@@ -73,7 +72,7 @@ NICENESS = 5  # lower priority than the process that grades
 MOST_FILES = 4096  # in a temporary folder; limited because an empty file uses 1 KB of kernel memory
 _CLONE_NEWNET = 0x40000000
 
-#: Calls that network diagnosis does not need: name -> number on x86_64 and on aarch64.
+#: Refused calls, which network diagnosis does not need: name -> number on x86_64 and on aarch64.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # calls that create or enter other namespaces and root folders
     "unshare": (272, 97),
@@ -118,7 +117,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "swapon": (167, 224),
     "swapoff": (168, 225),
     "acct": (163, 89),
-    # calls that allocate memory that no per-process limit counts
+    # calls that allocate memory that no per-process limit includes
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -128,20 +127,21 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
 #: Calls that are refused with ENOSYS. The C library then uses other calls that the filter can
 #: inspect.
 ABSENT = {"clone3": (435, 435)}
-#: Calls that succeed without effect. The root user of a user namespace may not change its groups,
-#: so ``setgroups`` would make programs fail that drop privileges. The scheduler gives each session
-#: an equal share of the processors (sched(7), autogroup), so a command must not create sessions.
+#: Calls that return success without effect. The root user of a user namespace may not change its
+#: groups, so programs that drop privileges would otherwise fail at ``setgroups``. The scheduler
+#: gives each session an equal share of the processors (sched(7), autogroup), so a command must not
+#: create sessions.
 PRETENDED = {"setgroups": (116, 159), "setsid": (112, 157)}
 #: Flags of cgroup, uts, ipc, user, pid, net and mount namespaces.
 _CLONE_NAMESPACES = 0x7E020000
 #: Permitted address families: unix, inet, inet6, netlink, packet.
 _FAMILIES = (1, 2, 10, 16, 17)
-#: Refused (family, protocol): IPsec policies, which can forward and drop packets independently of
-#: routes and filters.
+#: Refused pairs of family and protocol: IPsec policies, which can forward and drop packets
+#: independently of routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: Refused (level, option). Rings of packet sockets and forced buffers use memory that no limit
-#: counts. The old iptables, ip6tables, arptables and ebtables have tables that nftables does not
-#: list.
+#: Refused pairs of level and option of setsockopt. Rings of packet sockets and forced buffers use
+#: memory that no limit counts. The legacy versions of iptables, ip6tables, arptables and ebtables
+#: create tables that nftables does not list.
 _OPTIONS = (
     *((263, 5), (263, 13), (1, 32), (1, 33)),
     *((0, 64), (41, 64), (0, 96), (0, 128)),
@@ -166,8 +166,8 @@ ETC = (
 #: Sysctls below /proc/sys/net that apply to the whole machine.
 _MACHINE_WIDE = ("/proc/sys/net/netfilter/nf_hooks_lwtunnel",)
 _CPUS = tuple(f"cpu{number}" for number in range(os.cpu_count() or 1))
-#: Files of /proc -> replacement text that programs can parse. The files show the activity of the
-#: whole kernel, which includes other machines of the emulated network.
+#: Files of /proc -> replacement text that programs can parse. The original files show the activity
+#: of the whole kernel, including the other machines of the emulated network.
 _MASKED: dict[str, str] = {
     "loadavg": "0.00 0.00 0.00 1/1 1\n",
     "stat": "".join(f"{name} 0 0 0 0 0 0 0 0 0 0\n" for name in ("cpu ", *_CPUS))
@@ -183,9 +183,9 @@ _MASKED: dict[str, str] = {
     "sys/fs/inode-state": "0\t0\t0\t0\t0\t0\t0\n",
 }
 TOP = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
-_SCRATCH = "/tmp"  # noqa: S108 -- its own
+_SCRATCH = "/tmp"  # noqa: S108 -- the sandbox's own folder
 SCRATCH_BYTES = 8 << 20
-_TEMPORARY = {_SCRATCH: SCRATCH_BYTES, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- its own
+_TEMPORARY = {_SCRATCH: SCRATCH_BYTES, "/run": 1 << 20, "/dev/shm": 1 << 20}  # noqa: S108 -- the sandbox's own folder
 SHELL_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": _SCRATCH,
@@ -202,8 +202,8 @@ class ShellLimits:
     ``memory_bytes`` limits the address space of each process and the memory of all processes
     together. ``address_bytes`` sets a separate limit on the address space, because Go programs
     reserve far more than they use. ``processes`` limits the processes and threads of the whole user
-    namespace, including the caller. ``file_bytes`` is the maximum size of a file. The first and
-    last part of the output are stored, ``output_bytes`` in total.
+    namespace, including the caller. ``file_bytes`` is the maximum size of a file. Only the first
+    and last parts of the output are stored, up to ``output_bytes`` in total.
     """
 
     wall_s: float = 15.0
@@ -261,9 +261,9 @@ class CommandResult:
 
 
 def available() -> str:
-    """Return the reason why no command can run on this machine, or "" if none is known.
+    """Return the reason why commands cannot run on this machine, or "" if no reason is known.
 
-    Only files are checked, and no command is run.
+    The function only checks for the required files and does not run a command.
     """
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed (apt-get install bubblewrap)"
@@ -290,7 +290,7 @@ class Clock:
         self.over = ""
 
     def runs_out(self) -> bool:
-        """Send the next signal if it is due; return whether the command ignored all signals."""
+        """Send the next signal if it is due. Return whether the command ignored all signals."""
         if (now := time.monotonic()) < self._due:
             return False
         self.over = f"it ran for {self._wall_s:g} s"
@@ -302,23 +302,23 @@ class Clock:
 
 
 def command_environment() -> dict[str, str]:
-    """Return a command's initial environment: harmless variables, and variables for line buffering.
+    """Return a command's initial environment, with variables that enable line buffering.
 
-    With line buffering, programs write to a pipe line by line, as to a terminal. A process that
-    forks commands calls this once.
+    With line buffering, programs write to a pipe line by line, as they do to a terminal. A process
+    that forks commands calls this function once.
     """
     return {**SHELL_ENVIRONMENT, "PYTHONUNBUFFERED": "1", **_line_buffering()}
 
 
 @cache
 def _line_buffering() -> dict[str, str]:
-    """Return the environment variables of stdbuf, which affect programs that use the C library.
+    """Return the environment variables of stdbuf, which set line buffering in C programs.
 
     The result is empty if this machine has no stdbuf that commands can see.
     """
     try:
         told = subprocess.run(
-            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found in PATH, as for a command
+            ["stdbuf", "-oL", "env"],  # noqa: S607 -- found in PATH, as a command would find it
             env=SHELL_ENVIRONMENT,
             cwd="/",
             capture_output=True,
@@ -332,7 +332,7 @@ def _line_buffering() -> dict[str, str]:
     return found if found.get("LD_PRELOAD", "").startswith("/usr/") else {}
 
 
-def run(  # noqa: PLR0913 -- what a sandbox is made of
+def run(  # noqa: PLR0913 -- the parts of a sandbox
     command: str,
     *,
     netns: int | None = None,
@@ -346,18 +346,18 @@ def run(  # noqa: PLR0913 -- what a sandbox is made of
 
     Bash parses the whole command before it runs any of it (``syntax``).
 
-    With ``netns`` the caller must have all capabilities in the user namespace that owns ``netns``.
-    The caller's user must not be the machine's root, for whom the kernel has no process limit. The
-    command runs in that user namespace, with two of its capabilities if ``capable``, otherwise with
-    none. Without ``netns`` the command has an empty network namespace and no capability, and any
-    user may call ``run``. ``room`` adds files and programs.
+    With ``netns``, the caller must have all capabilities in the user namespace that owns ``netns``.
+    The caller must not run as the machine's root user, because the kernel does not limit the number
+    of root's processes. The command runs in that user namespace, with two of its capabilities if
+    ``capable``, otherwise with none. Without ``netns`` the command has an empty network namespace
+    and no capability, and any user may call ``run``. ``room`` adds files and programs.
 
     ``watch`` is called every 20 ms with the id of a process of the sandbox. Its ``/proc/PID/net``
     is the command's network. If ``watch`` returns a text, the command is stopped and the text
     appears in the result.
 
-    When this returns, every process of the command has ended. Raises EnvironmentFailed if the
-    sandbox could not be created; no part of the command has run then.
+    All processes of the command have ended when this function returns. Raises EnvironmentFailed if
+    the sandbox could not be created; in this case no part of the command has run.
     """
     limits = limits or ShellLimits()
     if problem := available():
@@ -393,7 +393,7 @@ def user_namespace(stack: contextlib.ExitStack, netns: int | None) -> int | None
 def entered(netns: int | None) -> Iterator[None]:
     """Move this thread into the network namespace of a descriptor (context manager).
 
-    None means no move. Raises EnvironmentFailed if the move is not permitted.
+    With None, the thread stays where it is. Raises EnvironmentFailed if the move is not permitted.
     """
     if netns is None:
         yield
@@ -430,7 +430,7 @@ def _filter() -> bytes:
 
 @cache
 def _system_folders() -> tuple[str, ...]:
-    """Return bubblewrap's arguments for the visible system files: programs, libraries, tables."""
+    """Return bubblewrap's arguments for visible system files: programs, libraries, tables."""
     found = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
     for name in TOP:
         path = Path("/", name)
@@ -450,7 +450,7 @@ def _masked() -> Mapping[str, str]:
     return {path: text for path, text in paths.items() if Path(path).exists()}
 
 
-def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
+def _arguments(  # noqa: PLR0913 -- the parts of a sandbox
     *,
     networked: bool,
     user: int | None,
@@ -460,13 +460,14 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
     texts: Mapping[str, int],
     masks: Mapping[str, int],
 ) -> list[str]:
-    """Return bubblewrap's arguments except the command and most descriptors.
+    """Return bubblewrap's arguments, without the command and without most descriptors.
 
-    ``user`` is the user namespace to enter, if not the caller's. ``texts`` maps paths to open
-    descriptors of the texts in ``room``. ``masks`` does so for the texts of ``_masked``.
+    ``user`` is the user namespace to enter, if it is not the caller's. ``texts`` maps paths to open
+    descriptors of the texts in ``room``, and ``masks`` maps paths to descriptors of the texts of
+    ``_masked``.
     """
     line = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent"]
-    # the command itself is process 1, without a process of bubblewrap
+    # the command itself is process 1, because bubblewrap adds no process of its own
     line.append("--as-pid-1")
     line += ["--new-session", "--hostname", hostname, "--clearenv", "--cap-drop", "ALL"]
     if not networked:
@@ -498,12 +499,12 @@ def _arguments(  # noqa: PLR0913 -- what a sandbox is made of
         line += ["--bind", str(folder), path]
     for path, folder in room.views.items():
         line += ["--ro-bind", str(folder), path]
-    # read-only, because these file systems have no size limit and could fill the memory
+    # read-only, because these file systems have no size limit and could otherwise fill the memory
     return [*line, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _SCRATCH]
 
 
 def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
-    """Return the kernel limits as (name, number, value). No value exceeds the current limit."""
+    """Return kernel limits as (name, number, value). Values do not exceed this process's limits."""
     found = []
     for name, which, most in (
         ("cpu", resource.RLIMIT_CPU, protection.last_resort_s(limits.cpu_s)),
@@ -524,9 +525,9 @@ def kernel_limits(limits: ShellLimits) -> list[tuple[str, int, int]]:
 
 
 def _without(descriptor: int | None) -> list[str]:
-    """Return the beginning of a command line that closes ``descriptor`` and runs the rest.
+    """Return the beginning of a command line that closes ``descriptor`` and then runs the rest.
 
-    Without it, the command would inherit the descriptor of ``--userns`` from bubblewrap.
+    Otherwise the command would inherit the descriptor of ``--userns`` from bubblewrap.
     """
     if descriptor is None:
         return []
@@ -536,7 +537,8 @@ def _without(descriptor: int | None) -> list[str]:
 def _limited(limits: ShellLimits) -> list[str]:
     """Return the beginning of a command line that sets kernel limits and a second time limit.
 
-    The second time limit is inside the sandbox, in case the caller fails to enforce its own.
+    The second time limit applies inside the sandbox, in case the caller fails to enforce its own
+    limit.
     """
     line = ["prlimit"]
     line += [f"--{name}={most}:{most}" for name, _, most in kernel_limits(limits)]
@@ -545,10 +547,10 @@ def _limited(limits: ShellLimits) -> list[str]:
 
 
 def _harmless_user() -> dict[str, Any]:
-    """Return Popen's arguments that run a command without a network as another user than root.
+    """Return Popen arguments that run a command without a network as a user other than root.
 
-    The kernel has no process limit for root. If this process cannot change its user, it does not
-    run as root, and the result is empty.
+    The kernel does not limit the number of root's processes. If this process cannot change its
+    user, it does not run as root, and the result is empty.
     """
     user = protection.FIRST_USER
     if os.geteuid() or not protection.own_user_possible(user):
@@ -557,7 +559,7 @@ def _harmless_user() -> dict[str, Any]:
 
 
 class _Sandbox:
-    """One run of bubblewrap. The stack closes its descriptors and kills its processes."""
+    """One run of bubblewrap. The exit stack closes its descriptors and kills its processes."""
 
     def __init__(
         self,
@@ -583,8 +585,8 @@ class _Sandbox:
         """Create the sandbox, set its limits, and start the command."""
         self._output, output = self._pipe()
         about, told = self._pipe()
-        # bubblewrap waits for a byte from this pipe. If the byte is unread at the end, the command
-        # has not run
+        # bubblewrap waits for a byte from this pipe. If the byte is still unread at the end, the
+        # command has not run
         self._gate, opened = self._pipe()
         program, written = self._pipe()
         os.write(written, _filter())
@@ -618,7 +620,8 @@ class _Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=inherited,
                 cwd="/",
-                env=SHELL_ENVIRONMENT,  # commands can read their parents' variables
+                # commands can read the environment variables of their parent processes
+                env=SHELL_ENVIRONMENT,
                 **user,
             )
         except OSError as error:
@@ -636,7 +639,7 @@ class _Sandbox:
         os.write(opened, b"!")
 
     def _file(self, text: str) -> int:
-        """Return a descriptor from which the text can be read."""
+        """Return a descriptor for reading the text."""
         content = os.memfd_create("file")
         self._stack.callback(_close, content)
         os.write(content, text.encode())
@@ -660,9 +663,10 @@ class _Sandbox:
         return int(json.loads(text)["child-pid"])
 
     def _yield_to_others(self) -> None:
-        with contextlib.suppress(OSError):  # optional, because the other limits work without it
+        # ignore failures, because the other limits work without this setting
+        with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, self._child, NICENESS)
-            # if memory runs out, the command is killed first
+            # the kernel kills the command first if memory runs out
             Path(f"/proc/{self._child}/oom_score_adj").write_text("1000", encoding="ascii")
 
     def finish(self) -> CommandResult:
@@ -682,7 +686,8 @@ class _Sandbox:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason why it must be stopped (or ""), and whether this is the time limit.
+        Returns the reason for the stop ("" if the command has ended), and whether it is the time
+        limit.
         """
         poll = select.poll()
         poll.register(self._life, select.POLLIN)
@@ -693,7 +698,8 @@ class _Sandbox:
         while True:
             events = dict(poll.poll(TICK_S * 1000))
             if self._output in events and not self._kept.read(self._output):
-                poll.unregister(self._output)  # closed by all processes, which may still run
+                # all processes have closed the output, but may still run
+                poll.unregister(self._output)
             now = time.monotonic()
             over = clock.over if clock is not None else ""
             if self._life in events:
@@ -712,7 +718,7 @@ class _Sandbox:
                     return over or reason, bool(over)
 
     def _send(self, number: int) -> None:
-        """Send a signal to the sandbox's first process. This process forwards it to the command."""
+        """Send a signal to the sandbox's first process, which forwards it to the command."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._life, number)
 
@@ -722,13 +728,13 @@ class _Sandbox:
         return struct.unpack("i", unread) == (0,)
 
     def _excess(self) -> str:
-        """Return the first exceeded limit among those that the kernel does not enforce, or ""."""
+        """Return the first exceeded limit that the kernel does not enforce, otherwise ""."""
         if reason := self._kept.excess():
             return reason
         root = f"/proc/{self._child}/root"
         # after the sandbox has ended, the files below ``root`` no longer exist
         with contextlib.suppress(OSError, ValueError):
-            names = os.listdir(f"{root}/proc")  # noqa: PTH208 -- every 20 ms, and Path is slower
+            names = os.listdir(f"{root}/proc")  # noqa: PTH208 -- called every 20 ms, and Path is slower
             processes = [f"{root}/proc/{name}" for name in names if name.isdigit()]
             if reason := overuse(processes, self._limits):
                 return reason
@@ -758,16 +764,16 @@ class _Sandbox:
 
 
 class Kept:
-    """Buffer for the first and the last part of a command's output, of limited size."""
+    """Buffer of limited size for the first and the last part of a command's output."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._half = most // 2
         self._head = bytearray()
         self._tail = bytearray()
-        #: Carriage returns at the end of the output so far, to be dropped if a newline follows.
+        #: Carriage returns at the end of the output so far. They are dropped if a newline follows.
         self._returns = b""
-        #: Number of bytes and of newlines that were dropped between the two parts.
+        #: Number of bytes and of newlines that were omitted between the two parts.
         self._dropped = self._newlines = 0
         self.total = 0
 
@@ -789,7 +795,7 @@ class Kept:
 
     def read(self, output: int) -> bool:
         """Read the available output; return False if all processes have closed the pipe."""
-        for _ in range(MOST_OUTPUTS):  # return from time to time, so that limits are checked
+        for _ in range(MOST_OUTPUTS):  # return regularly, so that limits are checked
             try:
                 chunk = os.read(output, _CHUNK_BYTES)
             except BlockingIOError:
@@ -807,8 +813,8 @@ class Kept:
     def text(self) -> str:
         """Return the output as text, with a note in place of the omitted lines.
 
-        Only a line longer than a quarter of the limit is shown in part. In lines of the output that
-        look like such a note, three dots replace the ellipsis.
+        Lines are shown completely, unless a line is longer than a quarter of the limit. In lines of
+        the output that look like such a note, three dots replace the ellipsis.
         """
         self._keep(self._returns.replace(b"\r", b"\n"))
         self._returns = b""
@@ -844,7 +850,7 @@ def _without_notes(text: str) -> str:
 
 
 _LINE_END = re.compile(b"\r+\n|\r")
-#: Maximum number of carriage returns that are stored while the next character is unknown.
+#: Maximum number of carriage returns to store while the next character is unknown.
 _MOST_RETURNS = 1024
 
 
@@ -864,11 +870,12 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def overuse(processes: Iterable[str | Path], limits: ShellLimits) -> str:
-    """Return a text about the limit that ``processes`` (folders below a /proc) exceed, or "".
+    """Return a message about the limit that ``processes`` (folders below a /proc) exceed, or "".
 
-    The memory limit is for all processes together. Pages of files do not count, and shared pages
-    count once for each process. The limit on CPU time is for each process. It is checked here,
-    because the kernel's own limit counts ticks, may overestimate the time, and reports no reason.
+    The memory limit applies to all processes together. Pages of files do not count, and shared
+    pages count once for each process. The limit on CPU time applies to each process. It is checked
+    here, because the kernel's own limit counts ticks, may overestimate the time, and reports no
+    reason.
     """
     pages = 0
     processes = list(processes)
@@ -879,8 +886,8 @@ def overuse(processes: Iterable[str | Path], limits: ShellLimits) -> str:
             if int(told[11]) + int(told[12]) > limits.cpu_s * _TICKS_PER_S:
                 return f"a process used more than {limits.cpu_s:g} s of CPU time"
             pages += int(told[21])
-    # the fast check includes pages of files (programs and libraries); the slow exact check runs
-    # only if the fast check exceeds the limit
+    # the fast check includes pages of files (programs and libraries). The slow, exact check runs
+    # only if the fast check finds too much memory
     if (
         pages * resource.getpagesize() > limits.memory_bytes
         and sum(map(_own_bytes, processes)) > limits.memory_bytes
@@ -893,7 +900,7 @@ _OWN = re.compile(rb"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 def _own_bytes(process: str | Path) -> int:
-    """Return the size of a process's memory that is not backed by files; 0 if it has ended."""
+    """Return the size of a process's memory that is not backed by files, or 0 if it has ended."""
     try:
         told = _read(f"{process}/status")
     except OSError:
@@ -902,7 +909,7 @@ def _own_bytes(process: str | Path) -> int:
 
 
 def _read(path: str) -> bytes:
-    """Return a small file of /proc, without the cost of a file object. Raises OSError.
+    """Return a small file's content without the cost of a file object. Raises OSError.
 
     At most 64 KiB are read. Only more than 10,000 supplementary groups would make ``status``
     longer, and the sandbox's processes cannot set groups.

@@ -1,8 +1,8 @@
-"""Parser for the untrusted result of agent code.
+"""Parser of the untrusted messages from a child that runs agent code.
 
-After the child has applied its protections, and before agent code runs, it writes one byte. After
-the agent code, it writes one message: a tag byte and JSON. Agent code can write to the same
-descriptor, so every message is untrusted. The parser only accepts or refuses a message.
+The child writes one byte after it has applied its protections and before agent code runs. After the
+agent code, it writes one message: a tag byte and JSON. Agent code can write to the same descriptor,
+so every message is untrusted. The parser only accepts or refuses a message.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["MAX_DEPTH", "MAX_DIGITS", "ClaimRefused", "TooLarge", "read_json"]
 
 #: Maximum depth of a value; deeper values would exhaust the stack of code that traverses them.
 MAX_DEPTH = 64
-#: Maximum number of digits of an integer. Longer integers overflow a float, and printing them takes
-#: quadratic time.
+#: Maximum number of digits of an integer. Longer integers overflow a float, and converting them to
+#: text takes quadratic time.
 MAX_DIGITS = 300
 
-# Table that replaces all digits with 0, to find texts with a longer run of digits than
-# ``MAX_DIGITS``. Only these texts are parsed with the slow check of each integer.
+# Translation table that replaces all digits with 0. It finds texts with a run of more than
+# ``MAX_DIGITS`` digits. Only such texts are parsed with the slow check of each integer.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
@@ -42,13 +42,11 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
     ``max_values`` limits the number of values, including names of members. Separators are counted
     before any value is built, because a few megabytes of brackets would become hundreds of
     megabytes of values. ``max_bytes`` limits the number of characters times the bytes of the widest
-    character. In Python, one character beyond the basic plane makes every character of its string
-    take four bytes.
+    character, because Python stores all characters of a string with the size of the widest.
 
-    No other thread runs while C code decodes and parses. The caller's limits on bytes and values
-    therefore also limit how long the event loop is blocked (about 35 ms per MiB). Python callbacks
-    for each number would let other threads run. However, a thread that reads sockets in small
-    pieces would then wait at each piece, and longer in total. Raises ClaimRefused.
+    C code decodes and parses the text, and no other thread runs during this time. The caller's
+    limits on bytes and values therefore also limit how long the event loop is blocked (about 35 ms
+    per MiB). Raises ClaimRefused.
     """
     values = sum(map(text.count, (b",", b":", b"[", b"{"))) + 1
     if values > max_values:
@@ -77,7 +75,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
 
 def _size(characters: str, text: bytes | bytearray) -> int:
     """Return an upper bound of the memory in bytes of the strings in a JSON text."""
-    if b"\\ud" in text or b"\\uD" in text:  # surrogates: characters of four bytes
+    if b"\\ud" in text or b"\\uD" in text:  # surrogate pairs become characters of four bytes
         escaped = 4
     else:
         escaped = 2 if text.count(b"\\u") > text.count(b"\\u00") else 1
@@ -95,7 +93,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check(value: object, *, halves: bool) -> None:
-    """Raise an error for infinity, excessive depth and, with ``halves``, lone surrogates.
+    """Refuse infinity, excessive depth and, with ``halves``, lone surrogates in a parsed value.
 
     Values are checked level by level, not recursively. Raises ClaimRefused or UnicodeEncodeError.
     """
@@ -104,7 +102,7 @@ def _check(value: object, *, halves: bool) -> None:
     while level:
         below: list[Any] = []
         for member in level:
-            kind = type(member)  # faster than isinstance; json creates no subclasses
+            kind = type(member)  # faster than isinstance; the json module creates no subclasses
             if kind is str:
                 if halves and not member.isascii():
                     member.encode("utf-8")
@@ -118,6 +116,6 @@ def _check(value: object, *, halves: bool) -> None:
                 else:
                     below += member.values()
                     if halves:
-                        below += member  # names of members
+                        below += member  # the names of an object's members
         level = below
         depth += 1

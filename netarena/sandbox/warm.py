@@ -8,9 +8,9 @@ limits. The program uses only the standard library and imports nothing else of t
 Standard input contains a header (length in 8 bytes, JSON) and the payload. The only argument is the
 descriptor of the control socket of a ``child.Forker`` (see ``fork``).
 
-A child reads the request from its own socket until the end of data, and sends the message described
-in ``netarena.sandbox.untrusted``. When the control socket closes, because the service has ended,
-every child is killed and this process exits.
+A child reads the request from its own socket until end of file. It then sends the message described
+in ``netarena.sandbox.untrusted``. The control socket closes when the service ends. This process
+then kills every child and exits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING or __name__ != "__main__":
     from netarena.sandbox import fork, protection
-else:  # loaded from this folder; no search path finds other modules
+else:  # loaded from this folder; no search path contains other modules of the project
 
     def _load(name: str) -> types.ModuleType:
         path = Path(__file__).resolve().with_name(f"{name}.py")
@@ -49,22 +49,24 @@ else:  # loaded from this folder; no search path finds other modules
 
     fork, protection = map(_load, ("fork", "protection"))
 
-#: The byte that a child sends after it has applied its protections, and the tags of messages.
+#: The byte that a child sends after it has applied its protections, and the tag bytes of messages.
 STARTED, VALUE, RAISED, MEMORY, TOO_LARGE = b"S", b"+", b"!", b"m", b">"
-#: Sent instead of ``STARTED``, and followed by the reason, if a protection could not be applied.
+#: A child sends this byte instead of ``STARTED`` if a protection could not be applied. The reason
+#: follows.
 UNPROTECTED = b"X"
-#: File name of compiled agent code, so that errors contain the line in the answer.
+#: File name of compiled agent code, which identifies lines of the answer in error messages.
 ANSWER_FILE = "<answer>"
 ERROR_CHARS = 2000
 
-#: Minimum pause in s between checks of a child. A child may exceed its CPU limit by this time.
+#: Minimum pause in s between two checks of a child. A child may exceed its CPU limit by this much.
 _LOOK_S = 0.02
-#: A child that waits for the CPU gets more wall time, up to this multiple of its limit.
+#: The wall time of a child that waits for the CPU is extended up to this multiple of its limit.
 MOST_WALLS = 10
 
 #: Maximum length of an error message.
 _FAILED_CHARS = 1024
-#: CPUCLOCK_SCHED: with a process id in the upper bits, the number of the process's CPU-time clock.
+#: CPUCLOCK_SCHED: combined with a process id in the upper bits, it identifies that process's
+#: CPU-time clock.
 _CPU_CLOCK = 2
 #: Added to the service's own niceness.
 _NICENESS = 5
@@ -103,7 +105,7 @@ class Child:
     started: float
     deadline: float
     overdue: bool = False
-    #: Whether the child was killed because its CPU time was used up.
+    #: Whether the child was killed because it exceeded its CPU time.
     spent: bool = False
 
 
@@ -111,7 +113,7 @@ class Warm(fork.Forks):
     """Forks a child for each answer, and kills children that exceed their time.
 
     Raises protection.Unprotected if agent code would run with fewer protections than the header
-    requires, and any exception of the guest's ``load``.
+    requires, and any exception raised by the guest's ``load``.
     """
 
     def __init__(self, control: socket.socket, header: dict[str, Any], payload: bytes) -> None:
@@ -121,7 +123,7 @@ class Warm(fork.Forks):
         self._result_bytes: int = header["result_bytes"]
         self._pid = os.getpid()
         self._children: dict[int, Child] = {}
-        gc.disable()  # loaded objects are never freed
+        gc.disable()  # garbage collection would be useless, because loaded objects are never freed
         packages = _preload(header["preload"])
         self._call, self._context = _load_guest(header["guest"], payload)
         self._armour, self._users = _make_armour(header, packages)
@@ -145,7 +147,7 @@ class Warm(fork.Forks):
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         started = time.monotonic()
         pid = self._fork(connection, place, self._answer)
-        # the child has only one thread, so its CPU time cannot exceed its wall time, and no earlier
+        # the child has only one thread, so its CPU time cannot exceed its wall time. No earlier
         # check is needed
         self._children[pid] = Child(place, started, started + min(self._wall_s, self._cpu_s))
         return pid
@@ -178,7 +180,8 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        _kill(pid)  # kills its process group, because without seccomp the child could have forked
+        # kills its whole process group, because the child could have forked if seccomp is missing
+        _kill(pid)
         child = self._children.pop(pid)
         return {
             "status": status,
@@ -211,7 +214,8 @@ class Warm(fork.Forks):
         message = memoryview(work(request))
         while message:
             message = message[write(connection, message) :]
-        leave(0)  # no clean-up, because it would run code that agent code left behind
+        # exit without clean-up, because clean-up would run code that agent code left behind
+        leave(0)
 
     def _answer(self, request: bytes) -> bytes:
         encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -239,7 +243,7 @@ class Warm(fork.Forks):
 
 
 def describe(error: BaseException) -> str:
-    """Return the type, text and line of an error in the answer. Raises only MemoryError."""
+    """Return the type and text of an error and its line in the answer. Raises only MemoryError."""
     try:
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         lines = []
@@ -256,7 +260,7 @@ def describe(error: BaseException) -> str:
 def _preload(folders: dict[str, str]) -> list[str]:
     """Import the packages by name from their folders; return the paths that answers may read."""
     for name in _WITH_LIBRARIES:
-        with suppress(ImportError):  # the interpreter may be built without this module
+        with suppress(ImportError):  # the interpreter may have been built without this module
             importlib.import_module(name)
     finder = PreloadFinder(folders)
     sys.meta_path.append(finder)
@@ -272,7 +276,7 @@ def _preload(folders: dict[str, str]) -> list[str]:
 
 def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
     guest = types.ModuleType("guest")
-    sys.modules["guest"] = guest  # dataclasses and pickle look up the module
+    sys.modules["guest"] = guest  # dataclasses and pickle look up the module there
     exec(compile(source, "<guest>", "exec"), guest.__dict__)  # noqa: S102 - our own guest
     return guest.call, guest.load(payload)
 
@@ -280,9 +284,9 @@ def _load_guest(source: str, payload: bytes) -> tuple[Callable[[Any, Any], Any],
 def _make_armour(
     header: dict[str, Any], packages: list[str]
 ) -> tuple[protection.Armour, list[int]]:
-    """Return the protections and the user ids of children.
+    """Return the protections of children and their user ids.
 
-    Without user ids, children run as the service's user.
+    The ids are empty if children run as the service's user.
     """
     folders = [path for path in sys.path if Path(path).is_dir()]
     found = {one.name: one for one in protection.examine((*folders, *packages))}
@@ -306,7 +310,7 @@ def _close_all_but(*kept: int) -> None:
     """Close every descriptor except ``kept`` and the standard descriptors (0 to 2)."""
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in kept:
-            with suppress(OSError):  # the listing's own descriptor is already closed
+            with suppress(OSError):  # the descriptor of the listing itself is already closed
                 os.close(descriptor)
 
 
@@ -323,7 +327,7 @@ def _used_s(pid: int) -> float:
 
 
 def _kept_waiting_s(pid: int) -> float:
-    """Return for how many s the process was ready to run while other processes had the CPU.
+    """Return how long the process was ready to run while other processes had the CPU, in s.
 
     Sleep does not count, but waiting for a control group's CPU quota does. The result is 0.0 if the
     kernel does not report this time.
@@ -336,7 +340,7 @@ def _kept_waiting_s(pid: int) -> float:
 
 
 def _kill(group: int) -> None:
-    with suppress(OSError):  # no process of the group is left
+    with suppress(OSError):  # the group has no processes left
         os.killpg(group, signal.SIGKILL)
 
 
@@ -364,7 +368,7 @@ def main() -> None:
         raise
     del header, payload
     _point_to_null(0, 1, 2)
-    # low priority, so that the service's health checks work while all answers compute
+    # low priority, so that the service still answers health checks while all answers compute
     os.nice(_NICENESS)
     warm.serve(ready=True)
 

@@ -1,12 +1,12 @@
-"""Helper process that answers requests and can be started again after it has ended.
+"""Helper process that answers requests and can be restarted after it has ended.
 
     servant = Servant("the API server", line, start_s=60.0, stop_s=10.0, answer_s=60.0)
     await servant.start()
     value = await servant.ask("look", episode=3)
 
-Requests and answers are lines of JSON on an inherited stream. The process first writes
-``{"ready": true, ...}`` or ``{"failed": text}``. A request is ``{"number": n, "do": text, ...}``;
-its answer is ``{"number": n, "ok": value}`` or ``{"number": n, "failed": text}``.
+Requests and answers are lines of JSON on an inherited stream. The process first writes ``{"ready":
+true, ...}`` or ``{"failed": text}``. A request is ``{"number": n, "do": text, ...}``; its answer is
+``{"number": n, "ok": value}`` or ``{"number": n, "failed": text}``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Servant:
     """A helper process that can be restarted. ``name`` describes it in messages.
 
     If the process has not answered a request after ``answer_s``, it must answer ``ping`` within
-    ``sign_s``; otherwise it is killed. ``apart`` means that agents cannot make the process end or
-    hang; an unexpected end is then a proven environment failure.
+    ``sign_s``; otherwise it is killed. Set ``apart`` if agents cannot make the process end or hang.
+    An unexpected end is then a proven environment failure.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -92,7 +92,7 @@ class Servant:
     async def ask(self, do: str, *, life: int | None = None, **arguments: Any) -> Any:
         """Send the request ``do`` to the process and return the answer.
 
-        With ``life``, only the run of the process with this number (``lives``) may answer. Raises
+        With ``life``, the request fails unless ``lives`` still has this value. Raises
         EnvironmentFailed with the process's error, or if the process has ended or does not answer.
         """
         if self._writer is None or life not in {None, self.lives}:
@@ -185,7 +185,7 @@ class Servant:
                 waiting.set_result(None)
 
     async def _stop(self) -> None:
-        """Close the control socket, which stops the process; kill it if it does not end in time."""
+        """Close the control socket to stop the process; kill it if it does not end in time."""
         writer = self._writer
         self._lose()
         if writer is not None:

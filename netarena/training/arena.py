@@ -1,7 +1,7 @@
 """Blocking interface to sessions for callers without an event loop.
 
-All sessions of a process share one thread with an event loop per application. The first session of
-an application creates the thread and enters the application; both end with the process.
+In a process, all sessions of an application share one thread with an event loop. The first session
+creates the thread and enters the application. Both end with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from netarena.task.application import Application, forwarded, load
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted, Session, Snapshot
 
-#: Number of tasks per label and seed.
+#: Number of tasks for each label and seed.
 MOST_TASKS = 100_000
 _STOP_S = 30.0
 T = TypeVar("T")
@@ -37,7 +37,8 @@ class Arena:
     def __init__(self, name: str, *, training: bool = True) -> None:
         """Load the application called ``name`` and enter it.
 
-        Raises ConfigError if it is not installed, EnvironmentFailed if it cannot start.
+        Raises ConfigError if the application is not installed, and EnvironmentFailed if it cannot
+        start.
         """
         self.application = load_for(name, training=training)
         #: Sessions that are still in use.
@@ -49,7 +50,7 @@ class Arena:
         self.call(self.application.__aenter__())
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop and return its result. Raises its exceptions."""
+        """Run a coroutine on the event loop and return its result. Exceptions are passed on."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
@@ -60,7 +61,7 @@ class Arena:
         self._loop.close()
 
     def drop(self, session: Session) -> None:
-        """Schedule the closing of a session on the event loop, without waiting for it."""
+        """Close a session on the event loop without waiting for the end."""
         if self._loop.is_running():
             asyncio.run_coroutine_threadsafe(session.close(), self._loop)
 
@@ -69,14 +70,14 @@ class Arena:
         await self.application.__aexit__(None, None, None)
 
 
-#: Arenas by process id, name and ``training``. The process id is needed, because a forked process
-#: does not have its parent's threads.
+#: Arenas by process id, name and ``training``. The key contains the process id, because a forked
+#: process does not inherit its parent's threads.
 _arenas: dict[tuple[int, str, bool], Arena] = {}
 _lock = threading.Lock()
 
 
 def arena(name: str, *, training: bool = True) -> Arena:
-    """Return this process's arena of an application. Raises the errors of ``Arena``."""
+    """Return this process's arena for an application. Raises the errors of ``Arena``."""
     key = (os.getpid(), name, training)
     with _lock:
         if key not in _arenas:
@@ -85,14 +86,15 @@ def arena(name: str, *, training: bool = True) -> Arena:
 
 
 def close_all() -> None:
-    """Close all arenas of this process; later calls of ``arena`` create new arenas."""
+    """Close all arenas of this process. Later calls of ``arena`` create new arenas."""
     with _lock:
         for key in [key for key in _arenas if key[0] == os.getpid()]:
             _arenas.pop(key).close()
 
 
-# Closing an arena needs an executor, and executors are shut down before atexit handlers run.
-# Functions that are registered later than the executor's run before it.
+# Closing an arena needs an executor, and atexit handlers run only after executors are shut down.
+# This function therefore registers with ``threading``, whose functions run in reverse order, so it
+# runs before the shutdown of the executors.
 getattr(threading, "_register_atexit", atexit.register)(close_all)
 
 
@@ -107,7 +109,7 @@ class Seat:
         *,
         training: bool = True,
     ) -> None:
-        """Create a session; ``values`` are config keys. Raises ConfigError for an invalid key."""
+        """Create a session. ``values`` are config keys. Raises ConfigError for an invalid key."""
         serving = forwarded(load_for(name, training=training), values)
         self._arena = arena(serving.name, training=training)
         application = self._arena.application
@@ -116,7 +118,7 @@ class Seat:
         self.tasks = application.size(self.config)
         self._session = Session(application, self.config, rewards)
         self._arena.sessions.add(self._session)
-        # This closes the session if the seat is garbage-collected without a call of ``close``.
+        # Close the session if this object is garbage-collected without a call of ``close``.
         self._left = weakref.finalize(self, self._arena.drop, self._session)
         self._left.atexit = False
 
@@ -143,15 +145,15 @@ class Seat:
         return self._arena.call(self._session.act(text))
 
     def starting(self, seed: int, task: int) -> Coroutine[Any, Any, str]:
-        """Return ``start`` as a coroutine, to start several sessions concurrently with ``wait``."""
+        """Return a coroutine for ``start``, so that ``wait`` can start several sessions."""
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """Return ``act`` as a coroutine, to run turns of several sessions with ``wait``."""
+        """Return a coroutine for ``act``, so that ``wait`` can run several sessions at once."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop of the application, and return its result."""
+        """Run a coroutine on the application's event loop and return its result."""
         return self._arena.call(work)
 
     def forfeit(self) -> float:
@@ -168,10 +170,10 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """Load an application that generates queries for training, or for assessments."""
+    """Load an application that generates queries for training or, without it, for assessments."""
     return load(name, training=training)
 
 
 def config_of(application: Application, values: Mapping[str, Any]) -> Config:
-    """Return the config of sessions, which gives each seed ``MOST_TASKS`` tasks of each label."""
+    """Return the config of sessions, in which each seed has ``MOST_TASKS`` tasks of each label."""
     return application.config_type.parse({"num_queries": MOST_TASKS, **values})

@@ -1,4 +1,4 @@
-"""Scenario files as curricula: training on the kinds of query that a scenario draws.
+"""Scenario files as curricula, for training on the kinds of query that a scenario draws.
 
     curriculum = Curriculum(Path("netarena-runs/search-route-7/scenario.toml"))
     observation = curriculum.start(seed=1, task=0)
@@ -19,7 +19,7 @@ from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 from netarena.training.session import Acted
 
-#: Scenario keys that curricula ignore: they select single queries or control the run.
+#: Scenario keys that curricula ignore, because they select single queries or control the run.
 _RUN_KEYS = frozenset(
     {
         *("benchmark_path", "concurrency", "end_index", "num_queries", "output_dir", "output_file"),
@@ -39,7 +39,8 @@ class Lesson(NamedTuple):
 def read_curriculum(path: Path) -> list[Lesson]:
     """Return the scenarios of a file, which may be a scenario or a list of scenarios.
 
-    Keys that select single queries, such as ``seed``, are left out. Raises ConfigError.
+    Keys that select single queries or control the run, such as ``seed``, are omitted. Raises
+    ConfigError.
     """
     scenarios = [*read_series(path).values()] or [read_scenario(path)]
     return [
@@ -51,7 +52,7 @@ def read_curriculum(path: Path) -> list[Lesson]:
 
 
 class Curriculum:
-    """A session with blocking calls, like ``Seat``; its tasks rotate through a file's scenarios."""
+    """A session with blocking calls (as ``Seat``) whose tasks rotate through scenarios."""
 
     def __init__(self, path: Path, rewards: str | Rewards = "default") -> None:
         """Create one session for each scenario. Raises ConfigError and EnvironmentFailed."""
@@ -72,7 +73,7 @@ class Curriculum:
     def start(self, seed: int, task: int) -> str:
         """Start task ``task`` of ``seed``; return the first observation.
 
-        Consecutive tasks belong to consecutive scenarios. Raises as ``Session.start`` does.
+        Consecutive tasks belong to consecutive scenarios. Raises the errors of ``Session.start``.
         """
         self._current.close()
         rounds, at = divmod(task, len(self.seats))
@@ -84,6 +85,6 @@ class Curriculum:
         return self._current.act(text)
 
     def close(self) -> None:
-        """Tear down all worlds; the curriculum can be started again."""
+        """Tear down all worlds. The curriculum can be started again."""
         for seat in self.seats:
             seat.close()

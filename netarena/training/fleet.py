@@ -1,12 +1,12 @@
-"""Several sessions that run their turns at the same time, in separate processes.
+"""Several sessions that run their turns at the same time in separate processes.
 
     fleet = Fleet(8, "route", {"emulator": "netns"})
     turns = fleet.play([Start(seed=7, task=at) for at in range(8)])
     turns = fleet.play([reply for turn in turns])
 
-By default there is one process per processor, but at most one per session. A fleet of one process
-runs in the caller's process. The results of a session depend only on its orders, and not on the
-number of processes.
+By default, the number of processes is the number of processors or of sessions, whichever is
+smaller. A fleet with a single process runs in the caller's process. The results of a session depend
+only on its orders, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
     info: dict[str, Any] | None = None
 
 
-#: An order to begin an episode, or a reply.
+#: An order: begin an episode, or act with a reply.
 Order = Start | str
 
 
@@ -94,10 +94,10 @@ class Fleet:
         plan = _Plan(application, dict(values or {}), rewards, training)
         self._seats: list[Seat] = plan.seats(number) if processes == 1 else []
         self._workers: list[_Worker] = []
-        # workers are stopped when the fleet is garbage-collected or the interpreter exits
+        # garbage collection of the fleet, or the exit of the interpreter, stops the workers
         self._end = weakref.finalize(self, _end_all, self._workers)
         if processes > 1:
-            # all workers start at the same time, because each one needs seconds to load
+            # all workers start at the same time, because each worker needs seconds to load
             self._workers += [_Worker(plan, number, processes, at) for at in range(processes)]
         try:
             for worker in self._workers:
@@ -123,8 +123,8 @@ class Fleet:
     def play(self, orders: Sequence[Order]) -> list[Turn]:
         """Execute one order per session, all at the same time.
 
-        Raises ConfigError for a task that does not exist, and EnvironmentFailed for a world that
-        cannot be built or a process that has ended.
+        Raises ConfigError for a task that does not exist. Raises EnvironmentFailed if a world
+        cannot be built or a process has ended.
         """
         if self._seats:
             return _play(self._seats, orders)
@@ -141,8 +141,7 @@ class Fleet:
         """Send each worker its request, and return the answers in the order of the sessions."""
         for worker, request in zip(self._workers, requests, strict=True):
             worker.send(request)
-        # read all answers, even after a failure; otherwise an unread answer would be taken as the
-        # answer to the next request
+        # read all answers even after a failure; otherwise the next request would read an old answer
         answers = [worker.receive() for worker in self._workers]
         found = [_value(answer) for answer in answers]
         merged: list[Any] = [None] * sum(map(len, found))
@@ -152,12 +151,12 @@ class Fleet:
 
 
 class _Worker:
-    """A process with every ``step``-th session, starting with session ``first``."""
+    """A process that runs every ``step``-th session, starting with session ``first``."""
 
     def __init__(self, plan: _Plan, number: int, step: int, first: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # unlike multiprocessing, this does not import the caller's script again
+            # unlike multiprocessing, this command does not import the caller's script again
             code = (
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from {__name__} import serve; serve({theirs.fileno()})"
@@ -166,14 +165,14 @@ class _Worker:
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                # Ctrl-C must reach only the caller, which stops the process
+                # Ctrl-C must reach only the caller, which then stops the process
                 start_new_session=True,
             )
         self._connection = Connection(ours.detach())
         self.send((plan, len(range(first, number, step))))
 
     def send(self, request: Any) -> None:
-        with suppress(OSError):  # ``receive`` reports the error
+        with suppress(OSError):  # ``receive`` reports this error
             self._connection.send(request)
 
     def receive(self) -> Any:
@@ -215,7 +214,7 @@ def serve(descriptor: int) -> None:
         try:
             seats = plan.seats(number)
             connection.send(seats[0].tasks)
-        except Exception as error:  # noqa: BLE001 -- ``_value`` raises it in the caller
+        except Exception as error:  # noqa: BLE001 -- ``_value`` raises the error in the caller
             connection.send(_portable(error))
             return
         while True:
@@ -224,7 +223,7 @@ def serve(descriptor: int) -> None:
                 answer: Any = (
                     [seat.query for seat in seats] if orders is None else _play(seats, orders)
                 )
-            except Exception as error:  # noqa: BLE001 -- ``_value`` raises it in the caller
+            except Exception as error:  # noqa: BLE001 -- ``_value`` raises the error in the caller
                 answer = _portable(error)
             connection.send(answer)
 
@@ -253,7 +252,7 @@ def _told(seat: Seat, acted: Acted) -> Turn:
 
 
 def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
-    """Return whether the episode is terminated, and whether it is truncated (as in ``gym``)."""
+    """Return whether the episode is terminated and whether it is truncated (see ``gym``)."""
     if not acted.done:
         return False, False
     last = seat.steps[-1] if seat.steps else None
@@ -264,13 +263,13 @@ def ended(seat: Seat, acted: Acted) -> tuple[bool, bool]:
 
 
 class _Bug(NamedTuple):
-    """An unexpected exception of a worker, for the caller."""
+    """An unexpected exception in a worker, passed on to the caller."""
 
     text: str
 
 
 def _portable(error: Exception) -> object:
-    """Return an exception as data that another process can read."""
+    """Return an exception as data that can be sent to another process."""
     if isinstance(error, ConfigError):
         return (ConfigError, error.field, error.problem)
     if isinstance(error, EnvironmentFailed):
@@ -279,7 +278,7 @@ def _portable(error: Exception) -> object:
 
 
 def _value(answer: Any) -> Any:
-    """Return a worker's answer, or raise the exception that the answer contains."""
+    """Return the value in a worker's answer, or raise the exception that the answer contains."""
     match answer:
         case EnvironmentFailed():
             raise answer

@@ -6,10 +6,10 @@
     observation, info = env.reset(seed=7)
     observation, reward, terminated, truncated, info = env.step('{"machine": "h1", ...}')
 
-Observations are prompts, actions are replies. ``reset(seed=S)`` selects the tasks of seed S. The
-caller can choose the next task with ``options={"task": 3}``; otherwise the environment's random
-generator chooses the task. ``make_vec`` runs several environments at the same time, in as many
-processes as there are processors.
+Observations are prompts, and actions are replies. ``reset(seed=S)`` selects the tasks of seed S.
+The caller can choose the next task with ``options={"task": 3}``; otherwise the environment's random
+generator chooses it. ``make_vec`` runs several environments at the same time, with one process per
+processor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from netarena.training.fleet import Fleet, Start, ended
 from netarena.training.reward import Rewards
 
 NAMESPACE = "NetArena"
-#: Id below the namespace -> default arguments of the environments with this id.
+#: Environment id below the namespace -> default arguments of environments with this id.
 IDS: dict[str, dict[str, Any]] = {
     **{f"{name.capitalize()}-v0": {"application": name} for name in application_names()},
-    # for any application: make(id, application=NAME)
+    # for any application, as in make(id, application=NAME)
     "App-v0": {},
 }
 #: Maximum numbers of characters of a prompt and of a reply. A prompt includes up to 48,000
@@ -53,7 +53,7 @@ _SEEDS = 2**63
 
 
 class Training(gymnasium.Env[str, str]):
-    """One session. ``config`` are config keys; ``training=False`` selects assessment tasks.
+    """One session. ``config`` contains config keys; ``training=False`` selects assessment tasks.
 
     An episode is ``terminated`` if it is solved, allows only one reply, or the agent declared that
     it is done. It is ``truncated`` if all turns are used up or the environment failed.
@@ -83,7 +83,7 @@ class Training(gymnasium.Env[str, str]):
     ) -> tuple[str, dict[str, Any]]:
         """Start a task; return its first observation and information.
 
-        Raises ConfigError for an unknown task, EnvironmentFailed for a failed world.
+        Raises ConfigError for an unknown task, and EnvironmentFailed if the world cannot be built.
         """
         super().reset(seed=seed)
         self._seed, task = choose(self, seed, self._seed, self.seat.tasks, options)
@@ -103,10 +103,10 @@ class Training(gymnasium.Env[str, str]):
 
 
 class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...], Any]):
-    """Several sessions that run turns at the same time, in as many processes as processors.
+    """Several sessions that run turns at the same time, by default one process per processor.
 
-    A finished session restarts at its next step, and the action of that step is ignored. Spaces are
-    tuples of texts. Results do not depend on the number of processes.
+    The next step of a finished session restarts the session and ignores the action. Spaces are
+    tuples of text spaces. Results do not depend on the number of processes.
     """
 
     def __init__(  # noqa: PLR0913 -- arguments of a session, and the number of sessions
@@ -148,8 +148,9 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Start a task in each session.
 
-        ``seed`` is a list with one seed per session, or the seed of the first session. After the
-        first session, each session's seed is one higher. Raises the errors of ``Training.reset``.
+        ``seed`` is a list with one seed per session, or the seed of the first session. In the
+        latter case, each further session has the previous session's seed plus 1. Raises the errors
+        of ``Training.reset``.
         """
         if isinstance(seed, int) or seed is None:
             super().reset(seed=seed)
@@ -185,7 +186,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         self.fleet.close()
 
     def _next(self, at: int, given: int | None, options: dict[str, Any] | None) -> Start:
-        """Return the order to start the next episode of session ``at``."""
+        """Return the order that starts the next episode of session ``at``."""
         seed, task = choose(self, given, self._seeds[at], self.fleet.tasks, options)
         self._seeds[at] = seed
         return Start(seed, task)
@@ -196,8 +197,8 @@ def choose(
 ) -> tuple[int, int]:
     """Return the seed and the task of the next episode.
 
-    The seed is ``given``, else ``before`` (the previous seed), else random. The task is
-    ``options["task"]``, else random below ``tasks``.
+    The seed is ``given``, or else ``before`` (the previous seed), or else random. The task is
+    ``options["task"]``, or else a random number below ``tasks``.
     """
     seed = next((one for one in (given, before) if one is not None), None)
     if seed is None:
@@ -207,7 +208,7 @@ def choose(
 
 
 def fit(text: str) -> str:
-    """Return ``text`` with ``UNKNOWN`` for each character that the space does not allow."""
+    """Return ``text`` with ``UNKNOWN`` in place of characters that the space does not allow."""
     if len(text) > MOST_PROMPT:
         text = text[:MOST_PROMPT]
     if _CHARACTERS.issuperset(text):
@@ -216,13 +217,15 @@ def fit(text: str) -> str:
 
 
 def prompts() -> Any:
-    """Return the space of observations. It includes the empty text, which ends an episode."""
+    """Return the space of observations, including the empty text after the end of an episode."""
     return gymnasium.spaces.Text(MOST_PROMPT, min_length=0, charset=_CHARACTERS)
 
 
 def replies() -> Any:
-    """Return the space of actions. The environment also accepts characters that are not in this
-    space."""
+    """Return the space of actions.
+
+    The environment also accepts replies with characters outside this space.
+    """
     return gymnasium.spaces.Text(MOST_REPLY, min_length=0, charset=_CHARACTERS)
 
 

@@ -2,10 +2,10 @@
 
     netarena openenv route --port 8000 --set emulator=netns
 
-Each client has its own environment, with ``reset(seed=…, task=…)`` and ``step``. A reset without a
-task starts the next task; the first task is 0. The server ends a session after
-``session_timeout_s`` seconds without a request. Otherwise sessions of disconnected clients would
-count towards ``MOST_SESSIONS`` permanently.
+Each client has its own environment with ``reset(seed=…, task=…)`` and ``step``. A reset without a
+task starts the next task, beginning with task 0. The server ends a session after
+``session_timeout_s`` seconds without a request. Otherwise the sessions of disconnected clients
+would count towards ``MOST_SESSIONS`` permanently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ except ImportError:
 from netarena.training.arena import Seat
 from netarena.training.reward import Rewards
 
-#: Maximum number of concurrent sessions, and seconds until an idle session ends.
+#: Maximum number of concurrent sessions, and time in s until an idle session ends.
 MOST_SESSIONS = 16
 SESSION_TIMEOUT_S = 600.0
 
@@ -86,7 +86,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         seed_text: str | None = None,
         **kwargs: Any,
     ) -> Prompt:
-        """Start a task. ``seed_text`` is the seed as text, for clients that round large numbers.
+        """Start a task. ``seed_text`` is the seed as text, for clients that round large integers.
 
         Raises ConfigError for a task that does not exist.
         """
@@ -100,7 +100,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         return Prompt(text=text, reward=None)
 
     def step(self, action: Reply, timeout_s: float | None = None, **kwargs: Any) -> Prompt:
-        """Take one turn with this reply; ``timeout_s`` has no effect.
+        """Take one turn with this reply. ``timeout_s`` is ignored.
 
         Raises ConfigError if the episode is over.
         """
@@ -136,7 +136,7 @@ class Training(Environment[Reply, Prompt, Turns]):
         self._seat.close()
 
 
-def build(  # noqa: PLR0913 -- options of a server
+def build(  # noqa: PLR0913 -- the options of a server
     application: str,
     values: Mapping[str, Any] | None = None,
     rewards: str | Rewards = "default",
@@ -167,6 +167,6 @@ def build(  # noqa: PLR0913 -- options of a server
 
 
 async def _refuse(request: Any, error: Exception) -> JSONResponse:
-    """Answer an invalid request in one line, without a traceback."""
+    """Answer an invalid request with a one-line error, without a traceback."""
     del request
     return JSONResponse({"detail": one_line(str(error))}, status_code=400)

@@ -9,11 +9,11 @@ valid     ``valid``    any other step: an observation, or a change that does not
 solved    ``solved``   the episode ends in the intended state, and at least one command was run
 ========  ===========  ==========================================================================
 
-In addition, ``turn`` is added for each step, ``harm`` for each unsafe step, and ``unsolved`` at the
-end of an episode that is not solved. Shaping adds ``progress`` × (``gamma`` × Φ(after) −
-Φ(before)), where Φ is the share of tested elements that are as intended, and 0 at the end of an
-episode. Such shaping does not change the ranking of policies that start in the same state (Ng,
-Harada and Russell, 1999).
+The reward also includes ``turn`` for each step, ``harm`` for each unsafe step, and ``unsolved`` at
+the end of an episode that is not solved. Shaping adds ``progress`` × (``gamma`` × Φ(after) −
+Φ(before)). The potential Φ is the share of tested elements that are in the intended state; it is 0
+at the end of an episode. Such shaping does not change the ranking of policies that start in the
+same state (Ng, Harada and Russell, 1999).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Rewards(Record):
     harm: float = 0.0
     #: Added at the end of an episode that is not solved.
     unsolved: float = 0.0
-    #: Weight of the shaping, and its discount factor.
+    #: Weight of the shaping term, and its discount factor.
     progress: float = 0.0
     gamma: float = 1.0
 
     def parts(
         self, kind: Kind, *, harmed: bool, done: bool, before: float, after: float
     ) -> dict[str, float]:
-        """Return the parts of one step's reward by name, without zeros; their sum is the reward.
+        """Return the parts of one step's reward by name. The sum of the parts is the reward.
 
-        ``before`` and ``after`` are potentials, in [0, 1].
+        Parts with the value 0 are omitted. ``before`` and ``after`` are potentials in [0, 1].
         """
         shaping = self.gamma * (0.0 if done else after) - before
         found = {
@@ -80,10 +80,10 @@ def _paper(turns: int) -> Rewards:
 
 
 def _default(turns: int) -> Rewards:
-    """Return values with which a safe fix earns at least 60, and observations without a fix earn
-    less than 0.
+    """Return values that favour safe fixes in few turns.
 
-    The total cost of all turns is limited, however many turns there are.
+    A safe fix earns at least 60, and an episode of observations without a fix earns less than 0.
+    The cost of all turns together is limited, whatever the number of turns.
     """
     return Rewards(
         refused=-30.0 / turns,
@@ -102,9 +102,9 @@ PRESETS: Mapping[str, Callable[[int], Rewards]] = MappingProxyType(
 
 
 def rewards_of(preset: str | Rewards, turns: int) -> Rewards:
-    """Return the preset with this name for episodes of ``turns``; return ``Rewards`` unchanged.
+    """Return the preset with this name for ``turns`` turns. Objects are returned unchanged.
 
-    Raises ConfigError.
+    Raises ConfigError for an unknown name.
     """
     if isinstance(preset, Rewards):
         return preset

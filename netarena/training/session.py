@@ -4,9 +4,9 @@
     observation = await session.start(seed=7, task=0)
     observation, reward, done, info = await session.act(reply)
 
-The session is the agent of ``netarena.run.play.Play``, which runs every turn as in an assessment,
-with the same prompts, parser, sandbox and judge. The observation is only the prompt, so facts that
-are hidden from an agent are hidden here too. In addition, the session computes rewards.
+The session acts as the agent of ``netarena.run.play.Play``, which runs every turn as in an
+assessment, with the same prompts, parser, sandbox and judge. The observation is only the prompt, so
+it does not contain facts that are hidden from agents. The session also computes rewards.
 
 In tickets, the ``harm`` and ``progress`` parts of a turn's reward would reveal which repairs are
 still needed. The session therefore adds their sums to the reward of the last turn. This delay does
@@ -30,11 +30,11 @@ from netarena.run.play import Play, World, close_world, open_world
 from netarena.task.application import Application
 from netarena.training.reward import Kind, Rewards, rewards_of
 
-#: Time limit for a policy's reply in s: the maximum that a config allows.
+#: Time limit in s for a policy's reply, equal to the maximum that a config allows.
 _PATIENCE_S = 86_400.0
-#: A2A context id of all episodes. They can share an id, because the session itself is the agent.
+#: A2A context id of all episodes. They can share one id, because the session itself is the agent.
 _CONTEXT = "training"
-#: Parts of a reward that depend on facts that are hidden in tickets.
+#: Parts of a reward that would reveal hidden facts in tickets.
 _HIDDEN = ("harm", "progress")
 
 
@@ -51,7 +51,7 @@ class Acted(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """State of a session, valid only for that session and until the session starts again."""
+    """State of a session. It is valid only for that session and until the session starts again."""
 
     play: Play
     world: object
@@ -71,7 +71,7 @@ class Session:
         self._application = application
         self._config = config.model_copy(update={"agent_timeout_s": _PATIENCE_S})
         self._rewards = rewards
-        #: Maximum number of turns of the current query, and the values of its steps.
+        #: Maximum number of turns of the current query, and the reward values of its steps.
         self.turns = application.turns(config)
         self.rewards = rewards_of(rewards, self.turns)
         self._world: World | None = None
@@ -81,10 +81,10 @@ class Session:
         self._reply: asyncio.Future[Reply] | None = None
         self._potential = 0.0
         self._is_ticket = config.briefing is Briefing.TICKET
-        #: Parts of the reward that are added at the end of the episode.
+        #: Sums of the reward parts that are paid at the end of the episode.
         self._owed: dict[str, float] = {}
 
-    # methods through which the episode uses the session as its agent
+    # methods that the episode calls, because the session is its agent
 
     @property
     def info(self) -> AgentInfo:
@@ -120,13 +120,13 @@ class Session:
     async def start(self, seed: int, task: int) -> str:
         """Start query ``task`` of ``seed`` in a new world; return the first observation.
 
-        Raises ConfigError if there is no such query, and EnvironmentFailed if the query's world
-        fails twice.
+        Raises ConfigError if the query does not exist, and EnvironmentFailed if its world fails
+        twice.
         """
         return await self.start_query(draw(self._application, self._config, seed, task))
 
     async def start_query(self, query: Query) -> str:
-        """Start the given query (see ``start``)."""
+        """Start a given query in a new world (see ``start``)."""
         await self.close()
         world = await open_world(self._application, self._config, query)
         for _ in range(TRIES - 1):
@@ -163,10 +163,10 @@ class Session:
         return self._told(play, play.steps[-1], observation)
 
     def forfeit(self) -> float:
-        """Return the reward that is added if the agent stops now.
+        """Return the reward that would be added if the agent stopped now.
 
         Each remaining turn counts as a refused reply. Delayed parts of earlier rewards are
-        included. The episode itself does not change. Returns 0 if the episode is over.
+        included. This call does not change the episode. Returns 0 if the episode is over.
         """
         play, reply = self._play, self._reply
         if play is None or reply is None or reply.done():
@@ -192,9 +192,10 @@ class Session:
         return Snapshot(self._play.fork(), world, self._potential, dict(self._owed))
 
     async def restore(self, snapshot: Snapshot) -> str:
-        """Restore a state, even after the end of the episode; return its observation.
+        """Restore a snapshot, even after the end of the episode; return its observation.
 
-        Raises ConfigError for a snapshot of another world, and EnvironmentFailed.
+        Raises ConfigError for a snapshot of another world. Raises EnvironmentFailed if the world
+        cannot be restored.
         """
         if self._world is not snapshot.play.world:
             raise ConfigError("snapshot", "belongs to another world")
@@ -233,7 +234,7 @@ class Session:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if prompt.done():
             return prompt.result()
-        playing.result()  # raises the exception of the episode's task, if any
+        playing.result()  # raises the exception of the episode's task, if it has one
         return None
 
     async def _stop(self) -> None:
@@ -274,7 +275,7 @@ class Session:
         return Acted(observation or "", sum(parts.values()), done, info)
 
     def _owe(self, parts: dict[str, float], *, done: bool) -> None:
-        """Move the parts of the reward that reveal the world's state to ``_owed``.
+        """Move the reward parts that reveal the world's state to ``_owed``.
 
         At the end of the episode, add the sums in ``_owed`` to ``parts``.
         """
@@ -305,10 +306,10 @@ def draw(application: Application, config: Config, seed: int, task: int) -> Quer
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the function in this thread and return its result.
 
-    Another thread would save no time, because all sessions share one interpreter lock.
+    Another thread would not save time, because all sessions share one interpreter lock.
     """
     return function(*arguments)
 
 
 def _counted(failure: AgentFailed | None) -> None:
-    """Do nothing: callback for failed requests to an agent, which sessions do not count."""
+    """Do nothing, because sessions do not count failed requests to an agent."""

@@ -1,14 +1,14 @@
-"""Data for imitation learning: chat JSONL with prompts as an agent gets them, and replies.
+"""Data for imitation learning: chat JSONL with replies and the prompts that an agent gets.
 
-Each prompt is complete, so a line is one turn:
+Each line is one turn, because each prompt contains the complete history:
 
     {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
      "query_id": ..., "label": ..., "level": ..., "turn": 1, "turns": 4}
 
 Replies come from ``Application.demonstrate`` and are executed in the live world, so later prompts
-contain their real effects. Episodes that are not solved safely are left out. The application must
-be loaded with ``training``, so that its queries are for training. ``from_run`` converts the
-episodes of a finished run instead.
+contain their real effects. Episodes that are not solved safely are omitted. The application must be
+loaded with ``training``, so that its queries are for training. Alternatively, ``from_run`` converts
+the episodes of a finished run.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from netarena.run.archive import read_run
 from netarena.task.application import Application
 from netarena.training.session import Session
 
-#: Number of queries in each of the paper's data sets; the mixed set contains all queries.
+#: Number of queries in each of the paper's data sets. The mixed set contains all queries.
 PAPER_SIZES: Mapping[str, int] = {"level1": 800, "level2": 600, "level3": 600}
 MIXED = "mixed"
 #: Number of queries per concurrent session that may start before earlier queries are written.
 _AHEAD = 4
 
 Line = dict[str, Any]
-#: Digest that identifies a world with its faults, independent of query ids.
+#: Digest that identifies a world with its faults, independently of query ids.
 Pair = bytes
 
 
 @dataclass(frozen=True)
 class Dialogue:
-    """The lines of one solved query, one per turn; or ``lost``, the reason why it has no lines."""
+    """The lines of one solved query, one line per turn. Without lines, ``lost`` is the reason."""
 
     query_id: str
     pair: Pair
@@ -78,7 +78,7 @@ def pair_of(query: Query) -> Pair:
 def draw_level(
     application: Application, config: Config, seed: int, level: str, size: int
 ) -> Iterator[Query]:
-    """Return an iterator over ``size`` queries of one level, with the level's labels in turn.
+    """Return an iterator over ``size`` queries of one level, cycling through its labels.
 
     The iterator is empty if the config has no labels of this level. Raises ConfigError.
     """
@@ -93,9 +93,9 @@ def draw_level(
 def _share(
     application: Application, configs: Sequence[Config], level: str, size: int
 ) -> list[tuple[Config, int]]:
-    """Return each config that has the level, with its share of the ``size`` queries of the level.
+    """Return each config that has the level, and its share of the level's ``size`` queries.
 
-    Shares differ by at most one query.
+    The shares differ by at most one query.
     """
     able = [
         config
@@ -107,9 +107,10 @@ def _share(
 
 
 async def demonstrate(application: Application, config: Config, query: Query) -> Dialogue:
-    """Run the reference solution of a query, with observations before repairs.
+    """Run the reference solution of a query, with observations before the repairs.
 
-    ``application`` must be entered."""
+    ``application`` must be entered.
+    """
     replies = list(application.demonstrate(query))
     if config.briefing is Briefing.TICKET:
         replies.append(application.tickets.reference(query))
@@ -121,7 +122,7 @@ async def demonstrate(application: Application, config: Config, query: Query) ->
         for reply in replies:
             told.append((prompt, reply))
             prompt, _, done, info = await session.act(reply)
-            if info.get("harm"):  # in tickets, harm is visible only at the end
+            if info.get("harm"):  # in tickets, safety violations are visible only at the end
                 lost = "not safe"
                 break
             if done:
@@ -181,10 +182,10 @@ async def write_sets(
     sizes: Mapping[str, int],
     folder: Path,
 ) -> Told:
-    """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all queries in a seeded order.
+    """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all queries in random order.
 
-    Several configs share the queries of each level evenly. ``application`` must be entered and
-    loaded with ``training``. Raises ConfigError and OSError.
+    Several configs share the queries of each level evenly. The seed determines the random order.
+    ``application`` must be entered and loaded with ``training``. Raises ConfigError and OSError.
     """
     configs = [config] if isinstance(config, Config) else config
     told = Told()
@@ -202,7 +203,7 @@ async def write_sets(
                     begin = file.tell()
                     _write(file, dialogue, level, told)
                     places.append((path, begin, file.tell() - begin))
-    random.Random(f"train-mix-{seed}").shuffle(places)  # noqa: S311 -- not for secrets
+    random.Random(f"train-mix-{seed}").shuffle(places)  # noqa: S311 -- not used for secrets
     with (folder / f"{MIXED}.jsonl").open("wb") as file:
         for path, begin, length in places:
             with path.open("rb") as source:
@@ -213,7 +214,7 @@ async def write_sets(
 
 
 def from_run(folder: Path, out: Path) -> Told:
-    """Write ``trajectories.jsonl`` with the replies of solved queries of the run in ``folder``.
+    """Write ``trajectories.jsonl`` with the replies to solved queries of the run in ``folder``.
 
     Queries with an unsafe step and replies that could not be parsed are omitted. Raises ConfigError
     if there is no run.
@@ -270,5 +271,5 @@ def evaluation_pairs(
 
 
 def recurring(told: Told, evaluation: Iterable[Pair]) -> int:
-    """Return how many distinct worlds with faults of a data set are also in an evaluation set."""
+    """Return how many distinct worlds with faults of a data set also occur in an evaluation set."""
     return len(told.pairs & set(evaluation))

@@ -7,10 +7,10 @@
         train_dataset=Dataset.from_list(make_rows(seed=7, number=512)),
     )
 
-An application's kinds of action (``tools_of``) become tools: methods of a generated class,
-typed and documented as TRL expects. The model gets the first prompt, and after each call the new
-part of the next prompt. ``make_dialogues`` converts a data set of ``netarena sft`` to such rollouts
-for ``SFTTrainer``. This module does not import TRL.
+An application's kinds of action (``tools_of``) become tools. Tools are methods of a generated
+class, typed and documented as TRL expects. The model gets the first prompt and, after each call,
+the new part of the next prompt. ``make_dialogues`` converts a data set of ``netarena sft`` to such
+rollouts for ``SFTTrainer``. This module does not import TRL.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _RESERVED = frozenset({"reset", "get_reward"})
 
 
 class Rollout:
-    """Base of the class that TRL instantiates for each rollout.
+    """Base class of the class that TRL instantiates for each rollout.
 
     TRL treats all public methods except ``reset`` and ``get_reward`` as tools, so this class has no
     other public methods.
     """
 
-    #: Creates the session (``Seat``) from the arguments of ``make_environment``.
+    #: Function that creates the session (``Seat``) from the arguments of ``make_environment``.
     _seated: Callable[[], Seat]
 
     def __init__(self) -> None:
@@ -110,7 +110,10 @@ def make_environment(
 
 
 def make_rows(seed: int, number: int, start: int = 0) -> list[dict[str, Any]]:
-    """Return data set rows: ``number`` tasks of ``seed`` from ``start`` on, with labels in turn."""
+    """Return data set rows: ``number`` tasks of ``seed``, beginning with task ``start``.
+
+    Consecutive tasks cycle through the labels.
+    """
     prompt = [{"role": "user", "content": ""}]
     tasks = range(start, start + number)
     return [with_seed_text({"prompt": prompt, "seed": seed, "task": task}) for task in tasks]
@@ -135,7 +138,7 @@ def make_dialogues(
 
 
 def _episodes(path: Path) -> Iterator[list[tuple[str, str]]]:
-    """Yield, for each episode in a data set, its turns as pairs of prompt and reply."""
+    """Yield the turns of each episode in a data set as pairs of prompt and reply."""
     turns: list[tuple[str, str]] = []
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
@@ -174,7 +177,7 @@ def _call_of(
 ) -> tuple[str, dict[str, str]]:
     """Return the tool call (name and arguments) that is equivalent to ``reply``.
 
-    Raises ConfigError if the reply is unreadable or no tool call is equivalent.
+    Raises ConfigError if the reply cannot be read or has no equivalent tool call.
     """
     try:
         move = application.parse(reply)
@@ -221,7 +224,7 @@ def _told(before: str, now: str) -> str:
 
 
 def _schema(tool: Tool) -> dict[str, Any]:
-    """Return a tool's schema, as ``transformers`` derives it from the result of ``_method``."""
+    """Return the schema of a tool that ``transformers`` derives from the method of ``_method``."""
     parameters = {one.name: {"type": "string", "description": one.about} for one in tool.parameters}
     return {
         "type": "function",

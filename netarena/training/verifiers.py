@@ -1,4 +1,4 @@
-"""Sessions as a taskset of verifiers v1, and the environment that runs its tasks.
+"""Sessions as a taskset of verifiers version 1, and the environment that runs its tasks.
 
     eval netarena-verifiers --env.taskset.application route --env.taskset.seed 7 ...
 
@@ -34,7 +34,7 @@ class NetArenaData(vf.TaskData):
 
     application: str
     seed: int
-    #: The seed as text, for JSON parsers that may round the number.
+    #: The seed as text, for JSON parsers that would round the number.
     seed_text: str | None = None
     task: int
     rewards: str
@@ -43,9 +43,9 @@ class NetArenaData(vf.TaskData):
 
 
 class NetArenaConfig(vf.TasksetConfig):
-    """Tasks of one application and seed."""
+    """Config of the tasks: one application and one seed."""
 
-    #: Required. The default is empty, because verifiers creates configs without values.
+    #: Required. The default is empty only because verifiers creates configs without values.
     application: str = ""
     seed: int = 0
     rewards: str = "default"
@@ -60,7 +60,10 @@ class NetArenaTask(vf.Task[NetArenaData]):
 
 
 class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
-    """Tasks from index 0 on, with labels in turn. Each query is generated when its task runs."""
+    """Tasks from index 0 on, cycling through the labels.
+
+    Each query is generated when its task runs.
+    """
 
     def load(self) -> Iterator[NetArenaTask]:
         """Yield the tasks. Raises ConfigError if the application is unknown or a key is invalid."""
@@ -68,7 +71,7 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
         if not told.application:
             raise ConfigError(
                 "application",
-                "is required, such as --env.taskset.application "
+                "is required, for example --env.taskset.application "
                 f"{next(iter(application_names()), 'NAME')}",
             )
         application = forwarded(load_for(told.application, training=told.training), told.values)
@@ -88,9 +91,9 @@ class NetArenaTaskset(vf.Taskset[NetArenaTask, NetArenaConfig]):
 
 
 class NetArenaEnvConfig(vf.EnvConfig):
-    """Configuration of an environment whose only agent exchanges messages and runs no commands."""
+    """Config of an environment whose only agent exchanges messages and runs no commands itself."""
 
-    #: The agent runs no commands itself, so it needs no container.
+    #: The agent runs no commands itself, so it does not need a container.
     player: vf.AgentConfig = vf.AgentConfig(harness={"id": "null"}, runtime=vf.SubprocessConfig())
 
 
@@ -100,7 +103,7 @@ class NetArenaEnv(vf.Env[NetArenaEnvConfig]):
     async def run(self, task: NetArenaTask, agents: Any) -> None:
         """Run the task's session with the agent and record rewards and metrics.
 
-        Raises ConfigError and EnvironmentFailed; either marks the episode as failed.
+        Raises ConfigError and EnvironmentFailed. Both mark the episode as failed.
         """
         data = task.data
         seat = await asyncio.to_thread(

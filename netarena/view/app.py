@@ -1,9 +1,9 @@
-"""Web application of the viewer on loopback; a token in the address is required.
+"""Web application of the viewer on loopback, which requires a token in the URL's path.
 
 Other users of this machine can reach the port, and so can pages of other sites in the same browser.
-The token is part of the path, so there is no cookie that other sites could use. The ``Host`` header
-must name this machine. This prevents DNS rebinding: access by a page of a site whose name resolves
-to this machine. Requests cannot change data.
+The token is part of the path, so the application needs no cookie that requests from other sites
+would also send. The ``Host`` header must name this machine. This prevents DNS rebinding, in which
+the name of another site resolves to this machine. Requests cannot change data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Server(uvicorn.Server):
 
 
 def make_token() -> str:
-    """Return a new unguessable token for a site's address."""
+    """Return a new random token for the URL of a site, which cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
@@ -64,7 +64,8 @@ def make_app(library: Library, token: str, port: int) -> Starlette:
         response.headers.update(HEADERS)
         return response
 
-    # not a coroutine, so that Starlette calls it in a thread and pages are rendered concurrently
+    # not a coroutine, so that Starlette calls the function in a thread and renders pages
+    # concurrently
     def answer(request: Request) -> Response:
         given = request.path_params["token"]
         if not secrets.compare_digest(given.encode(), token.encode()):

@@ -1,7 +1,7 @@
-"""Searchable texts of a run, lower-cased, in an unnamed temporary file.
+"""Searchable, lower-cased texts of a run in an unnamed temporary file.
 
-The texts may take gigabytes, so a search reads this file from start to end instead of parsing the
-journal.
+The texts may take gigabytes, so they are not stored in memory. A search reads this file from start
+to end, which is faster than parsing the journal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 #: Separator after each text of a record. It is removed from stored texts and from search texts.
 _APART = "\0"
-#: Maximum number of bytes that are searched at a time. A longer record is searched as a whole.
+#: Number of bytes that are searched at a time. A longer record is searched as a whole.
 _BLOCK_BYTES = 8 << 20
 
 
@@ -26,11 +26,11 @@ class _Place(NamedTuple):
 
 
 class Corpus(Generic[K]):
-    """Records of texts by key; threads may add and search at the same time."""
+    """Records of texts by key. Threads may add and search at the same time."""
 
     def __init__(self) -> None:
         """Create the temporary file. Raises OSError."""
-        self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115 -- closed below
+        self._file = tempfile.TemporaryFile(prefix="netarena-")  # noqa: SIM115 -- closed by the finalizer below
         weakref.finalize(self, self._file.close)
         self._places: dict[K, _Place] = {}
         self._size = 0
@@ -44,7 +44,8 @@ class Corpus(Generic[K]):
             self._file.seek(self._size)
             self._file.write(line)
             self._file.flush()
-            # Remove the old entry, so that the new one is last: entries are in order of offsets.
+            # Remove the old entry first, so that the new entry is the last: entries are in order of
+            # offsets.
             self._places.pop(key, None)
             self._places[key] = _Place(self._size, len(line))
             self._size += len(line)
@@ -70,7 +71,7 @@ class Corpus(Generic[K]):
         return found
 
     def read(self, key: K) -> str:
-        """Return the lower-cased texts of ``key``; empty if it has none."""
+        """Return the lower-cased texts of ``key``, or "" if the key is unknown."""
         with self._lock:
             offset, size = self._places.get(key, _Place(0, 0))
         return os.pread(self._file.fileno(), size, offset).decode("utf-8", "surrogatepass")

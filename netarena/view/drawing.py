@@ -1,4 +1,4 @@
-"""Drawing of worlds on a page: layout of topologies and charts, cells of matrices, lines of
+"""Drawings of worlds on a page: layouts of topologies and charts, matrix cells, and lines of
 differences."""
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ WORDS = {
     Mark.EXPOSED: "exposed: must not work",
     Mark.NONE: "",
 }
-#: Maximum numbers of nodes in one row of a topology, of wrong pairs that are drawn, and of changes
-#: that are shown.
+#: Maximum numbers of nodes in one row of a topology, of wrong pairs in a topology, and of changes
+#: on a page.
 ROW_NODES = 8
 MOST_PAIRS = 60
 MOST_CHANGES = 200
@@ -56,9 +56,9 @@ NAME_CHARS = 15
 MOST_LINES = 400
 #: Column width, box width, box height and row height of a topology, in SVG user units.
 _WIDTH, _NODE, _NODE_HEIGHT, _HEIGHT = 164, 124, 38, 112
-#: Distance between a link and a line for its traffic, in SVG user units.
+#: Distance in SVG user units between a link and the line of its traffic.
 _APART = 4.0
-#: Maximum number of pieces (words or lines) that two compared texts may have together.
+#: Maximum total number of pieces (words or lines) of two texts that are compared piece by piece.
 MOST_PIECES = 300
 #: Number of unchanged lines around a change.
 _CONTEXT = 2
@@ -70,14 +70,14 @@ class Cell:
 
     mark: Mark
     sign: str
-    #: Word that says how the cell changed, or empty.
+    #: Word that describes how the cell changed; empty without a change.
     turned: str
-    #: Tooltip, or empty.
+    #: Tooltip text; may be empty.
     title: str
 
 
 def cells(matrix: Matrix, turned: Sequence[Turned] = ()) -> Iterator[tuple[str, list[Cell]]]:
-    """Return each row of a matrix, as its name and cells; ``turned`` are the changed cells."""
+    """Return each row of a matrix as its name and its cells. ``turned`` lists the changed cells."""
     changed = {(one.row, one.column): one for one in turned}
     for row, marks in zip(matrix.rows, matrix.cells, strict=True):
         line = []
@@ -96,7 +96,7 @@ class Box:
 
     name: str
     role: str
-    #: Label of the link that leads to the node.
+    #: Label of the link that leads to this node.
     label: str
     x: float
     y: float
@@ -104,21 +104,21 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A link, or the traffic that a step moved away from it or to it, drawn as an SVG path."""
+    """SVG path of a link, or of the traffic that a step moved away from or onto a link."""
 
     path: str
-    #: ``before`` or ``after`` for traffic that crosses the link only before or after the step.
+    #: ``before`` or ``after`` for traffic that uses the link only before or only after the step.
     when: str = ""
-    #: Tooltip, or empty.
+    #: Tooltip text; may be empty.
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Arc:
-    """A pair of nodes whose connectivity is wrong (a wrong pair), drawn as SVG paths."""
+    """A pair of nodes with wrong connectivity (a wrong pair), drawn as SVG paths."""
 
     path: str
-    #: The triangle at the end of the arc.
+    #: SVG path of the triangle at the end of the arc.
     tip: str
     mark: Mark
     title: str
@@ -185,8 +185,8 @@ def plan(topology: Topology) -> Plan:
 def _lines(link: Link, places: dict[str, tuple[float, float]]) -> Iterator[Line]:
     """Return a link's line from centre to centre, and lines next to it for its traffic.
 
-    The traffic lines are for traffic only before, or only after the step. A link between nodes of
-    one row passes below the boxes between them.
+    The traffic lines show traffic that uses the link only before or only after the step. A link
+    between nodes of one row passes below the boxes between these nodes.
     """
     (x1, y1), (x2, y2) = (places[end] for end in link.ends)
     between = sum(y == y1 == y2 and min(x1, x2) < x < max(x1, x2) for x, y in places.values())
@@ -292,7 +292,7 @@ def plot(chart: Chart) -> Plot:
 
 
 def marked(text: str, other: str) -> list[tuple[bool, str]]:
-    """Return the pieces of ``text`` in order, each with a flag: whether ``other`` contains it too.
+    """Return the pieces of ``text``, each with a flag: whether ``other`` contains it.
 
     Pieces are words, or lines if the texts are long. A very long text is a single piece.
     """
@@ -315,8 +315,8 @@ def _rank(node: object) -> int:
 def _arc(places: dict[str, tuple[float, float]], source: str, target: str, mark: Mark) -> Arc:
     """Return an arc from one box to another that bends to the left.
 
-    Arcs for the two directions of a pair therefore do not overlap. An arc starts and ends at the
-    edges of the boxes.
+    The arcs for the two directions of a pair therefore do not overlap. An arc starts and ends at
+    the edges of its boxes.
     """
     (x1, y1), (x2, y2) = places[source], places[target]
     dx, dy = x2 - x1, y2 - y1
@@ -338,7 +338,7 @@ def _tip(from_x: float, from_y: float, x: float, y: float) -> str:
 
 
 def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
-    """Return the point at which a line from the centre of a box to another point leaves the box."""
+    """Return the point where a line from a box's centre to another point crosses the box's edge."""
     dx, dy = to_x - x, to_y - y
     across = (_NODE / 2 + 3) / abs(dx) if dx else math.inf
     along = (_NODE_HEIGHT / 2 + 3) / abs(dy) if dy else math.inf
@@ -347,15 +347,15 @@ def _edge(x: float, y: float, to_x: float, to_y: float) -> tuple[float, float]:
 
 
 def changes(difference: Difference) -> tuple[Change, ...]:
-    """Return the changes that are shown, at most ``MOST_CHANGES``."""
+    """Return the changes to show, at most ``MOST_CHANGES``."""
     return difference.changes[:MOST_CHANGES]
 
 
 def lines(change: Change) -> list[tuple[str, str]] | None:
-    """Return a change of multi-line texts as lines, each after its sign.
+    """Return a change of multi-line texts as lines, each with its sign.
 
     The signs are ``-``, ``+``, a space, or ``@`` for omitted lines. The result is None if both
-    texts have at most one line; these texts are shown side by side.
+    texts have at most one line; pages show such texts side by side.
     """
     before, after = (
         [] if value is None else value.splitlines() for value in (change.before, change.after)

@@ -1,7 +1,7 @@
 """Index of journals by file offset: outlines in memory, whole episodes read on request.
 
-A journal may have a size of gigabytes and may still grow. The fields that a list of episodes shows
-are parsed once per line, and the line's offset is stored.
+A journal may contain gigabytes and may still grow. The index parses each line once, only for the
+fields that a list of episodes shows, and stores the line's offset.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from netarena.view.text import visible
 log = logging.getLogger(__name__)
 #: Maximum number of characters of a reason in a list.
 WHY_CHARS = 400
-#: Seconds for which a journal is read at a time.
+#: Maximum time in s for which a journal is read without a pause.
 _SLICE_S = 0.2
-#: Seconds between checks of completely read journals, and between searches for new runs.
+#: Time in s between checks of completely read journals, and between searches for new runs.
 _LOOK_EVERY_S, _SCAN_EVERY_S = 0.5, 1.0
-#: Query ids that can be the name of a page.
+#: Pattern of query ids that can be used as the name of a page.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 R = TypeVar("R", bound=Record)
@@ -130,7 +130,7 @@ class _QueryLine(BaseModel):
 
 
 class Place(NamedTuple):
-    """Position of a line in its file, in bytes."""
+    """Position and size of a line in its file, in bytes."""
 
     offset: int
     size: int
@@ -138,13 +138,13 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A graded episode in a list."""
+    """A graded episode as a list shows it."""
 
     run: Run
     outline: Outline
-    #: Number among the episodes of the run, in order of grading, from 0.
+    #: Number among the episodes of the run in order of grading, starting at 0.
     number: int
-    #: Name of the episode's page, unique in its run.
+    #: Name of the episode's page, unique within its run.
     name: str
     agent: str
     why: str
@@ -153,7 +153,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """Return the path of the episode's page, relative to the site."""
+        """Return the path of the episode's page relative to the site."""
         return f"episode/{self.run.slug}/{self.name}.html"
 
 
@@ -161,10 +161,11 @@ class Run:
     """One participant of a stored assessment, whose journal is read as it grows."""
 
     def __init__(self, folder: Path, home: Path, slug: str, *, public: bool = False) -> None:
-        """Open a run. With ``public``, ground truth and all data that reveals it is left out.
+        """Open a run.
 
-        In a public run ids are sealed, and reasons, findings, states, pictures and the seed are
-        left out. Raises ConfigError if ``folder`` has no journal that describes the run.
+        With ``public``, ground truth and all data that reveals ground truth is omitted: ids are
+        sealed, and reasons, findings, states, pictures and the seed are left out. Raises
+        ConfigError if ``folder`` does not contain a journal that describes the run.
         """
         header = _read_header(folder)
         self.folder = folder
@@ -178,23 +179,24 @@ class Run:
         #: Error messages about lines of the journal that this version cannot read.
         self.problems: list[str] = []
         self._home = home
-        #: Name that distinguishes the run from other runs. The library may add parts of the path.
+        #: Name that distinguishes the run from other runs. The library may add more parts of the
+        #: path.
         self.title = self.name(1)
         self._path = folder / JOURNAL_NAME
         self._queries_path = home / QUERIES_NAME
-        #: Positions of lines in the queries file, by the query id that is shown.
+        #: Query id as shown -> position of the query's line in the queries file.
         self._queries: dict[str, Place] = {}
-        #: ``Query.content`` by the query id that is shown.
+        #: Query id as shown -> ``Query.content``.
         self._contents: dict[str, str] = {}
-        #: Sealed id of each query of a public run.
+        #: Query id -> sealed id, for a public run.
         self._sealed: dict[str, str] = {}
-        #: Texts of episodes by ``Ask``, and of tasks by query id.
+        #: Texts of episodes by ``Ask``, and texts of tasks by query id.
         self._corpus: Corpus[Ask | str] = Corpus()
         self._originals = 0
         self._queries_bytes = -1
         self._entries: dict[Ask, Entry] = {}
         self._names: dict[str, Ask] = {}
-        #: Number of bytes and lines of the journal that have been read, and the file's inode.
+        #: Number of bytes and of lines of the journal that have been read, and the file's inode.
         self._offset = 0
         self._lines = 0
         self._file = -1
@@ -240,7 +242,7 @@ class Run:
 
     @property
     def agent(self) -> str:
-        """Return the name of the agent, or "" if it is not known yet."""
+        """Return the name of the agent, or "" before the first episode."""
         with self._lock:
             return next((entry.agent for entry in self._entries.values()), "")
 
@@ -257,17 +259,17 @@ class Run:
 
     @property
     def asked(self) -> int:
-        """Return the number of episodes of the complete run."""
+        """Return the number of episodes that the complete run will have."""
         return self._originals * self.repeats
 
     def find(self, name: str) -> Entry | None:
-        """Return the entry whose page has this name."""
+        """Return the entry whose page has this name, or None."""
         with self._lock:
             ask = self._names.get(name)
             return self._entries.get(ask) if ask is not None else None
 
     def answer(self, ask: Ask) -> Entry | None:
-        """Return the entry of this query and repetition."""
+        """Return the entry for this query and repetition, or None."""
         with self._lock:
             return self._entries.get(ask)
 
@@ -281,7 +283,7 @@ class Run:
             return {ask for ask in self._entries if ask in found or ask.query_id in found}
 
     def words(self, entry: Entry) -> str:
-        """Return the lower-cased texts in which ``search`` looks for an episode."""
+        """Return the lower-cased texts of an episode that ``search`` covers."""
         return self._corpus.read(entry.outline.ask) + self._corpus.read(entry.outline.query_id)
 
     def look(self) -> bool:
@@ -291,7 +293,7 @@ class Run:
         return self.running is not before
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read new lines of the journal for at most ``limit_s``; return whether there were any.
+        """Read new lines of the journal for at most ``limit_s``; return whether any were read.
 
         An incomplete last line is left for the next call. Raises OSError.
         """
@@ -359,12 +361,12 @@ class Run:
                         self._corpus.add(shown, [query.text])
                     originals.add(query.id if query.seed == self.header.seed else "")
                 offset += len(line)
-        # Replacement queries have other seeds. They do not add to the number of queries.
+        # Replacement queries have other seeds and do not add to the number of queries.
         self._originals = len(originals - {""})
         self._queries_bytes = offset
 
     def _begin(self, status: os.stat_result) -> None:
-        """Forget all lines and read from the start if the journal was replaced or truncated."""
+        """Discard all data and start anew if the journal was replaced or truncated."""
         if status.st_ino == self._file and status.st_size >= self._offset:
             return
         self.header = _read_header(self.folder)
@@ -390,9 +392,10 @@ class Run:
         if event.event in {"assessment", "end"}:
             self.complete = event.complete
         self.header = event.header or self.header
-        if event.event in {"assessment", "replaced"}:  # further queries may have been added
+        if event.event in {"assessment", "replaced"}:  # new queries may have been added
             self._read_more_queries()
-        if event.event == "anew":  # the run was restarted, so its earlier episodes do not count
+        # the run was restarted, so episodes before the restart do not count
+        if event.event == "anew":
             with self._lock:
                 self._entries.clear()
                 self._names.clear()
@@ -449,10 +452,10 @@ class Library:
     def __init__(
         self, folders: Sequence[Path], *, watch: bool = False, public: bool = False
     ) -> None:
-        """Open the runs in ``folders``. Each folder is a run or its participant, or contains runs.
+        """Open the runs in ``folders``, which are runs or participants, or contain runs.
 
-        With ``public``, ground truth is left out. With ``watch``, runs that start later are found,
-        so folders may be empty. Raises ConfigError.
+        With ``public``, ground truth is omitted. With ``watch``, the library also finds runs that
+        start later, so folders may be empty. Raises ConfigError.
         """
         self.runs: list[Run] = []
         self._folders = tuple(folders)
@@ -474,13 +477,13 @@ class Library:
         self._thread: threading.Thread | None = None
 
     def _add(self, home: Path, place: Path) -> bool:
-        """Add the run in ``place`` to the library, unless it is there; return whether it is new.
+        """Add the run in ``place`` unless the library has it already; return whether it was added.
 
         Raises ConfigError if the journal does not describe the run.
         """
         if any(run.folder == place or run.folder.samefile(place) for run in list(self.runs)):
             return False
-        if self._public:  # hidden, because the folder's name may contain the seed
+        if self._public:  # the folder's name is not shown, because it may contain the seed
             number = len(self.runs) + 1
             self.runs.append(Run(place, home, f"run-{number}", public=True))
             self.runs[-1].title = f"run {number}"
@@ -497,12 +500,12 @@ class Library:
         return True
 
     def _scan(self) -> bool:
-        """Look for runs that have started since the last check; return whether there are any."""
+        """Search for newly started runs; return whether any were found."""
         if not self._watch or time.monotonic() < self._scanned + _SCAN_EVERY_S:
             return False
         new = False
         for folder in self._folders:
-            # a run that has not started yet has no readable journal
+            # the journal of a run that has not started yet cannot be read
             with suppress(ConfigError, OSError):
                 for home, place in _find(folder):
                     with suppress(ConfigError, OSError):
@@ -517,19 +520,18 @@ class Library:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Return the number of bytes of the journals that have been read, and the journals' total
-        size."""
+        """Return the number of bytes read from all journals, and the journals' total size."""
         read = sum(run.read_bytes for run in self.runs)
         return read, max(read, sum(run.size_bytes for run in self.runs))
 
     def run(self, slug: str) -> Run | None:
-        """Return a run by its name in paths."""
+        """Return the run with this name in paths, or None."""
         return next((run for run in self.runs if run.slug == slug), None)
 
     def find_episode(self, name: str) -> Entry:
         """Return the episode with the name ``ID``, or ``ID~K`` for the query's K-th repetition.
 
-        Raises ConfigError unless exactly one run has it.
+        Raises ConfigError unless exactly one run has this episode.
         """
         found = []
         for run in self.runs:
@@ -546,7 +548,7 @@ class Library:
         return found[0]
 
     def catch_up(self, limit_s: float = math.inf) -> bool:
-        """Read each journal for a limited time; return whether there were new lines."""
+        """Read each journal for a limited time; return whether new lines were read."""
         new = self._scan()
         for run in self.runs:
             try:
@@ -561,7 +563,7 @@ class Library:
         return new
 
     def __enter__(self) -> Self:
-        """Follow the journals in a thread."""
+        """Start to follow the journals in a thread."""
         self._stopped.clear()
         self._thread = threading.Thread(target=self._follow, name="journals", daemon=True)
         self._thread.start()
@@ -579,7 +581,7 @@ class Library:
 
 
 def _tell_apart(runs: Sequence[Run]) -> None:
-    """Give runs with the same name distinct titles, from the parts in which their paths differ."""
+    """Give runs with the same name distinct titles, by adding parts of their paths."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.name(1), []).append(run)
@@ -600,7 +602,7 @@ def _find(folder: Path) -> Iterator[tuple[Path, Path]]:
         if not below:
             raise
         for path in below:
-            with suppress(ConfigError):  # a run that has not started
+            with suppress(ConfigError):  # this is the folder of a run that has not started
                 home, places = find_participants(path.parent)
                 yield from ((home, place) for place in places)
         return
@@ -619,7 +621,7 @@ def _read_header(folder: Path) -> Header:
 
 
 def _read_event(line: bytes) -> _Line:
-    """Return the event in a line of a journal. Raises ValueError for an invalid line."""
+    """Parse the event in a line of a journal. Raises ValueError for an invalid line."""
     try:
         return _Line.model_validate_json(line)
     except ValidationError:  # lone surrogates are invalid for pydantic's parser
@@ -627,7 +629,7 @@ def _read_event(line: bytes) -> _Line:
 
 
 def _reason(episode: Episode) -> str:
-    """Return the reason of an agent failure, or "". Public runs show no other reasons."""
+    """Return the reason of an agent failure, otherwise "". Public runs show no other reasons."""
     return episode.reason if episode.outcome is Outcome.AGENT_FAILED else ""
 
 
@@ -661,7 +663,7 @@ def _without_truth(episode: Episode, shown_id: str) -> Episode:
 
 
 def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
-    """Yield the searchable texts of the steps, without duplicates."""
+    """Yield the searchable texts of the steps. Texts that a reply already contains are omitted."""
     for step in read.steps:
         reply = step.reply.text if step.reply else ""
         asked = move_text(step.move)
@@ -672,11 +674,11 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return an episode for making its outline; its steps have only the fields of ``_Step``.
+    """Return an episode for its outline, with only the fields of ``_Step`` in its steps.
 
-    Parsing whole steps would double the time of reading.
+    Parsing complete steps would double the reading time.
     """
-    # interned, because many entries have the same few labels and levels
+    # interned, because many entries share a few labels and levels
     words = {"label": sys.intern(read.label), "level": sys.intern(read.level)}
     return Episode.model_construct(**dict(read) | words)
 
@@ -702,5 +704,5 @@ def _parse(kind: type[R], value: Any, path: Path) -> R:
         return kind.model_validate(storable(value))
     except ValueError:
         raise ConfigError(
-            path.name, f"contains no {kind.__name__.lower()} of this version"
+            path.name, f"contains no {kind.__name__.lower()} that this version can read"
         ) from None

@@ -1,6 +1,6 @@
-"""Filter, order and totals of the episodes in a list.
+"""Filtering, ordering and totals of the episodes in a list.
 
-``asset/view.js`` does the same for static pages; a test compares both.
+``asset/view.js`` does the same for static pages, and a test compares the results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def _has_verdict(entry: Entry) -> bool:
 
 
 def tokens_of(entry: Entry) -> int | None:
-    """Return the input and output tokens of an episode together, if the agent reported any."""
+    """Return an episode's input plus output tokens, or None if they are unknown."""
     usage = entry.outline.usage
     return usage.input_tokens + usage.output_tokens if usage and usage.replies else None
 
 
 def cost_of(entry: Entry) -> float | None:
-    """Return the cost of an episode in US dollars, if the agent reported it."""
+    """Return the cost of an episode in US dollars, or None if the agent did not report it."""
     usage = entry.outline.usage
     return usage.cost_usd if usage else None
 
@@ -59,17 +59,17 @@ SAFETIES: Mapping[str, tuple[str, Callable[[Entry], bool]]] = {
     "yes": ("safe", lambda entry: VERDICTS["safety"](entry.outline)),
     "no": ("not safe", lambda entry: _has_verdict(entry) and not entry.outline.safe),
 }
-#: Filter -> its label, and the function that returns the entry's value to be filtered.
+#: Filter -> its label, and the function that returns the value of an entry to compare.
 FACETS: Mapping[str, tuple[str, Callable[[Entry], str]]] = {
     "run": ("all runs", lambda entry: entry.run.slug),
     "label": ("all labels", lambda entry: entry.outline.label),
     "level": ("all levels", lambda entry: entry.outline.level),
     "kind": ("all failure types", lambda entry: entry.outline.failure or ""),
 }
-#: Separator between two runs in a ``pair``, which selects queries that only the first run solved
-#: safely.
+#: Separator between the two runs in a value of ``pair``. Such a value selects queries that only the
+#: first run solved safely.
 APART = ","
-#: Value of ``sort`` -> sort key of an entry; a minus sign before the value reverses the order.
+#: Value of ``sort`` -> sort key of an entry. A minus sign before the value reverses the order.
 SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "graded": lambda entry: entry.number,
     "outcome": lambda entry: (not entry.lost, entry.outline.safe, entry.outline.outcome.value),
@@ -82,7 +82,7 @@ SORTS: Mapping[str, Callable[[Entry], Any]] = {
     "tokens": lambda entry: -1 if (count := tokens_of(entry)) is None else count,
     "cost": lambda entry: -1.0 if (cost := cost_of(entry)) is None else cost,
 }
-#: Columns that a list has only if at least one episode has a value in them.
+#: Columns that a list shows only if at least one episode has a value for them.
 COLUMNS: Mapping[str, Callable[[Entry], bool]] = {
     "turns": lambda entry: entry.outline.iterations > 1,
     "tokens": lambda entry: tokens_of(entry) is not None,
@@ -92,7 +92,7 @@ COLUMNS: Mapping[str, Callable[[Entry], bool]] = {
 
 @dataclass(frozen=True)
 class Selection:
-    """A filter, an order and a page: the query string of a list."""
+    """A filter, an order and a page number, as in the query string of a list."""
 
     show: str = ""
     safe: str = ""
@@ -107,7 +107,7 @@ class Selection:
 
     @classmethod
     def read(cls, parameters: Mapping[str, str]) -> Selection:
-        """Parse a query string; invalid values are ignored."""
+        """Parse a query string. Invalid values are ignored."""
         values: dict[str, Any] = {name: parameters.get(name, "")[:_MOST_CHARS] for name in FACETS}
         page = parameters.get("page", "")
         return cls(
@@ -123,7 +123,7 @@ class Selection:
     def search(self, **changes: Any) -> str:
         """Return the query string after ``changes``, with its question mark; "" for the defaults.
 
-        The query string is for the first page, unless ``changes`` contains ``page``.
+        Without ``page`` in ``changes``, the query string is for the first page.
         """
         other = replace(self, **({"page": 1} | changes))
         values = {
@@ -133,13 +133,14 @@ class Selection:
 
     @property
     def filters(self) -> bool:
-        """Return whether a filter is set, so that episodes may be left out."""
+        """Return whether a filter is set, so that the list may omit episodes."""
         return replace(self, sort="graded", page=1) != _NOTHING
 
     def choose(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that match the filter, in the selected order.
 
-        For a pair of runs, these are episodes of the second run that only the first run solved.
+        For a pair of runs, these are the second run's failed episodes that the first run solved
+        safely.
         """
         tests: list[Callable[[Entry], bool]] = []
         if self.show:
@@ -171,10 +172,10 @@ def _equals(field: Callable[[Entry], str], wanted: str, entry: Entry) -> bool:
 
 
 def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Return the pairs of runs for each failed episode, by the path of the episode.
+    """Map the path of each failed episode to the pairs of runs to which the episode belongs.
 
-    The first run of a pair solved the query safely; the second run is the run of the episode.
-    Episodes whose query no run solved are omitted.
+    The first run of a pair solved the query safely, and the second run is the run of the episode.
+    Episodes whose query no run solved safely are omitted.
     """
     solved: dict[Ask, list[str]] = {}
     failed = []
@@ -195,7 +196,7 @@ def discordant(entries: Iterable[Entry]) -> dict[str, list[str]]:
 
 
 def tally(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the number of entries, and the ``rates`` of the graded entries with intervals."""
+    """Return the number of entries, and the graded entries' ``rates`` with intervals."""
     counted = [entry.outline for entry in entries if entry.outline.outcome is not Outcome.INVALID]
     return {
         "episodes": len(entries),

@@ -1,7 +1,6 @@
 """Pages of the viewer, identical for the live server and for static files.
 
-Paths and links are relative to the site. Every text, from any source, passes through ``visible``
-and is escaped.
+Paths and links are relative to the site. All texts pass through ``visible`` and are escaped.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ ASSETS = {"view.css": "text/css", "view.js": "text/javascript", "icon.svg": "ima
 LIST, RUNS = "index.html", "runs.html"
 #: Paths of the data for filters without a server, and of the state that a live page polls.
 ENTRIES, STATE = "entries.json", "state.json"
-#: Path of the texts for a search without a server; the browser loads them at the first search.
+#: Path of the texts for searches without a server. The browser loads this file at the first search.
 WORDS = "words.json"
 #: Maximum total number of characters of the texts in ``WORDS``.
 _MOST_WORDS = 32_000_000
@@ -77,7 +76,7 @@ class Page(NamedTuple):
 
     kind: str
     content: bytes
-    #: False for a page that reports that the requested page does not exist.
+    #: Whether the requested page exists; False for the error page.
     found: bool = True
     #: Paths of the complete texts that the page shortens and links to.
     texts: tuple[str, ...] = ()
@@ -92,15 +91,15 @@ class _Known(NamedTuple):
 
 
 class Site:
-    """Renders the pages of a library of runs; ``live`` is true if a server serves them."""
+    """Renders the pages of a library of runs. ``live`` is true if a server serves the pages."""
 
     def __init__(self, library: Library, *, live: bool) -> None:
         self.library = library
         self._live = live
-        #: The last selection and its result; pages of episodes look up the next and previous
-        #: episode in it.
+        #: The last selection and its result, in which pages of episodes find the next and the
+        #: previous episode.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
-        #: The library's generation, and the filters and columns that were computed for it.
+        #: A generation of the library, and the filters and columns computed for this generation.
         self._known: tuple[int, _Known] | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "template"),
@@ -182,7 +181,7 @@ class Site:
         return self._same(entry, [other, entry], selection, pair=slug) if other else None
 
     def bundle(self, entry: Entry) -> bytes:
-        """Return the page of an episode as one file that loads nothing and runs no script."""
+        """Return an episode's page as a single file that loads nothing and runs no script."""
         style = (_HERE / "asset" / "view.css").read_text()
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         return self._episode(
@@ -190,7 +189,7 @@ class Site:
             Selection(),
             alone=True,
             layout="alone.html",
-            style=Markup(style),  # noqa: S704 -- a file of NetArena
+            style=Markup(style),  # noqa: S704 -- NetArena's own file
             style_hash=f"sha256-{digest}",
         ).content
 
@@ -219,14 +218,14 @@ class Site:
         return run.find(name) if run else None
 
     def _same_ask(self, entry: Entry) -> list[Entry]:
-        """Return the episodes of all runs for the query and repetition of ``entry``."""
+        """Return the episodes of all runs for the same query and repetition as ``entry``."""
         answers = [run.answer(entry.outline.ask) for run in self.library.runs]
         return [answer for answer in answers if answer is not None]
 
     def _choose(self, selection: Selection) -> tuple[list[Entry], dict[str, int]]:
-        """Return the entries of a selection, and the position of each entry by its path."""
+        """Return the entries of a selection, and a map from each entry's path to its position."""
         key = self.library.generation, replace(selection, page=1)
-        kept = self._chosen  # another thread may replace the attribute
+        kept = self._chosen  # read the attribute once, because another thread may replace it
         if kept is None or kept[:2] != key:
             chosen = selection.choose(self.library.entries)
             places = {entry.path: place for place, entry in enumerate(chosen)}
@@ -266,7 +265,7 @@ class Site:
         )
 
     def _known_of(self, entries: Sequence[Entry], generation: int) -> _Known:
-        kept = self._known  # another thread may replace the attribute
+        kept = self._known  # read the attribute once, because another thread may replace it
         if kept is None or kept[0] != generation:
             columns = {name for name, test in COLUMNS.items() if any(map(test, entries))}
             kept = self._known = generation, _Known(_choices(entries) | _pairs(entries), columns)
@@ -279,7 +278,8 @@ class Site:
     def _entries(self) -> dict[str, Any]:
         """Return the data with which ``asset/view.js`` filters and sorts a list.
 
-        The data of an entry are its filter values, its position in each order, and its table row.
+        The data of an entry consist of its filter values, its position in each order, and its table
+        row.
         """
         entries = self.library.entries
         row = self._templates.get_template("row.html")
@@ -299,8 +299,8 @@ class Site:
             "entries": [
                 {
                     "path": entry.path,
-                    # a number instead of the digest, because hidden queries could be guessed from
-                    # the digest
+                    # a number instead of the digest, because readers could guess hidden queries
+                    # from the digest
                     "same": clusters[entry.outline.same],
                     "show": [name for name, (_, test) in SHOWS.items() if test(entry)],
                     "safe": [name for name, (_, test) in SAFETIES.items() if test(entry)],
@@ -340,7 +340,7 @@ class Site:
         )
 
     def _words(self) -> dict[str, Any]:
-        """Return ``texts``, the searchable texts of all entries, and their maximum length.
+        """Return ``texts`` (the searchable texts of all entries) and ``chars``.
 
         ``chars`` is the length to which each text is cut, or None if all texts are complete.
         """
@@ -382,8 +382,8 @@ class Site:
     ) -> Page:
         """Return the page that shows the episodes ``others`` side by side.
 
-        With a ``pair`` of runs, its links lead to the other queries that only the first of the two
-        runs solved.
+        With a ``pair`` of runs, the links of the page lead to the other queries that only the first
+        run solved.
         """
         chosen: list[Entry] = []
         here = 0
@@ -397,11 +397,11 @@ class Site:
         steps = [story.episode.steps for story in stories]
         parts = [parting_step(steps[0], own) for own in steps[1:]]
         parts_at = min((number for number in parts if number is not None), default=None)
-        # number of the first run that has a step ``parts_at``
+        # number of the first run whose episode has the step ``parts_at``
         far = (lane for lane, own in enumerate(steps, start=1) if len(own) >= (parts_at or 0))
         parts_lane = next(far, 1)
         lanes = [
-            # each run is compared with the first run; the first run is compared with the second one
+            # each run is compared with the first run, and the first run with the second run
             (other, story, _scenes(story), text, steps[0 if place else min(1, len(steps) - 1)])
             for place, (other, story, text) in enumerate(zip(others, stories, texts, strict=True))
         ]
@@ -435,24 +435,24 @@ class Site:
 
 
 class _Texts:
-    """Collects the paths of an episode's texts of which a page shows only a part."""
+    """Collects the paths of those texts of an episode that a page shows only in part."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self.paths: list[str] = []
 
     def path(self, number: int, part: str) -> str:
-        """Return and record the path of the whole text ``part`` of step ``number``."""
+        """Return and record the path of the complete text ``part`` of step ``number``."""
         path = f"text/{self._entry.run.slug}/{self._entry.name}/{number}-{part}.txt"
         self.paths.append(path)
         return path
 
 
 class Scene(NamedTuple):
-    """A turn with the pictures before and after it, as a template draws them."""
+    """A turn with the pictures before and after it, in the form that a template draws."""
 
     turn: Turn
-    #: Each matrix before and after the turn, and the changed cells.
+    #: Each matrix before the turn and after the turn, with its changed cells.
     matrices: list[tuple[Matrix | None, Matrix, list[Turned]]]
     #: Each topology after the turn, and whether it differs from the topology before the turn.
     topologies: list[tuple[Topology, bool]]
@@ -460,7 +460,7 @@ class Scene(NamedTuple):
     charts: list[Chart]
     differences: list[Difference]
     state: str
-    #: The command in one line.
+    #: The command as one line.
     short: str
     #: Description of the faults before the turn.
     reason_before: str
@@ -521,7 +521,7 @@ def _same_path(entry: Entry) -> str:
 
 
 def _text(entry: Entry, number: str, part: str) -> bytes | None:
-    """Return a whole text of a step with visible control characters; None without this step."""
+    """Return a complete text of a step with visible control characters; None without the step."""
     steps = entry.run.read(entry).steps
     if not 0 < int(number) <= len(steps):
         return None
@@ -547,7 +547,7 @@ _PART = re.compile(rf"text/([^/]+)/([^/]+)/([0-9]{{1,6}})-({'|'.join(_PARTS)})\.
 
 
 def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
-    """Return for each filter its values, with labels that contain the number of episodes."""
+    """Return the values of each filter, with labels that contain the number of episodes."""
     choices = {}
     for name, table in (("show", SHOWS), ("safe", SAFETIES)):
         counts = {value: sum(map(test, entries)) for value, (_, test) in table.items()}
@@ -570,7 +570,7 @@ def _choices(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
     """Return the values of the filter ``pair``, with labels.
 
-    A label contains the number of queries that only the first run of the pair solved.
+    The label of a pair contains the number of queries that only the first run solved.
     """
     found = Counter(pair for pairs in discordant(entries).values() for pair in pairs)
     titles = {entry.run.slug: entry.run.title for entry in entries}
@@ -585,7 +585,7 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, list[tuple[str, str]]]:
 
 
 def _seen(value: Any) -> Any:
-    """Make hidden characters in a template value visible. Jinja calls this for every value."""
+    """Make hidden characters in a template value visible. Jinja calls this for each value."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

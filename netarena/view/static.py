@@ -1,4 +1,4 @@
-"""Static site for a web server: the viewer's pages, rendered once."""
+"""Static site for a web server: all pages of the viewer, rendered in advance."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def write_site(
 ) -> None:
     """Write all pages below ``out``, which must be empty or missing.
 
-    ``expect`` is called with the number of pages, ``told`` after each page. Raises ConfigError and
-    OSError.
+    ``expect`` is called once with the number of pages, and ``told`` is called after each page.
+    Raises ConfigError and OSError.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError("--static", f"{out} already exists: give a new folder name")
@@ -38,9 +38,9 @@ def write_site(
 
 
 def write_episode(library: Library, name: str, out: Path) -> None:
-    """Write an episode as a new HTML file; ``name`` is as in ``Library.find_episode``.
+    """Write an episode as a new HTML file. ``name`` is as in ``Library.find_episode``.
 
-    Raises ConfigError, and OSError.
+    Raises ConfigError and OSError.
     """
     library.catch_up()
     content = Site(library, live=False).bundle(library.find_episode(name))

@@ -1,4 +1,4 @@
-"""Contents of a run's page: its config, its rates, and comparisons with the other runs."""
+"""Contents of a run's page: its config, its rates, and comparisons with other runs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Opposed(NamedTuple):
     run: Run
     #: ``stats.compare`` with ``p_holm``; empty if the runs are not comparable.
     table: dict[str, Any]
-    #: Text with the ``terms`` in which the runs differ; empty if they are comparable.
+    #: Description of the ``terms`` in which the runs differ; empty if the runs are comparable.
     apart: str
 
 
 def rates_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the rates over the graded episodes of a run, without invalid episodes."""
+    """Return the rates of a run over its graded episodes, without invalid episodes."""
     return rate_all([one for one in _outlines(run) if one.outcome is not Outcome.INVALID])
 
 
 def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]:
-    """Yield one item for ``level`` and one for ``label``.
+    """Yield two breakdowns: by ``level`` and by ``label``.
 
-    Each item contains the field's name, its title, and the rates for each value of the field.
+    Each breakdown contains the field's name, its title, and the rates for each value of the field.
     """
     outlines = _outlines(run)
     for by in ("level", "label"):
@@ -49,7 +49,7 @@ def breakdowns(run: Run) -> Iterator[tuple[str, str, dict[str, dict[str, Any]]]]
 
 
 def outcomes_of(run: Run) -> list[tuple[str, int]]:
-    """Return the number of episodes per outcome, then the number per failure type."""
+    """Return the number of episodes for each outcome, and then for each failure type."""
     outlines = _outlines(run)
     counts = Counter(one.outcome.value.replace("_", " ") for one in outlines)
     kinds = failure_types(outlines)
@@ -62,7 +62,7 @@ def unsafe_of(run: Run) -> dict[str, int]:
 
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the names and values, as text, of the properties that identify a run."""
+    """Yield names and values (as text) of the properties that identify a run."""
     header = run.header
     graded, asked = len(run.entries), run.asked
     yield "application", header.application
@@ -81,14 +81,15 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 def seed_of(run: Run) -> int | None:
     """Return the run's seed, or None if it must not be shown.
 
-    The seed of a public run is never shown, and a secret seed only after the run's last episode.
+    The seed of a public run is never shown. A secret seed is shown only after the run's last
+    episode.
     """
     secret = run.header.secrecy is not Secrecy.OPEN and len(run.entries) < run.asked
     return None if secret or run.public else run.header.seed
 
 
 def config_text(run: Run) -> str:
-    """Return the config as JSON, without API keys and folders of this machine."""
+    """Return the config as JSON, without API keys and without folders of this machine."""
     try:
         config = public_config(run.config, seed_of(run))
     except ConfigError as error:
@@ -99,7 +100,7 @@ def config_text(run: Run) -> str:
 
 
 def oppose(run: Run, runs: Sequence[Run]) -> list[Opposed]:
-    """Return one comparison of ``run`` with each other run, also with runs of other terms."""
+    """Return a comparison of ``run`` with each other run, including runs with other terms."""
     found = []
     for other in runs:
         if other is run:

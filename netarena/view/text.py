@@ -1,4 +1,4 @@
-"""Visible signs for hidden, reordering and control characters in untrusted text on a page.
+"""Visible signs for invisible, reordering and control characters in untrusted text on a page.
 
 The templates escape markup (autoescape). This module handles characters that HTML allows.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: Maximum numbers of characters and lines of a text that are shown without a click.
+#: Maximum numbers of characters and of lines of a text that a page shows without a click.
 SHOWN_CHARS = 6000
 SHOWN_LINES = 100
 #: Invisible characters, characters that change the order of text, control characters except newline
@@ -37,14 +37,14 @@ def _sign(found: re.Match[str]) -> str:
 
 
 class Folded(NamedTuple):
-    """A text, possibly truncated; if so, also the length of the whole text."""
+    """A text that may be truncated. If it is, the length of the complete text is also stored."""
 
     shown: str
     whole: int = 0
 
 
 def fold(text: str, chars: int = SHOWN_CHARS, lines: int = SHOWN_LINES) -> Folded:
-    """Return a text, truncated if it is long. Texts slightly above the limit are returned whole."""
+    """Return a text, truncated if it is clearly longer than the limit."""
     if len(text) <= chars * 1.2 and text.count("\n") <= lines * 1.2:
         return Folded(text)
     shown = text[:chars]

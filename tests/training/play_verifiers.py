@@ -59,7 +59,7 @@ async def main(url: str) -> None:
         list(unnamed.taskset.load())
     except ConfigError as error:
         refused = str(error)
-    assert refused.startswith("application: is required, such as --env.taskset.application")
+    assert refused.startswith("application: is required, for example --env.taskset.application")
     env = load_environment(NetArenaEnvConfig.model_validate({"taskset": told}))
     (task,) = env.taskset.include(idx=["2:3"])
     assert "solution" not in str(task.data)
