@@ -2,7 +2,7 @@
 the request.
 
 The documentation after the changes lists only differences from the current documentation. It
-applies if all changes are made except those that must be refused.
+assumes that all changes are made except changes that must be refused.
 """
 
 from __future__ import annotations

@@ -336,8 +336,8 @@ def _settled(world: World, contingency: Contingency) -> _Lasting:
 
 
 def _lasts(changed: World, before: _Lasting) -> bool:
-    """Return whether the changed world has the same expected observation during a contingency as
-    before."""
+    """Return whether the changed world is observed like the world ``before`` during a
+    contingency."""
     less = during(changed, before.contingency)
     tables = settle(less)
     if tables.doubtful:

@@ -58,8 +58,8 @@ CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE, CHANGES)
 class Case:
     """The documented world of a query, with values derived from the world.
 
-    In a query with a change request, ``plan`` is the request, ``world`` is the world documented
-    today, and ``wanted`` contains the facts documented for the time after the changes.
+    In a query with a change request, ``plan`` is the request. ``world`` is the world documented
+    today. ``wanted`` contains the facts documented for the time after the changes.
     """
 
     def __init__(self, world: World, plan: Plan | None = None) -> None:

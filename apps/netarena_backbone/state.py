@@ -71,8 +71,8 @@ def facts_of(world: World, seen: Observation) -> Facts:
     """Return the value of each fact.
 
     The value of a ping or service is whether it works. The value of a path is the list of its
-    machines. The value of a route is its AS path; a next hop other than the sender is appended, and
-    so is a mark if the route is not selected.
+    machines. The value of a route is its AS path, followed by the next hop if this is not the
+    sender, and by a mark if the route is not selected.
 
     These items have no entry: routes that are not received, paths of pairs whose ping fails, and
     missing adjacencies or sessions. The source of an adjacency or session is the router that comes
@@ -281,7 +281,8 @@ class _Step:
 
         A peer or upstream must not receive a route with another peer or upstream on its path, even
         if the prefix is documented. It also must not receive a route that we originate for a prefix
-        outside our block. No AS may receive a prefix from us that is not documented for this AS.
+        outside our block. Every AS, including a customer, may receive only prefixes that are
+        documented for it.
         """
         if value is None or not self._is_ours(fact):
             return False

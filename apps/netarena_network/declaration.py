@@ -8,7 +8,7 @@ numbers in the request:
 
     {"done": true, "refused": [{"change": 2, "because": "no_redundancy"}]}
 
-If a move is a declaration, it has the same form.
+A move that declares a ticket done has the same form.
 """
 
 from __future__ import annotations

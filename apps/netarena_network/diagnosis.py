@@ -90,7 +90,7 @@ class Need:
     commands: tuple[str, ...]
     remedy: str
     #: The configuration key on which the requirement depends, and a function that returns whether a
-    #: configuration has the requirement. By default, all configurations have it.
+    #: configuration needs it. By default, all configurations need it.
     key: str = ""
     asks: Callable[[Any], bool] | None = None
     #: An additional test in the same network. Its argument is the network's file descriptor, and it

@@ -66,7 +66,7 @@ def findings(output: str) -> Iterator[str]:
             yield f"the startup configuration differs: {line}"
     times = dict(line.split(" ", 1)[::-1] for line in sections["files"] if " " in line)
     for path in times.keys() - _KNOWN_FILES:
-        yield f"a file that no machine has: {path}"
+        yield f"a file that machines must not have: {path}"
     if len({*times.values()}) > 1:
         yield f"files were changed at different times: {times}"
     handles = [int(found) for found in re.findall(r"handle (\d+)", "\n".join(sections["handles"]))]

@@ -23,8 +23,8 @@ from netarena_backbone.world.render import (
 #: A machine and a shell command line.
 Order: TypeAlias = tuple[str, str]
 
-#: FRR settings with a single value: a new line replaces the old line. An entry has the words that
-#: name the setting; ``*`` matches any word.
+#: FRR settings with a single value: a new line replaces the old line. Each entry lists the words
+#: that name the setting; ``*`` matches any word.
 _SINGLE = tuple(
     tuple(words.split())
     for words in (

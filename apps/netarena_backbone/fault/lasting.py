@@ -1,8 +1,8 @@
 """Faults that no test detects until a link fails, because they affect only backups.
 
 ``LASTING`` lists the methods whose changes can have this property. These are the methods of this
-module, and some methods of other faults, applied to settings that carry no traffic now. Whether a
-change has the property is computed for each world (``table.Room.is_latent``).
+module, and some methods of other faults, applied to settings that carry no traffic now.
+``table.Room.is_latent`` computes for each world whether a change really has the property.
 
 Methods that end an adjacency or a documented session are left out, because tests cover adjacencies
 and sessions on backup links too.

@@ -37,7 +37,8 @@ _TRIES, _TRIES_OF_ONE, _TRIES_OF_MACHINE = 6, 16, 4
 _TRIES_OF_PAIR = 60
 #: Maximum number of draws to find a fault that shows only in a contingency.
 _TRIES_OF_LATENT = 40
-#: Changes that are not fully repaired: whole changes, and single parts as (change, index).
+#: Changes that are not fully repaired: a set of whole changes, and a set of single parts as
+#: (change, index).
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
 
@@ -343,8 +344,8 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
     """Return a fault of each kind in the room's fault-free world, or None if no such faults are
     found quickly.
 
-    Each fault is visible when it is the only remaining fault. No two faults affect the same
-    setting. At least one order of repairs does no harm; a fault's ``after`` names the faults that
+    Each fault is visible when it is the only remaining fault. Different faults affect different
+    settings. At least one order of repairs does no harm; a fault's ``after`` names the faults that
     must be repaired first.
     """
     for _ in range(_TRIES):
@@ -361,8 +362,8 @@ def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ..
     """Return ``number`` faults of any kinds; some must be repaired only after other faults.
 
     Faults are drawn in pairs in which one fault must wait for the other. If ``number`` is odd, the
-    last fault is related to an earlier fault. In all other respects, the faults have the properties
-    that ``draw`` describes. Returns None if no such faults are found quickly.
+    last fault is related to an earlier fault. The other properties of the faults are those
+    described in ``draw``. Returns None if no such faults are found quickly.
     """
     for _ in range(_TRIES):
         room.changes = []
@@ -405,8 +406,8 @@ def _draw_waiting(
 def add_latent(room: Room, faults: Sequence[Fault], rng: random.Random) -> tuple[Fault, ...] | None:
     """Return the faults of a room and an additional fault that shows only in a contingency.
 
-    The new fault differs in kind from all ``faults``. In all other respects, the faults have the
-    properties that ``draw`` describes. Returns None if no such fault is found quickly.
+    The new fault differs in kind from all ``faults``. The other properties of the faults are those
+    described in ``draw``. Returns None if no such fault is found quickly.
     """
     drawn = [(fault.kind, _method(fault)) for fault in faults]
     kinds = [kind for kind in LASTING if kind not in dict(drawn)]

@@ -216,7 +216,7 @@ def _is_inside(world: World, prefix: str) -> bool:
 
 
 def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield our sessions with those ASes to which we announce our prefix on several sessions.
+    """Yield our sessions with each AS to which we announce our prefix on several sessions.
 
     Each item is a tuple: the router, the peer, the outbound route map, and the entry that permits
     our prefix.

@@ -447,7 +447,7 @@ def _renumber_link(world: World) -> Iterator[Change]:
         if named & {bare(end.port.address) for end in ends}:
             continue
         # The new addresses keep the old prefix length, like the addresses in requests that must be
-        # refused. Otherwise an agent could recognise those requests by the length.
+        # refused. Otherwise the length would show an agent which requests must be refused.
         length = IPv4Interface(ends[0].port.address).network.prefixlen
         nets = pick(f"net {name_of(ends)}", spare).subnets(new_prefix=length)
         net = pick(f"place {name_of(ends)}", nets)

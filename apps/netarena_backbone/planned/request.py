@@ -46,23 +46,24 @@ WORLDS, _PLANS, _PAIRS, _OTHERS = 24, 6, 4, 24
 #: Maximum numbers of candidates for a latent fault: faults with an effect in the target itself, and
 #: faults with an effect only in a contingency, which are harder to find.
 _MOVED, _LATER = 20, 60
-#: Share of requests with several changes in which the order matters; share of requests with two or
-#: more additional changes in which a service must be closed before a zone is opened.
+#: Share of ordered requests: requests with several changes whose order matters. Share of exposed
+#: services: if at least two changes are to be added, they first include a service that must be
+#: closed before a zone is opened.
 _ORDERED, _EXPOSED = 0.85, 0.6
 #: Maximum number of parts of all changes. The search for a safe order takes longer with more parts.
 _MOST_PARTS = 10
 #: If the order of the changes matters: number of random orders of the machines that are tested, and
 #: the minimum number of these orders that must lose documented traffic.
 _TRIED, _HARMFUL = 3, 2
-#: Four shares: requests with a latent fault; of these, requests with two latent faults; latent
-#: faults that take effect only in a contingency; of the other latent faults, those that are drawn
-#: on machines without changes if possible.
+#: Share of requests with a latent fault. Share of these requests with a second latent fault. Share
+#: of latent faults that take effect only in a contingency. For the other latent faults, the share
+#: that is drawn on machines without changes if possible.
 _FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
 #: Share of requests with several changes in which one change must be refused.
 _REFUSED = 1 / 6
-#: Share of worlds in which a session with another AS is prepared and can be set up; share of
-#: additional changes that look like changes that must be refused. Without such changes, the form of
-#: a request would reveal that it must be refused.
+#: Share of worlds in which a session with another AS is prepared and can be set up. Share of
+#: additional changes that look like changes that must be refused; without them, the form of a
+#: request would reveal that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
 #: Share of worlds that first get one of ``_SETTINGS``, which a request can undo.
 _SET = 0.5
@@ -403,8 +404,8 @@ class _Room:
         """Return whether the second change does harm before the first change, but not after it."""
         if first.change.holds & second.change.holds:
             return False
-        # Both orders are judged with the same target, which contains both changes. Otherwise, loss
-        # that the second change causes would count as documented.
+        # Both orders are compared with the same target, which contains both changes. Otherwise,
+        # loss that the second change causes would count as documented.
         stages, number = self.stages([first, second]), len(first.change.machines)
         order = stages.straightforward()
         return stages.is_safe(order) and stages.does_harm([*order[number:], *order[:number]])

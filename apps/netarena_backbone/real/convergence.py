@@ -449,8 +449,8 @@ class Settling:
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Clear sessions, so that bgpd retries them.
 
-        bgpd retries the sessions after a second, as on the first try. No end then waits on a
-        connection that the other end has closed.
+        bgpd retries the sessions after a second, as on the first try. This also ends the wait for
+        an answer on a connection that the other end has closed.
         """
         orders: dict[Who, list[str]] = {}
         for router, peer in sessions:
@@ -470,7 +470,7 @@ class Settling:
             name = " ".join(one)
             known = tries.moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
-                return f"no packet of {name} has arrived since the last change"
+                return f"no packet of the adjacency {name} has arrived since the last change"
             if found.up or found.shut or not tries.concerns(one):
                 continue
             since = tries.since(one, now)

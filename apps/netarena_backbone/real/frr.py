@@ -247,9 +247,9 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
     ``routers`` yields (name, socket folder, target folder). Each vtysh runs in a UTS namespace,
     because it writes the host name into the file.
 
-    Raises EnvironmentFailed if vtysh fails. Failures are detected from the output: the exit status
-    is 1 even if the file was saved, because vtysh cannot change the file's owner to FRR's user, who
-    does not exist in a user namespace.
+    Raises EnvironmentFailed if vtysh fails. Failures are detected from the output, because the exit
+    status is 1 even if the file was saved: vtysh cannot change the file's owner to FRR's user. This
+    user does not exist in a user namespace.
     """
     running = [
         (

@@ -75,7 +75,7 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
 #: message without the cookie, and a cookie that matches any socket.
 _SOCK_LIST, _SOCK_DESTROY = 20, 21
 _DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
-#: Layout of a message up to the socket's ID, position of this ID in a listed socket, length of the
+#: Layout of a message up to the socket's ID, position of the ID in a listed socket, length of the
 #: ID, and a bit mask of all states except LISTEN.
 _DIAG_HEAD, _ID, _ID_BYTES, _CONNECTED = struct.Struct("=BBxxI"), slice(4, 52), 48, ~(1 << 10)
 _NAME_CHARS, _LABEL_CHARS = 253, 63

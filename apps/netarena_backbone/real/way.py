@@ -33,8 +33,8 @@ _TTL = 8  # of an IPv4 header
 _PACE_US = 618_029
 _MOST_S = 5.0
 #: A mark is the time in a ping, in the format of ``ping``: seconds and microseconds. All marks of a
-#: network have the same seconds, drawn from the last 24 hours. The network's taps filter on this
-#: value and therefore receive only its own pings.
+#: network have the same value of seconds, drawn from the last 24 hours. The network's taps filter
+#: on this value and therefore receive only its own pings.
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 

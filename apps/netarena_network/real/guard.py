@@ -64,7 +64,7 @@ _LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # no ruleset has this generation number
+_NONE = -2  # different from every generation number of a ruleset
 
 
 #: Number of processes that the sandbox adds to each command: bubblewrap and its timer.

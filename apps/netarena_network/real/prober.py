@@ -407,7 +407,9 @@ class Prober:
                 try:
                     one.sendto(sight.request(source, target), address)
                     sent += 1
-                except OSError:  # no route, prohibited, too long, or no device: the pair fails
+                # the ping cannot be sent (no route, prohibited, too long, no device), so the pair
+                # fails
+                except OSError:
                     pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)

@@ -88,8 +88,8 @@ class Worker:
         self._counters: list[int] = []
         self._records = Records()
         self._stack.callback(self._records.close)
-        #: Whether this is process 1 of its own namespaces. If so, its mounts affect only its
-        #: commands.
+        #: Whether this process is process 1 of its own namespaces. If so, its mounts affect only
+        #: its commands.
         self._alone = os.getpid() == 1
         #: Guards of the machines on which agents' commands ran.
         self._guards: dict[str, Guard] = {}
@@ -279,7 +279,7 @@ class Worker:
             os.write(descriptor, b"1")
 
     def _queues(self) -> Callable[[], list[Queue]]:
-        """Return a function that lists the queues of those machines that have queues now."""
+        """Return a function that lists the queues of the machines that have queues now."""
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
