@@ -287,7 +287,7 @@ def _finish(world: World, rng: random.Random, *, contingent: bool) -> World | No
 def _with_harmless(
     world: World, tables: Tables, seen: Observation, rng: random.Random
 ) -> World | None:
-    """Return the world with some fault-like changes that have no effect, neither now nor in a
+    """Return the world with some fault-like changes that have no effect, either now or in a
     contingency.
 
     Returns None if the routes then depend on the order in which BGP sessions come up.

@@ -78,8 +78,7 @@ class Case:
 
     @cached_property
     def of_today(self) -> Case:
-        """The case of today's documentation in a query with a change request, without
-        contingencies."""
+        """The case of today's network in a query with a change request; it has no contingencies."""
         return Case(self.world.model_copy(update={"contingencies": ()}))
 
     def prepare(self) -> None:

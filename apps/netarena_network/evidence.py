@@ -372,8 +372,8 @@ def _lines(text: str) -> Counter[str]:
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers in JSON, including durations given as text, each with the nearest key above
-    it."""
+    """Yield the numbers in JSON, each with its nearest key. Durations that are given as text are
+    included."""
     if isinstance(value, dict):
         for name, one in value.items():
             # Keys that are addresses or prefixes differ between networks. Therefore the key above

@@ -424,8 +424,7 @@ class _Room:
         return len(self.made) == number
 
     def _add(self, found: Sequence[Request]) -> None:
-        """Add changes if no step does harm when they are made in this order after the other
-        changes."""
+        """Add changes to the end of ``made`` if no step then does harm."""
         parts = self._parts + sum(len(one.change.machines) for one in found)
         if parts <= _MOST_PARTS and self.is_safe([*self.made, *found]):
             self.made += found
@@ -495,8 +494,8 @@ class _Room:
     def add_contingencies(self, rng: random.Random) -> bool:
         """Draw the target's contingencies; return whether suitable contingencies were found.
 
-        If full-size pings between a pair fail in the target although its small pings work, a
-        request must lower an MTU. Otherwise the target is unsuitable.
+        In the target, full-size pings may fail only if small pings fail too, unless a request
+        lowers an MTU.
         """
         target, today = self.stages(self.made).at(()), self.today
         wanted = documentable(target)

@@ -29,7 +29,7 @@ class Net(client.Net):
     async def restart(self, *, from_saved: bool = False) -> None:
         """Restart the daemons of all routers with a login at the same time.
 
-        The daemons load the saved configurations if ``saved``, and otherwise the running
+        The daemons load the saved configurations if ``from_saved``, and otherwise the running
         configurations.
         """
         await self.ask("restart", from_saved=from_saved)

@@ -67,7 +67,7 @@ _SHOWS_S = 0.15
 MEET_S = 1.1
 #: Maximum duration of a session's establishment or of a database exchange on a busy machine.
 _BUILD_S = 1.0
-#: Delay until one of two ends that have closed each other's connection is cleared.
+#: If two ends close each other's connection, one of them is cleared after this delay in s.
 _APART_S = 0.3
 #: If a session is lost more often than this, its next try is not awaited, because some sessions
 #: flap forever.

@@ -492,7 +492,7 @@ class Lab(Worker):
     def restart(self, *, from_saved: bool) -> None:
         """End the daemons of all routers with a login, and start all of them again.
 
-        The daemons load the saved configuration (``write memory``) if ``saved``, and otherwise the
+        The daemons load the saved configuration (``write memory``) if ``from_saved``, otherwise the
         running configuration. The routers send no packets until all daemons have read their
         configurations.
         """

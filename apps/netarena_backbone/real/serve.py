@@ -52,7 +52,7 @@ _MOST_CONVERSATIONS = 1024
 _BURST = _MOST_LINES // 2
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
-#: Time in s within which answers arrive unless the kernel is busy.
+#: Time in s after which missing answers are expected only if the kernel is busy.
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)

@@ -14,8 +14,8 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from netarena.sdk import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
-#: A router, ``ospf`` or ``bgp``, and a name of the neighbour: the router's interface towards an
-#: OSPF neighbour, or the address of a BGP peer.
+#: A router, ``ospf`` or ``bgp``, and the neighbour. An OSPF neighbour is named by the router's
+#: interface towards it, and a BGP peer by its address.
 Neighbour: TypeAlias = tuple[str, str, str]
 #: Files on a machine that the lab writes and that agents may edit.
 SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"

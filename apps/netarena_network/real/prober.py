@@ -67,7 +67,7 @@ PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
 CONVERSATIONS = 3
 #: Number of consecutive measurements within which all pings have different time stamps.
 _TOLD_APART = 3
-#: Number of other machines that each machine pings a second time, at most all other machines.
+#: Number of other machines that each machine pings a second time. Small networks have fewer.
 _AGAIN = 32
 _DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER with a value that ignores the learnt path MTU
 _FREEBIND = 15  # allows an address that the machine does not have yet
@@ -544,7 +544,8 @@ class _Sight:
             sent_us += away_us if noise >> 25 & 1 else -away_us
         self._asked[place], self._sequences[place], self._times[place] = 1, sequence, sent_us
         seconds, microseconds = divmod(sent_us, _SECOND_US)
-        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
+        # The checksum is the ones' complement of the ones' complement sum, in which 65,535 equals
+        # 0.
         total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
         _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
         _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)

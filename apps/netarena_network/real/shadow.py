@@ -329,7 +329,7 @@ def _maps(expressions: bytes) -> dict[bytes, bytes]:
 
 
 def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Message]:
-    """Yield messages that create a map from a TTL to the result of the target TTL."""
+    """Yield messages that create a map from each TTL to the TTL that the target would set."""
     byte, change = _FIRST, ttl[1] if ttl[0] == _TTL_RAISED else -ttl[1]
     found = {_SET_NAME: name, _SET_FLAGS: _MAP.to_bytes(4, "big")}
     found |= {4: bytes(4), 5: byte, 6: bytes(4), 7: byte}  # types and lengths of key and data
@@ -465,7 +465,7 @@ def _rejected(info: bytes) -> bytes:
 
 
 def _lived(info: bytes) -> bytes:
-    """Return the expressions for the target TTL."""
+    """Return the nftables expressions that replace the target TTL of iptables."""
     if info[0] == _TTL_SET:
         return _changed(_NETWORK, _TTL_AT, (0, 0xFF), (info[1], 0), _IP_CHECKSUM_AT)
     looked_up = attribute(1, _lives(info)) + attribute(2, _FIRST) + attribute(3, _FIRST)
@@ -477,8 +477,10 @@ def _lived(info: bytes) -> bytes:
 
 
 def _served(keep: int, value: int) -> bytes:
-    """Return the expressions for the targets DSCP and TOS, which keep some bits of a byte and
-    invert others."""
+    """Return the nftables expressions for the targets DSCP and TOS.
+
+    These targets keep some bits of a byte and invert others.
+    """
     return _changed(_NETWORK, 0, (0xFF, keep), (0, value), _IP_CHECKSUM_AT)
 
 
@@ -548,7 +550,7 @@ def _written(base: int, at: int, size: int, checksum: int) -> bytes:
 
 
 def _lives(ttl: bytes) -> bytes:
-    """Return the name of the map from a TTL to the result of the target TTL."""
+    """Return the name of the map from each TTL to the TTL that the target would set."""
     return b"ttl%b%d\0" % (b"+" if ttl[0] == _TTL_RAISED else b"-", ttl[1])
 
 
