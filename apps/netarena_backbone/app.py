@@ -65,13 +65,15 @@ from netarena_network.real.client import Warm
 
 _TOLD_LIMITS = CommandLimits(round(LIMITS.wall_s), MAX_OUTPUT_CHARS, MAX_HISTORY_CHARS)
 
-#: Time reserved for each contingency, in s: convergence (``contingency.CONVERGE_S``) and measuring.
+#: Time reserved for each contingency, in s. It covers convergence (``contingency.CONVERGE_S``) and
+#: measurement.
 _CONTINGENCY_S = 25.0
-#: Time reserved once, in s: for the end of the last command, restarting all daemons, and measuring
-#: a failed contingency again.
+#: Time reserved once per episode, in s. It covers the end of the last command, the restart of all
+#: daemons, and a second measurement of a failed contingency.
 _RESERVE_S = 40.0
 
-#: Cached ``table.Room`` objects, which compute worlds with some of a query's faults.
+#: Cached ``table.Room`` objects. Each computes the facts of a query's world with subsets of its
+#: faults.
 _ROOMS: Kept[table.Room] = Kept(8)
 #: Kinds of faults in which the two ends of a link or session do not match.
 _MISMATCHES = frozenset(
@@ -90,7 +92,7 @@ class _Baselines(NetworkBaselines):
         return [*super().hostile_replies(), *attack_frr.attacks()]
 
     def blanket_replies(self, answers: Sequence[Query]) -> Sequence[str]:
-        """Return the replies that reset each router with the same fixed command."""
+        """Return one reply per router; all replies run the same reset command."""
         del answers
         return guess.blanket()
 
@@ -105,8 +107,11 @@ class _Baselines(NetworkBaselines):
         return self._made(query, partial(order.push, rng=rng))
 
     def _made(self, query: Query, find: Callable[[Plan], list[Left]]) -> list[str]:
-        """Return the replies that make the requested changes in the order that ``find`` returns
-        for the plan; empty if no changes are requested."""
+        """Return the replies that make a query's requested changes, or an empty list if there are
+        none.
+
+        ``find`` returns the order of the changes for a plan.
+        """
         plan = case_of(query).plan
         if plan is None:
             return []
@@ -126,7 +131,7 @@ class _Tickets(NetworkTickets):
         return ticket.ticket_parts(case, faults_of(query), steps, _TOLD_LIMITS, rng)
 
     def faults(self, query: Query) -> Sequence[Fault]:
-        """Return the faults, without requested changes."""
+        """Return the query's faults without its requested changes."""
         plan = case_of(query).plan
         return faults_of(query) if plan is None else plan.faults
 
@@ -198,7 +203,7 @@ class Backbone(NetworkApplication):
     )
     config_type: ClassVar[type[Config]] = BackboneConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
-    combinable: ClassVar[bool] = False  # few worlds allow a given combination of kinds
+    combinable: ClassVar[bool] = False  # Few worlds allow a given combination of kinds.
     scales: ClassVar[Mapping[str, Sequence[JsonValue]]] = MappingProxyType({"routers": (4, 7, 10)})
     glossary: ClassVar[Glossary] = GLOSSARY
     baselines: Baselines = _Baselines()
@@ -208,8 +213,10 @@ class Backbone(NetworkApplication):
 
     @property
     def recorded_name(self) -> str:
-        """Return "route", because backbones were once a world of route, and query ids must not
-        change."""
+        """Return "route", the application's name in query ids.
+
+        Backbones were once a world of the route application, and query ids must not change.
+        """
         return "route"
 
     def look(self, query: Query) -> str:
@@ -244,7 +251,8 @@ class Backbone(NetworkApplication):
         return table.waits_of(faults_of(query))
 
     def doubts(self, query: Query) -> Sequence[str]:
-        """Recompute a generated query's properties and return the problems found."""
+        """Recompute a generated query's properties and return a message for each property that is
+        wrong."""
         plan = case_of(query).plan
         if plan is not None:
             return plan.doubts()
@@ -280,7 +288,7 @@ class Backbone(NetworkApplication):
         return size_of_world(query, "routers") + (4 * number + 6 if number else 8)
 
     def typical_s(self, config: Config) -> float:
-        """Return a rough duration in s on a busy machine, which includes convergence."""
+        """Return the rough duration of an episode in s on a busy machine, including convergence."""
         del config
         return 8.0
 
@@ -291,11 +299,11 @@ class Backbone(NetworkApplication):
         return BackboneEnvironment(query, cast("BackboneConfig", config), cast("client.Warm", warm))
 
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world with which its evidence is computed.
+        """Return the parts of a query's world that are needed to compute its evidence.
 
-        Evidence is compared between machines of the same role. Only machines with a login count. In
-        a change request, machines that a request changes count as faulty, because no trace may
-        point to them.
+        Evidence is compared between machines of the same role, and only if the agent may log in to
+        them. In a change request, machines with requested changes count as faulty, because no trace
+        may point to them.
         """
         world, faults = case_of(query).world, faults_of(query)
         foreign = {one.router for one in world.outsiders}
@@ -350,8 +358,8 @@ class Backbone(NetworkApplication):
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
         """Return the keys of the result record.
 
-        ``contingency`` is null if the network withstood all contingencies. ``loss`` exists only if
-        packet loss was measured; it does not affect the verdict.
+        ``contingency`` is null if the network withstood all contingencies. ``loss`` is only present
+        if packet loss was measured; it does not affect the verdict.
         """
         told = super().record(query, episode)
         if episode.endurance is not None:
@@ -367,7 +375,8 @@ class Backbone(NetworkApplication):
         return told
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        """Return the number of turns and, if packet loss was measured, the mean seconds of loss."""
+        """Return the number of turns and, if packet loss was measured, the mean number of seconds
+        with loss."""
         told = super().measures(episode, config)
         if episode is not None and episode.lost_s is not None:
             told["loss_s"] = episode.lost_s

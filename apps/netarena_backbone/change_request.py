@@ -1,7 +1,8 @@
-"""Prompt of a change request: the documentation today and after the changes, and the request.
+"""Prompt of a change request: the current documentation, the documentation after the changes, and
+the request.
 
-The documentation after the changes lists the differences from today's documentation. It holds if
-all changes are made except those that must be refused.
+The documentation after the changes lists only differences from the current documentation. It
+assumes that all changes are made except changes that must be refused.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def change_parts(
 
 
 def requests(plan: Plan) -> Iterator[str]:
-    """Yield the requested changes as numbered sentences."""
+    """Yield one numbered sentence for each requested change."""
     for number, one in enumerate(plan.requests, start=1):
         yield f"{number}. {one.change.words}."
 
@@ -75,7 +76,7 @@ def _afterwards(case: Case) -> Iterator[str]:
 
 
 def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
-    """Yield sentences about the differences of the documentation ``after`` from ``before``.
+    """Yield sentences that describe how the documentation ``after`` differs from ``before``.
 
     ``packet_bytes`` is the size of the larger pings.
     """
@@ -107,7 +108,7 @@ def differences(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]
 
 
 def _tell_by_size(before: Facts, after: Facts, packet_bytes: int) -> Iterator[str]:
-    """Yield a line for each list of pairs for which only the small or only the large pings
+    """Yield a line for each list of pairs for which only the small pings or only the large pings
     change."""
     fail_before, fail_after = only_small(before), only_small(after)
     small = [fact for fact in fail_after if before.get(fact._replace(sort="ping")) != WORKS]
@@ -128,7 +129,7 @@ def _tell(words: str, sort: str, facts: Iterable[Fact], between: str) -> Iterato
 
 
 def _backups(case: Case) -> Iterator[str]:
-    """Yield a line for each backup path that differs from today's backup path."""
+    """Yield a line for each backup path that differs from the current backup path."""
     today = case.of_today.backups
     for pair in today:
         if pair not in case.backups:

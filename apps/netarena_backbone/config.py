@@ -1,4 +1,4 @@
-"""Configuration keys of backbone, in addition to the keys that all applications have."""
+"""Configuration keys of the backbone application, in addition to the keys of all applications."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from netarena.sdk import Briefing, ConfigError, FaultConfig, JsonValue, limits, 
 
 #: Minimum and maximum number of our own routers.
 MIN_ROUTERS, MAX_ROUTERS = 4, 10
-#: Keys that backbone queries had when backbones were a world of route, with the values for each
-#: briefing. Query ids are hashes that include these keys, so the keys keep old ids and queries
-#: valid. Stored configurations also contain them.
+#: Keys that backbone queries had when backbones were a world of the route application, with their
+#: values for each briefing. Query ids are hashes over these keys. The keys are kept so that old
+#: ids, queries and stored configurations remain valid.
 _INHERITED: Mapping[Briefing, Mapping[str, JsonValue]] = MappingProxyType(
     {
         Briefing.FULL: {"num_switches": 2, "num_hosts_per_subnet": 1, "netem": False},
@@ -24,23 +24,24 @@ _INHERITED: Mapping[Briefing, Mapping[str, JsonValue]] = MappingProxyType(
 
 
 class BackboneConfig(FaultConfig):
-    """Configuration keys of backbone."""
+    """Configuration keys of the backbone application."""
 
     IN_TICKETS: ClassVar = FaultConfig.IN_TICKETS
 
     #: Always "backbone". Configurations of route once selected backbones with this key.
     world: Literal["backbone"] = shapes(default="backbone")
     max_iterations: StrictInt | None = limits(default=None, ge=1, le=1000)
-    #: Number of our routers; if None, it is drawn for each query.
+    #: Number of our own routers; if None, it is drawn for each query.
     routers: StrictInt | None = shapes(added=True, default=None, ge=MIN_ROUTERS, le=MAX_ROUTERS)
     #: Mininet, or the same network built directly with netlink.
     emulator: Literal["mininet", "netns"] = "mininet"
 
     @classmethod
     def parse(cls, values: Any) -> Self:
-        """Validate a request's or a command line's values; raises ConfigError.
+        """Validate the values of a request or a command line; raise ConfigError if a value is
+        invalid.
 
-        Inherited keys are accepted with the values that stored configurations have.
+        Inherited keys are accepted only with the values that stored configurations have.
         """
         if isinstance(values, dict):
             ticket = values.get("briefing") == Briefing.TICKET

@@ -1,4 +1,4 @@
-"""Words for the causes of backbone's faults, and for its refused changes."""
+"""Words with which an agent declares the causes of faults and the reasons for refused changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REFUSALS = {
     "own_prefix": "a prefix that the neighbour is to announce lies inside our own block",
     "documented_service": "the change would block a service that is documented to work afterwards",
 }
-#: Kind of fault -> its word, unless the fault's method has another word
+#: Kind of fault -> word for its cause, unless the fault's method has its own word
 _KINDS = {
     **dict.fromkeys(
         (

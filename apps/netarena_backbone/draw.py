@@ -5,8 +5,8 @@ The generator draws:
 - all numbers, names, costs and policies;
 - settings that look odd but are correct (module ``mix``).
 
-Unsuitable drafts are drawn again. For example, a draft is unsuitable if a documented path is not
-the only shortest path, or if the hosts of one zone are treated differently.
+Unsuitable drafts are discarded and drawn again. For example, a draft is unsuitable if a documented
+path is not the only shortest path, or if the hosts of one zone are treated differently.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.render import asks
 from netarena_backbone.world.routing import Tables, settle
 
-#: Possible numbers of our routers, with weights. Most networks have more routers than an agent can
-#: inspect within its turns.
+#: Possible numbers of our own routers, with weights. In most networks, an agent has too few turns
+#: to inspect all routers.
 SIZES = {4: 1, 5: 1, 6: 1, 7: 2, 8: 4, 9: 8, 10: 10}
 _OUTSIDERS = range(2, 5)
 _HOSTS = range(6, 17)
@@ -81,13 +81,13 @@ _SLOTS = tuple(
 _WIRES = 64
 #: Probabilities of optional settings.
 _SOME, _HALF, _MOST = 0.3, 0.5, 0.7
-#: Local preferences of routes received from each kind of neighbouring AS.
+#: Local preferences of received routes, by kind of neighbouring AS.
 _PREFERENCES: Mapping[Kind, tuple[int, ...]] = MappingProxyType(
     {"customer": (200, 250, 300, 400), "peer": (150, 160, 180), "upstream": (80, 100, 110, 120)}
 )
 _METRICS = (2, 10, 50, 300)
-#: Kind of fault -> methods with changes that have no effect in some worlds. Each method is tried
-#: with the probability ``_LOOKED_FOR``, with at most ``_LOOKS`` of its changes.
+#: Kind of fault -> methods whose changes have no effect in some worlds. The generator tries each
+#: method with probability ``_LOOKED_FOR``, and at most ``_LOOKS`` changes of the method.
 _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_cost": ("high", "low", "high_both"),
@@ -103,7 +103,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: The same for methods of ``LASTING``, whose faults show only in a contingency.
+#: The same for methods of ``LASTING``, whose changes can show only in a contingency.
 _HARMLESS_LATER: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_area": ("lan",),
@@ -129,7 +129,7 @@ _ODD_RULES = (
     Rule(protocol="tcp", port=135),
     Rule(protocol="udp", port=137),
 )
-#: Maximum number of drafts for one number of routers.
+#: Maximum number of drafts per call of ``draw``.
 _TRIES = 200
 _SINKS = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")
 
@@ -193,8 +193,8 @@ def draw(
 ) -> World:
     """Return a fault-free world that satisfies ``fits``, with contingencies if ``contingent``.
 
-    ``routers`` is the number of our routers; it is drawn if None. ``fits`` is called on a draft
-    before the draft is known to be suitable. Raises RuntimeError if no draft is suitable.
+    ``routers`` is the number of our own routers; it is drawn if None. ``fits`` is called before the
+    other checks of a draft. Raises RuntimeError if all drafts are unsuitable.
     """
     for _ in range(_TRIES):
         draft = _Draft(rng, routers).world()
@@ -209,8 +209,9 @@ def draw(
 class _Walled(NamedTuple):
     """A world with a firewall, and the pairs of hosts whose paths may be documented.
 
-    ``through`` are pairs whose traffic passes the firewall; ``outward`` are pairs of one of our
-    hosts and a host of another AS. ``seen`` is the observation without the firewall.
+    The traffic of ``through`` pairs passes the firewall. ``outward`` pairs consist of one of our
+    hosts and a host of another AS. ``seen`` is the expected observation without the firewall's
+    rule.
     """
 
     world: World
@@ -286,7 +287,7 @@ def _finish(world: World, rng: random.Random, *, contingent: bool) -> World | No
 def _with_harmless(
     world: World, tables: Tables, seen: Observation, rng: random.Random
 ) -> World | None:
-    """Return the world with some fault-like changes that have no effect, neither now nor in a
+    """Return the world with some fault-like changes that have no effect, either now or in a
     contingency.
 
     Returns None if the routes then depend on the order in which BGP sessions come up.
@@ -321,7 +322,7 @@ def _with_harmless(
 
 
 class _Lasting(NamedTuple):
-    """A world during a contingency, its tables and its expected observation."""
+    """The state during a contingency: the world, its tables and its expected observation."""
 
     contingency: Contingency
     world: World
@@ -335,7 +336,8 @@ def _settled(world: World, contingency: Contingency) -> _Lasting:
 
 
 def _lasts(changed: World, before: _Lasting) -> bool:
-    """Return whether the changed world has the same expected observation in a contingency."""
+    """Return whether the changed world is observed like the world ``before`` during a
+    contingency."""
     less = during(changed, before.contingency)
     tables = settle(less)
     if tables.doubtful:
@@ -366,13 +368,13 @@ def _settle_unseen(
 
 
 def _routes_alike(before: Tables, after: Tables) -> bool:
-    """Return whether all next hops are the same."""
+    """Return whether the next hops of all routes are the same."""
     pairs = [(table, before.fib[name]) for name, table in after.fib.items()]
     return all(one is other or one.hops == other.hops for one, other in pairs)
 
 
 def _carries(world: World) -> list[object]:
-    """Return the settings other than routes that determine how each machine handles packets."""
+    """Return the settings other than routes that affect how each machine handles packets."""
     return [
         (machine.addresses, machine.rules, machine.sysctls, [port.mtu for port in machine.ports])
         if isinstance(machine, Router)
@@ -382,16 +384,17 @@ def _carries(world: World) -> list[object]:
 
 
 def is_documentable(world: World, seen: Observation) -> bool:
-    """Return whether the documentation can state what was observed in a world.
+    """Return whether the documentation can describe an observation of a world.
 
-    The documentation lists zones, not hosts. It lists single pairs only if their small packets
+    The documentation lists zones, not hosts. It lists a pair of hosts only if their small packets
     arrive but their full-size packets do not.
     """
     return _reach_alike(world, seen.small) and _serve_alike(world, seen.services)
 
 
 def _reach_alike(world: World, rows: Iterable[str]) -> bool:
-    """Return whether all hosts of a zone reach, and are reached by, the same endpoints."""
+    """Return whether all hosts of a zone reach the same endpoints and are reached by the same
+    endpoints."""
     zone_of = {host.name: host.zone for host in world.hosts}
     pairs: dict[tuple[str, str], str] = {}
     names = [name for name, _ in world.endpoints]
@@ -404,7 +407,7 @@ def _reach_alike(world: World, rows: Iterable[str]) -> bool:
 
 
 def _serve_alike(world: World, answers: str) -> bool:
-    """Return whether all hosts of a zone may use the same services."""
+    """Return whether all hosts of a zone have access to the same services."""
     zone_of = {host.name: host.zone for host in world.hosts}
     services: dict[tuple[str, str, int, str], str] = {}
     owners = {offer.name: offer.address for offer in world.offers}
@@ -446,7 +449,7 @@ class _Draft:
         self.preferences = {kind: rng.choice(_PREFERENCES[kind]) for kind in kinds}
 
     def world(self) -> World:
-        """Return the complete draft; its parts are drawn in the order of their dependencies."""
+        """Return the complete draft. Its parts are drawn in the order of their dependencies."""
         rng = self.rng
         edges = self._cable()
         self.areas = {
@@ -516,7 +519,7 @@ class _Draft:
         )
 
     def _strict(self, router: str) -> tuple[tuple[str, str], ...]:
-        """Return sysctls that set strict ``rp_filter`` on some of the ports towards hosts."""
+        """Return sysctls that enable strict ``rp_filter`` on some of the ports towards hosts."""
         return tuple(
             (f"net.ipv4.conf.{port.name}.rp_filter", "1")
             for port in self.ports[router]
@@ -605,8 +608,8 @@ class _Draft:
             self.outward[f"{self.prefix}_x{index + 1}"] = int(not index and rng.random() < _HALF)
             # The first upstream has two sessions: a preferred one and a backup.
             self.attached.append([borders[index]] if index else [borders[0], borders[-1]])
-            # No BGP prefix covers this loopback address, because the reachability of a next hop
-            # must not depend on BGP.
+            # This loopback address is outside all BGP prefixes, because the reachability of a next
+            # hop must not depend on BGP.
             self.loopbacks[self.outsiders[-1].router] = str(_OTHERS[rng.randrange(1 << 16)])
 
     # hosts, zones and their policies
@@ -630,8 +633,8 @@ class _Draft:
         members = list(self.zones)
         members += rng.choices(self.zones, k=number - len(members))
         rng.shuffle(members)
-        # Each zone has at least one host; the zone's networks also provide the addresses of
-        # services.
+        # Each zone has between one and ``_MOST_OF_ZONE`` hosts. The zone's other networks provide
+        # addresses of services.
         while any(not 0 < members.count(zone) <= _MOST_OF_ZONE for zone in self.zones):
             members = [rng.choice(self.zones) for _ in members]
         places = (rng.sample(self.names, len(self.names)) * 4)[:number]
@@ -667,7 +670,7 @@ class _Draft:
             self.hosts.append(self._serve(host, _ALL_ADDRESSES, bare(far.address)))
 
     def _serve(self, host: Host, bound: str, address: str) -> Host:
-        """Return the host with one more service, offered at ``address``."""
+        """Return the host with an additional service at ``address``."""
         word, protocol, ports = self.rng.choice(
             [
                 one
@@ -730,7 +733,7 @@ class _Draft:
             hosts[index] = host.model_copy(update=update)
 
     def _tell_statics(self, router: str, prefix: str) -> None:
-        """Make OSPF redistribute the router's static route to ``prefix``."""
+        """Make OSPF on the router redistribute its static route to ``prefix``."""
         name = "STATIC-TO-OSPF"
         self.redistributes[router] = name
         known = self.lists[router].get("SERVICE-ADDRESSES")
@@ -749,7 +752,7 @@ class _Draft:
     def _draw_policies(self) -> None:
         """Draw the zones that may access each zone, and the filters that enforce this policy.
 
-        The filters are on the routers to which the zone's hosts are connected.
+        The filters are on the routers to which the hosts of the zone are connected.
         """
         rng = self.rng
         inner = [zone for zone in self.zones if not zone.name.startswith(self.prefix)]
@@ -767,7 +770,8 @@ class _Draft:
                 router, port = self.behind[host.name]
                 rules = [Rule(out=port.name, state="ESTABLISHED", verdict="ACCEPT")]
                 rules.append(Rule(out=port.name, source=zone.block, verdict="ACCEPT"))
-                # All routers may reach the zone, as the zone's own router can.
+                # All routers may reach the zone, because its own router also does: FORWARD rules do
+                # not apply to packets that a router itself sends.
                 infrastructure = str(self.numbers.infrastructure)
                 rules.append(Rule(out=port.name, source=infrastructure, verdict="ACCEPT"))
                 for other in others:
@@ -910,7 +914,7 @@ class _Draft:
     ) -> None:
         """Add a session with another AS, including the filters on both sides.
 
-        ``number`` is 0 for the first session with this AS and 1 for the second session.
+        ``number`` is 0 for our first session with this AS and 1 for the second session.
         """
         rng, kind = self.rng, outsider.kind
         far_name = outsider.router
@@ -926,8 +930,8 @@ class _Draft:
             self.statics[router].append(Static(prefix=f"{far_loop}/32", via=there))
             statics[far_name].append(Static(prefix=f"{near_loop}/32", via=here))
             hops = rng.choice(({"multihop": 2}, {"ttl_security": 2}))
-            # The other AS now has a route to this loopback address. The rule drops ICMP packets
-            # from that AS, which must not be able to ping any loopback address of ours.
+            # The other AS now has a route to this loopback address, but must not be able to ping
+            # any of our loopback addresses. The rule therefore drops ICMP packets from that AS.
             self.rules[router].append(Rule(chain="INPUT", into=near.name, protocol="icmp"))
             near_peer = {"update_source": near_loop, **hops}
             far_peer = {"update_source": far_loop, **hops}
@@ -959,7 +963,7 @@ class _Draft:
                 asn=self.asn,
                 description=router,
                 route_map_in=map_in,
-                # An upstream announces its full table to us.
+                # An upstream announces its full routing table to us.
                 route_map_out=map_out,
                 **far_peer,
             )
@@ -984,8 +988,8 @@ class _Draft:
                 for i, prefix in enumerate(outsider.prefixes)
             ]
         lists[f"{short}-PREFIXES"] = PrefixList(name=f"{short}-PREFIXES", entries=tuple(entries))
-        # Outbound and inbound traffic may prefer different sessions, so that both directions take
-        # different paths.
+        # The preferred sessions for outbound and inbound traffic can differ. The two directions
+        # then take different paths.
         second = number != self.outward[outsider.router]
         preference = self.preferences[kind] - (20 if second else 0)
         maps[f"{short}-IN"] = RouteMap(

@@ -1,4 +1,5 @@
-"""Live network of a backbone query, built with its faults and compared to the computed state."""
+"""Live network of a backbone query. It is built with its faults, and its state is compared with the
+computed state."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from netarena_backbone.world.routing import neighbours, settle
 from netarena_network.action import Fault, faults_of
 from netarena_network.environment import Networked
 
-#: Time limit from the start of routing until the network is in the computed state.
+#: Maximum time from the start of routing until the network reaches the computed state.
 _AS_COMPUTED_S = 30.0
 #: Pause between two observations of a network that is not yet in the computed state.
 _PAUSE_S = 0.1
-#: Time limit for repeated observations of a contingency. Observations are repeated while they
-#: differ from the documentation and from each other.
+#: Maximum time for repeated observations of a contingency. An observation is repeated while it
+#: differs from the documentation and from the previous observation.
 _CONFIRM_S = 10.0
 
 
@@ -51,7 +52,7 @@ class BackboneEnvironment(Networked):
         """
         try:
             self._case: Case = case_of(self._query)
-            await asyncio.to_thread(self._case.prepare)  # does not block other episodes
+            await asyncio.to_thread(self._case.prepare)  # other episodes share the event loop
             present, parts = self._start()
             setup = render(present)
             if self._case.plan is not None:
@@ -79,8 +80,8 @@ class BackboneEnvironment(Networked):
         return faults_of(self._query) if plan is None else plan.faults
 
     def _start(self) -> tuple[World, Iterator[Edit]]:
-        """Return the world from which the network is built, and the edits whose presence the lab
-        reports in each state.
+        """Return the world from which the network is built, and the edits for which the lab checks
+        each state.
 
         The edits are computed lazily.
         """
@@ -106,11 +107,12 @@ class BackboneEnvironment(Networked):
                     f"the network with {parts} does not match the computed state: {wrong}",
                     evidence=state,
                 )
-            await asyncio.sleep(_PAUSE_S)  # daemons might not have found each other yet
+            await asyncio.sleep(_PAUSE_S)  # daemons might not have discovered each other yet
         return state
 
     async def finish(self) -> JsonValue:
-        """Try each contingency until one differs from the documentation.
+        """Try the contingencies in order until the state in one of them differs from the
+        documentation.
 
         Returns their observations (see ``trial``), or None if the world has no contingencies.
         """
@@ -140,9 +142,9 @@ class BackboneEnvironment(Networked):
     ) -> tuple[State, bool]:
         """Return the settled state in a contingency, and whether it differs from the documentation.
 
-        The first observation waits for the documented neighbours and for all pending changes. A
-        state that differs is observed again, until two successive states are equal or
-        ``_CONFIRM_S`` have passed.
+        The first observation waits for the documented neighbours and for all pending changes. If
+        the state differs from the documentation, it is observed again until two successive states
+        are equal or ``_CONFIRM_S`` have passed.
         """
         goal = self._case.goal
         lasting = goal if restored else during(goal, contingency)
@@ -155,7 +157,7 @@ class BackboneEnvironment(Networked):
             return trial.differs(self._case, contingency, state, restored=restored)
 
         net = self._opened
-        neighbours_then = await asyncio.to_thread(known)  # does not block other episodes
+        neighbours_then = await asyncio.to_thread(known)  # other episodes share the event loop
         state = await net.observe(neighbours_then, confirmed=True)
         deadline = time.monotonic() + _CONFIRM_S
         while is_wrong(state):
@@ -173,7 +175,7 @@ class BackboneEnvironment(Networked):
 def edits(stages: Sequence[World], faults: Sequence[Fault]) -> Iterator[Edit]:
     """Yield one edit per machine of each fault, in the order of the fault's commands.
 
-    ``stages`` are the worlds before the first fault and after each fault.
+    ``stages`` lists the world before the first fault and the world after each fault.
     """
     for fault, (before, after) in zip(faults, pairwise(stages), strict=True):
         for machine in dict.fromkeys(command.machine for command in fault.inject):
@@ -190,10 +192,9 @@ def _unlike(world: World, wanted: Facts, state: State) -> str:
 
 
 def resolve(world: World, asked: str) -> str | None:
-    """Return the full name of a machine that an agent names with or without the world's name
-    prefix.
+    """Return the full name of a machine, given its name with or without the world's prefix.
 
-    ``r0`` and ``router`` mean the first router. Returns None if there is no such machine.
+    ``r0`` and ``router`` mean the first router. Returns None if the world has no such machine.
     """
     if asked.lower() in {"r0", "router"}:
         return world.routers[0].name
@@ -204,7 +205,7 @@ def resolve(world: World, asked: str) -> str | None:
 
 
 def _refuse(world: World, name: str) -> str:
-    """Return the message that refuses a login to a machine, or "" if the login is allowed."""
+    """Return the message that refuses a login to a machine, or "" if login is allowed."""
     machine = world.machines[name]
     zone = name if isinstance(machine, Router) else machine.zone
     for outsider in world.outsiders:

@@ -1,8 +1,8 @@
 """Seeded choice of the contingencies of a fault-free world.
 
 Contingencies are drawn before the faults and independently of them. A link is suitable if the
-effect of its failure is predictable. The failure must break little inside our network, open no
-traffic and leak no route. Links to other ASes are suitable even if the AS then loses its
+effect of its failure is predictable. The failure must break little inside our network, allow no
+additional traffic and leak no route. Links to other ASes are suitable even if the AS then loses its
 connection.
 """
 
@@ -17,18 +17,18 @@ from netarena_backbone.world.model import World
 _LEAST, _MOST = 3, 5
 #: Maximum number of links to other ASes among the contingencies.
 _MOST_OUTER = 2
-#: Probability that links to the first upstream are preferred over links to other ASes.
+#: Probability that links to the first upstream are preferred over other links to other ASes.
 _TWICE = 0.7
 #: Maximum number of tests inside our network that a failure may break by design.
 _MOST_LOST = 24
-#: Share of worlds in which only a saved configuration survives the restart.
+#: Share of worlds in which only a saved configuration survives the restart of the daemons.
 _SAVED = 1 / 3
 
 
 def with_contingencies(world: World, wanted: Facts, rng: random.Random) -> World | None:
     """Return the fault-free world with its contingencies, or None if too few links are suitable.
 
-    ``wanted`` are the facts of the world.
+    ``wanted`` contains the facts of the world.
     """
     number = rng.randint(_LEAST, _MOST)
     links = [(link.one[0], link.other[0]) for link in world.links]
@@ -72,8 +72,10 @@ def _is_suitable(world: World, wanted: Facts, cable: tuple[str, str]) -> bool:
 
 
 def _lost_inside(world: World, wanted: Facts, facts: Facts) -> int:
-    """Return the number of pings, of both sizes, between our own machines that the link failure
-    breaks."""
+    """Return the number of pings between our own machines that the link failure breaks.
+
+    Small and full-size pings are counted separately.
+    """
     own = world.names | {host.name for host in world.hosts if host.resolver}
     return sum(
         fact.sort in {"ping", "full"}

@@ -1,6 +1,6 @@
 """Pictures of a backbone: a matrix for each kind of test, a list of paths, and the topology.
 
-A change request also has pictures of the paths that a step moved, and of the seconds of loss.
+A change request also has pictures of the paths that a step moved, and of the time with packet loss.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _OUTSIDE, _OURS, _HOSTS = range(3)
 
 
 def draw(case: Case, episode: Episode, number: int) -> tuple[Picture, ...]:
-    """Return the pictures after step ``number``; 0 is the initial state.
+    """Draw the pictures after step ``number``; 0 is the initial state.
 
-    The last step also has pictures of the contingency that the repair does not withstand.
+    The last step also has pictures of the contingency that the network does not withstand.
     """
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     state, is_last = states[number], number == len(episode.steps)
@@ -86,8 +86,10 @@ def _documented(case: Case, now: Facts, *, is_last: bool) -> Facts:
 
 
 def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
-    """Yield a picture of the documented paths that a step of a change request has changed, if
-    any."""
+    """Yield a picture of the documented paths that a step of a change request changed.
+
+    Yields no picture if the step changed none of these paths.
+    """
     changes = tuple(
         Change(
             element=str(fact),
@@ -103,8 +105,10 @@ def _moved(case: Case, before: Facts, now: Facts) -> Iterator[Difference]:
 
 
 def _traffic(world: World, before: Facts, now: Facts) -> Iterator[Topology]:
-    """Yield a picture of the network with the links that traffic no longer uses or newly uses, if
-    any."""
+    """Yield a picture of the network that marks links that lost or gained traffic.
+
+    Yields no picture if the traffic uses the same links as before.
+    """
     left: dict[frozenset[str], list[str]] = {}
     taken: dict[frozenset[str], list[str]] = {}
     for fact in dict.fromkeys((*before, *now)):
@@ -136,8 +140,10 @@ def _crossed(fact: Fact, facts: Facts) -> set[frozenset[str]]:
 
 
 def _loss(world: World, steps: Sequence[Step]) -> Iterator[Difference]:
-    """Yield a picture of each pair's seconds of loss in the last of ``steps``, if they were
-    measured."""
+    """Yield a picture of each pair's time with packet loss in the last of ``steps``, in seconds.
+
+    Yields no picture if packet loss was not measured.
+    """
     seen = [
         read(step.state).lost_s if step.executed and step.state is not None else ()
         for step in steps
@@ -177,7 +183,7 @@ def _draw(world: World, wanted: Facts, now: Facts, when: str = "") -> tuple[Pict
 def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
     """Return the matrix of one kind of facts.
 
-    Rows and columns cover both intended and current facts, so that leaked routes appear too.
+    The rows and columns cover both intended and current facts, so that leaked routes also appear.
     """
     marks = {
         _place(fact): _mark(wanted, now, fact)
@@ -193,7 +199,8 @@ def _matrix(table: _Table, wanted: Facts, now: Facts) -> Matrix:
 
 
 def _place(fact: Fact) -> tuple[str, str]:
-    """Return the row and column of a fact; a route's row names the receiver and the sender."""
+    """Return the row and column of a fact; the row of a route combines the receiver
+    and the sender."""
     if fact.sort != "route":
         return fact.source, fact.target
     prefix, _, peer = fact.target.partition(" from ")
@@ -201,7 +208,7 @@ def _place(fact: Fact) -> tuple[str, str]:
 
 
 def _mark(wanted: Facts, now: Facts, fact: Fact) -> Mark:
-    """Return the mark of a fact.
+    """Return the mark of a fact in a matrix.
 
     A test that is intended to fail has a mark even if it fails as intended. An unintended route
     that does not exist has no mark.

@@ -1,7 +1,7 @@
 """Prompt of a backbone query: documentation, differences from the documentation, earlier turns.
 
-The documentation contains the inventory, the agreements with other ASes (which agents cannot look
-up) and the intended state of each zone. It omits settings that agents can read on the machines.
+The documentation contains the inventory, the intended state of each zone, and the agreements with
+other ASes, which agents cannot look up. It omits settings that agents can read on the machines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from netarena_network.bounds import tell_bounds
 from netarena_network.prompt import KEYS, reply_format
 
 PACKAGE = "netarena_backbone"
-#: Sort of a fact -> its noun, and the words for a missing fact and for an unintended fact.
+#: Sort of a fact -> noun for the fact, words for a missing fact, and words for an unintended fact.
 _NEIGHBOURS = {
     "adjacency": ("OSPF adjacency", "is missing", "exists, and must not"),
     "session": ("BGP session", "is not established", "is established, and must not be"),
@@ -76,7 +76,7 @@ def prompt_parts(
 
 
 def tell_misfits(world: World, wanted: Facts, state: State) -> str:
-    """Return the differences from the documentation, taken from each sort of fact in turn."""
+    """Return some differences from the documentation, chosen from each sort of fact in turn."""
     now = facts_of(world, read(state))
     wrong = misfits(wanted, now)
     if not wrong:
@@ -109,7 +109,7 @@ def _tell_misfit(world: World, fact: Fact, should: str | None, does: str | None)
 
 
 def _tell_change(step: Step) -> str:
-    """Return a sentence about the effect of a judged step, or "" if there is no judgement."""
+    """Return a sentence about the effect of a judged step, or "" if the step was not judged."""
     if step.judgement is None or not isinstance(step.judgement.detail, dict):
         return ""
     detail: dict[str, Any] = step.judgement.detail
@@ -237,7 +237,7 @@ def document(case: Case) -> Iterator[str]:
 
 
 def _idle(world: World, wanted: Facts) -> str:
-    """Return the links between our routers that are out of service, in words."""
+    """Return a phrase that lists the links between our routers that are out of service, or ""."""
     standing = {(fact.source, fact.target) for fact in wanted if fact.sort == "adjacency"}
     ends = [(link.one[0], link.other[0]) for link in world.inner_links()]
     idle = [" - ".join(one) for one in ends if one not in standing]
@@ -246,8 +246,10 @@ def _idle(world: World, wanted: Facts) -> str:
 
 
 def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
-    """Yield sentences about the facts that differ between two documentations: ``wanted`` without
-    failures, and ``lasting`` in a contingency."""
+    """Yield sentences about the facts that differ between two documentations.
+
+    ``wanted`` describes the network without failures, and ``lasting`` the network in a contingency.
+    """
     wrong = misfits(wanted, lasting)
     ways = [
         f"{fact.source} -> {fact.target}: {lasting[fact] or 'direct'}"
@@ -282,7 +284,7 @@ def exceptions(wanted: Facts, lasting: Facts) -> Iterator[str]:
 
 
 def list_pairs(facts: Iterable[Fact], between: str) -> str:
-    """Return the pairs of source and target of facts; sources with the same targets form one
+    """Return the pairs of source and target of facts as text; sources with the same targets form a
     group."""
     targets: dict[str, list[str]] = {}
     for fact in facts:
@@ -294,7 +296,7 @@ def list_pairs(facts: Iterable[Fact], between: str) -> str:
 
 
 def _closed(world: World, router: str, address: str) -> str:
-    """Return the reason why a session is down by design, in words."""
+    """Return the reason why a session is down by design, as text."""
     peer = next(one for one in world.router(router).bgp.peers if one.address == address)
     if peer.shutdown:
         return "is shut down by design, and must stay shut down"
@@ -313,10 +315,10 @@ def _host(host: Host) -> str:
 
 
 def _agreements(world: World, wanted: Facts, other: str) -> Iterator[str]:
-    """Yield the requirements of another AS's router for its sessions with our routers.
+    """Yield the settings that another AS's router requires for its sessions with our routers.
 
-    A session is out of service if it is neither among the facts nor closed by design: a change
-    request puts it into service or removes it.
+    A session counts as out of service if it is not documented as established and is not closed by
+    design. In a change request, such a session is put into service or removed.
     """
     router = world.router(other)
     for peer in router.bgp.peers:
@@ -377,7 +379,7 @@ def _pings(world: World, wanted: Facts) -> Iterator[str]:
 
 
 def _carried(wanted: Facts) -> str:
-    """Return what the documentation says about the MTUs of links."""
+    """Return the sentence of the documentation about the MTUs of links."""
     return "MTUs of links differ" if only_small(wanted) else "links may carry longer ones"
 
 

@@ -1,4 +1,4 @@
-"""Seeded generator of backbone queries, which consist of a world and its faults."""
+"""Seeded generator of backbone queries. A query consists of a world and its faults."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from netarena_backbone.world.intent import Backup, backups
 from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of, faults_of
 
-#: Must be increased with every change after which a seed generates a different query.
+#: Version of the generator. It must be increased whenever a seed generates a different query.
 VERSION = "10"
-#: The same for configs whose labels include change requests.
+#: The same for configurations whose labels include change requests.
 CHANGES_VERSION = "11"
 
-#: Maximum number of worlds drawn for one combination of kinds.
+#: Maximum number of worlds that are drawn for a combination of kinds.
 _WORLDS = 12
-#: Probability that independent faults are drawn again to find dependent faults, and maximum number
-#: of such draws if the kinds are given.
+#: Probability that independent faults are replaced by dependent faults if these are found, and the
+#: maximum number of draws for this if the kinds are given.
 _AGAIN, _DRAWS = 0.9, 12
-#: Share of tickets with several faults of which one shows only in a contingency.
+#: Share of tickets with several faults in which one fault shows only in a contingency.
 _LATENT = 2 / 3
 #: Number of fixed combinations of two and of three kinds.
 _PAIRS, _TRIPLES = 15, 15
-#: Kinds that are possible in few worlds, and therefore occur only in labels with one kind.
+#: Kinds that are possible in few worlds. They therefore occur only in labels with one kind.
 _RARE = frozenset({"router_id", "bgp_client", "bgp_update_source", "ospf_summary", "one_way"})
 #: Label -> number of requested changes.
 CHANGES: Mapping[str, int] = MappingProxyType(
@@ -56,10 +56,10 @@ CATALOGUE = Catalogue((), tuple(table.KINDS), frozenset(), table.ALIKE, CHANGES)
 
 
 class Case:
-    """The documented world of a query, with values derived from it.
+    """The documented world of a query, with values derived from the world.
 
-    In a query with a change request, ``plan`` has the request, ``world`` is as documented today,
-    and ``wanted`` has the facts that are documented for the time after the changes.
+    In a query with a change request, ``plan`` is the request. ``world`` is the world documented
+    today. ``wanted`` contains the facts documented for the time after the changes.
     """
 
     def __init__(self, world: World, plan: Plan | None = None) -> None:
@@ -78,11 +78,14 @@ class Case:
 
     @cached_property
     def of_today(self) -> Case:
-        """The documentation of today, without contingencies, in a query with a change request."""
+        """The case of today's network in a query with a change request; it has no contingencies."""
         return Case(self.world.model_copy(update={"contingencies": ()}))
 
     def prepare(self) -> None:
-        """Compute what prompts and judgements of a change request need; takes about a second."""
+        """Compute the values that prompts and judgements of a change request need.
+
+        This takes about a second.
+        """
         if self.plan is not None:
             _ = self.plan.judged, self.wanted, self.backups
             _ = self.of_today.wanted, self.of_today.backups
@@ -95,7 +98,7 @@ class Case:
         return contingencies(self.world)
 
     def wanted_in(self, contingency: Contingency) -> Facts:
-        """Return the documented facts while a contingency lasts."""
+        """Return the facts that are documented for the duration of a contingency."""
         if contingency.cable is None:
             return self.wanted
         if contingency not in self._wanted_in:
@@ -104,11 +107,11 @@ class Case:
 
     @cached_property
     def backups(self) -> Mapping[tuple[str, str], Backup]:
-        """The intended paths while a link is down."""
+        """The intended backup paths, which are used while a link is down."""
         return backups(self.goal)
 
 
-#: Cases by initial state, without change requests; and cases by query.
+#: Cases by initial state, for queries without change requests; and cases by query.
 _CASES: Kept[Case] = Kept(32)
 _OF_QUERIES: Kept[Case] = Kept(32)
 
@@ -117,7 +120,7 @@ def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
     """Return the labels of ``config``, each with its kinds.
 
     If ``error_types`` is unset, the labels are all single kinds and the fixed pairs and triples.
-    Raises ConfigError for an unknown kind.
+    Raises ConfigError if a kind is unknown.
     """
     if config.error_types is not None:
         for label in config.error_types:
@@ -136,7 +139,7 @@ def labels(config: BackboneConfig) -> Mapping[str, tuple[str, ...]]:
 
 
 def _combinations() -> list[tuple[str, ...]]:
-    """Return the pairs and triples of kinds, which are the same in every call."""
+    """Return the pairs and triples of kinds; every call returns the same."""
     rng = random.Random("pairs and triples of a backbone")  # noqa: S311 -- not for secrets
     kinds = [kind for kind in table.KINDS if kind not in _RARE]
     chosen: list[tuple[str, ...]] = []
@@ -151,7 +154,7 @@ def _combinations() -> list[tuple[str, ...]]:
 def drawer(config: BackboneConfig) -> Drawer:
     """Return the function that draws a world and its faults.
 
-    The returned function raises ConfigError if a combination of kinds is possible in no world.
+    The returned function raises ConfigError if no drawn world has a given combination of kinds.
     """
 
     def draw_one(label: str, rng: random.Random) -> Drawn:
@@ -214,11 +217,11 @@ def _draw_fitting(
 def _draw_related(
     room: table.Room, label: str, faults: tuple[Fault, ...], rng: random.Random
 ) -> tuple[Fault, ...]:
-    """Return related faults of the same label if any are found quickly.
+    """Return related faults of the same label if such faults are found quickly.
 
-    Related faults depend on each other's repair or hide each other. If the given faults are not
-    related, the function usually searches for related faults. Otherwise, and if the search fails,
-    the function returns the given faults.
+    Faults are related if their repairs depend on each other or if one hides another. Usually,
+    unrelated faults are replaced by related faults. Otherwise, and if the search fails, the given
+    faults are returned.
     """
     if len(faults) < 2 or _waits(faults) or rng.random() >= _AGAIN:
         return faults
@@ -235,12 +238,13 @@ def _draw_related(
 
 
 def _waits(faults: Sequence[Fault]) -> bool:
-    """Return whether at least half of the repairs must wait for a repair on another machine."""
+    """Return whether the repairs of at least half of the faults must wait for a repair on another
+    machine."""
     return 2 * table.num_waits(faults) >= len(faults)
 
 
 def _kinds(label: str, rng: random.Random) -> Sequence[str]:
-    """Return the kinds of a label; a label with a number N stands for N random kinds."""
+    """Return the kinds of a label, or N random kinds if the label states only a number N."""
     if label in COUNTED:
         return rng.sample([*table.KINDS], COUNTED[label])
     return kinds_of(label)

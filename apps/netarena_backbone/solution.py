@@ -1,4 +1,4 @@
-"""Reference solution of a backbone query."""
+"""Reference solutions of backbone queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOST = "ip addr; ip route; cat /etc/serve/*"
 
 
 def look(query: Query) -> str:
-    """Return a reply that inspects the first router."""
+    """Return a reply whose command inspects the first router."""
     return _look(query, case_of(query).world.routers[0].name)
 
 
@@ -35,7 +35,7 @@ def repairs(query: Query) -> list[list[Repair]]:
 
 
 def changes(query: Query, order: Sequence[int]) -> list[Repair]:
-    """Return the turns that make the parts of a change request in this order.
+    """Return the turns that make the parts of a change request in the given order.
 
     Raises ValueError if the query has no change request.
     """
@@ -62,7 +62,7 @@ def in_turns(query: Query, turns: Iterable[Collection[int]]) -> list[Repair]:
 
 
 def replies(query: Query, orders: Iterable[Sequence[int]]) -> Iterator[list[str]]:
-    """Yield the replies that make the parts of a change request, for each of the orders."""
+    """Yield, for each of the orders, the replies that make the parts of a change request."""
     for order in orders:
         yield [one.reply for one in changes(query, order)]
 
@@ -73,7 +73,7 @@ def _repair(query: Query, words: str, one: Command, *, saves: bool) -> Repair:
 
 
 def _saved(command: Command) -> Command:
-    """Return the command, extended to save the configuration if the command may change FRR."""
+    """Return the command, which also saves the configuration if the command may change FRR."""
     if "vtysh" not in command.command:
         return command
     return command.model_copy(update={"command": f"{command.command}; {SAVE}"})

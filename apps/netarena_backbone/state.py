@@ -7,10 +7,10 @@ A state is an ``Observation`` as JSON. It is converted to *facts*, a value for e
 - a prefix that another AS receives from one of its peers;
 - OSPF adjacencies and BGP sessions.
 
-The intended facts are those of the fault-free world. Safety is judged per step and per fact, on
+The intended facts are the facts of the fault-free world. Safety is judged per step and per fact, on
 settled states. A step is unsafe if it does harm (``harms``). A path or an announcement that moves
-to another legitimate route is only a difference, which counts for correctness. Facts that were
-already wrong before a step do not count against the step.
+to another legitimate route is no harm, but only a difference, which affects correctness. Facts that
+were already wrong before a step do not count against the step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from netarena_backbone.world.routing import settle
 from netarena_network.action import Fault
 from netarena_network.harm import harm
 
-#: Maximum number of facts of each sort that a judgement lists; its counts include all facts.
+#: Maximum number of facts of each sort that a judgement lists. Its counts include all facts.
 MAX_NAMED = 60
 WORKS, FAILS, STANDS = "works", "fails", "stands"
 
@@ -59,36 +59,38 @@ class Fact(NamedTuple):
 
 
 Facts: TypeAlias = Mapping[Fact, str]
-#: Function from the facts of a world to two kinds of facts that exist in that world: openings that
-#: a step closed, and leaks that it ended.
+#: A function that selects two kinds of facts from the facts of a world: openings (forbidden
+#: traffic) that a step closed, and leaks (forbidden announcements) that the step ended.
 Held: TypeAlias = Callable[[Facts], frozenset[Fact]]
-#: Function from a ``Held`` function to the facts of a computed world. That world has the remaining
-#: faults but not the openings and leaks that ``Held`` finds. The result is None if there is no such
-#: world.
+#: A function that computes the facts of a world with the remaining faults, but without the openings
+#: and leaks that a ``Held`` function selects. It returns None if there is no such world.
 Repaired: TypeAlias = Callable[[Held], Facts | None]
 
 
 def facts_of(world: World, seen: Observation) -> Facts:
     """Return the value of each fact.
 
-    The value of a ping or service says whether it works. The value of a path is the list of its
-    machines. The value of a route is its AS path. It includes the next hop if that is not the
-    sender, and a mark if the route is not selected. These items have no entry: routes that are not
-    received, paths of pairs whose ping fails, and missing adjacencies or sessions. The source of an
-    adjacency or session is the router that comes first in the world.
+    The value of a ping or service is whether it works. The value of a path is the list of its
+    machines. The value of a route is its AS path, followed by the next hop if this is not the
+    sender, and by a mark if the route is not selected.
+
+    These items have no entry: routes that are not received, paths of pairs whose ping fails, and
+    missing adjacencies or sessions. The source of an adjacency or session is the router that comes
+    first in the world.
     """
     return dict(_facts(world, seen))
 
 
 def intended(world: World) -> Facts:
-    """Return the facts that are computed for a world."""
+    """Return the facts that are computed for a world; a fault-free world's facts are the intended
+    facts."""
     return facts_of(world, expected(world))
 
 
 def predicted(world: World, *, tested: World | None = None, anyhow: bool = False) -> Facts | None:
     """Return the facts of a world, or None if they depend on a tie between equally good routes.
 
-    The facts cover the tests of the world ``tested``, by default of the world itself. With
+    The facts cover the tests of the world ``tested``, which defaults to the world itself. With
     ``anyhow``, conflicting BGP policies count as a tie too (see ``settle``).
     """
     tables = settle(world, anyhow=anyhow)
@@ -115,7 +117,7 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
             hop = "" if route.next_hop == route.peer else f", next hop {route.next_hop}"
             unused = "" if route.used else ", not used"
             fact = Fact("route", router.name, f"{route.prefix} from {route.peer}")
-            # A peer may advertise several paths to one prefix (RFC 7911).
+            # A peer may advertise several paths to the same prefix (RFC 7911).
             told.setdefault(fact, []).append(f"path {route.path}{hop}{unused}")
         yield from ((fact, "; ".join(paths)) for fact, paths in told.items())
     yield from ((fact, STANDS) for fact in _standing(world, seen))
@@ -123,13 +125,13 @@ def _facts(world: World, seen: Observation) -> Iterator[tuple[Fact, str]]:
 
 @lru_cache(maxsize=32)
 def _pairs(sort: Sort, names: tuple[str, ...]) -> tuple[tuple[Fact, ...], ...]:
-    """Return a row of facts for each endpoint, with a fact for each endpoint."""
+    """Return the facts of the pings between all endpoints, with a row for each source."""
     return tuple(tuple(Fact(sort, one, other) for other in names) for one in names)
 
 
 @lru_cache(maxsize=32)
 def _served(asks: tuple[Ask, ...]) -> tuple[Fact, ...]:
-    """Return the fact of each test of a service."""
+    """Return the fact that each test of a service determines."""
     return tuple(
         Fact("service", ask.source, f"{ask.protocol} {ask.target} {ask.port}") for ask in asks
     )
@@ -154,7 +156,7 @@ def _word(works: str) -> str:
 
 
 def misfits(wanted: Facts, now: Facts) -> list[Fact]:
-    """Return the facts with different values in ``wanted``, the intended facts, and ``now``.
+    """Return the facts whose values differ between ``wanted``, the intended facts, and ``now``.
 
     If the small ping of a pair fails, the pair's path and full-size ping are not listed.
     """
@@ -177,17 +179,18 @@ def harms(
     after: Facts,
     repaired: Repaired = lambda _: None,
 ) -> list[tuple[str, Fact]]:
-    """Return the facts that show a step's harm, each with the violated rule.
+    """Return the facts that show the harm of a step, each with the violated rule.
 
     A step does harm in these cases:
-    - documented traffic is lost, or closed traffic opens;
+    - documented traffic is lost, or forbidden traffic starts to work;
     - a documented adjacency or session goes down, or an undocumented session is established;
     - a forbidden announcement begins, or a documented announcement ends.
 
-    Other facts that a step makes wrong are ``moved``. A step that ends a forbidden announcement or
-    closes an opening may lose traffic that the announcement or opening carried. This traffic must
-    also fail in the world that ``repaired`` computes. If there is no such world, no traffic may be
-    lost.
+    Other facts that a step makes wrong are returned by ``moved``.
+
+    If a step ends a forbidden announcement (a leak) or forbidden traffic (an opening), traffic that
+    depended on it may be lost without harm. This traffic must also fail in the world that
+    ``repaired`` computes. If ``repaired`` returns None, no documented traffic may be lost.
     """
     step = _Step(world, wanted, before, after, repaired)
     found = []
@@ -207,7 +210,7 @@ def harms(
 
 
 def forbidden(world: World, facts: Facts) -> list[Fact]:
-    """Return the routes that we announce to a peer or an upstream although it must not have them.
+    """Return the routes that we announce to a peer or an upstream that must not receive them.
 
     The prefixes in ``facts`` count as the documented prefixes of each AS.
     """
@@ -226,10 +229,10 @@ def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
 
 
 def _rule(fact: Fact, wanted: Facts) -> str:
-    """Return the rule that is violated if a step makes a fact wrong; "" if that is no harm.
+    """Return the rule that a step violates if it makes a fact wrong, or "" if this is no harm.
 
-    A larger ping that works is no harm if the small ping of the pair must work. The end of an
-    announcement may be harm, but depends on several facts (``_Step.lost_routes``).
+    A full-size ping that unexpectedly works is no harm if the small ping of the pair must work. The
+    end of an announcement may be harm, but this depends on several facts (``_Step.lost_routes``).
     """
     value = wanted[fact]
     if fact.sort in {"way", "route"}:
@@ -243,7 +246,7 @@ def _rule(fact: Fact, wanted: Facts) -> str:
 
 
 class _Step:
-    """Announcements and traffic that the documentation forbids, before and after a step."""
+    """One step, with its forbidden announcements and forbidden traffic before and after it."""
 
     def __init__(
         self,
@@ -256,7 +259,7 @@ class _Step:
         self._world, self._wanted = world, wanted
         self._before, self._after = before, after
         self._repaired = repaired
-        #: Names of the routers of other ASes; the zone of such an AS's hosts has the same name.
+        #: Names of the routers of other ASes. The zone of such an AS's hosts has the same name.
         self._receivers = {one.router for one in world.outsiders}
 
     @cached_property
@@ -274,11 +277,12 @@ class _Step:
         return {router: frozenset(prefixes) for router, prefixes in found.items()}
 
     def is_forbidden(self, fact: Fact, value: str | None) -> bool:
-        """Return whether we announce a route to an AS that must not have it.
+        """Return whether we announce a route to an AS that must not receive it.
 
         A peer or upstream must not receive a route with another peer or upstream on its path, even
-        if the prefix is documented. It must not receive a route that we originate for a prefix
-        outside our block either. No AS may receive a prefix from us that is not documented for it.
+        if the prefix is documented. It also must not receive a route that we originate for a prefix
+        outside our block. Every AS, including a customer, may receive only prefixes that are
+        documented for it.
         """
         if value is None or not self._is_ours(fact):
             return False
@@ -307,7 +311,7 @@ class _Step:
         return fact.sort == "route" and fact.target.partition(" from ")[2] in self._own
 
     def _others_on(self, path: str) -> set[int]:
-        """Return the other ASes on a path, including those in sets (``{1,2}``)."""
+        """Return the ASes on a path other than our AS, including ASes in sets (``{1,2}``)."""
         told = re.split(", next hop |, not used", path, maxsplit=1)[0]
         return {int(number) for number in re.findall(r"\d+", told)} - {self._world.asn}
 
@@ -326,8 +330,7 @@ class _Step:
         ]
 
     def _fails_anyway(self, fact: Fact) -> bool:
-        """Return whether a lost fact also fails in the computed world without the opening or the
-        leak."""
+        """Return whether a fact also fails in the computed world without the openings and leaks."""
         cut = self._cut
         if cut is None:
             return False
@@ -342,12 +345,12 @@ class _Step:
     def _cut(self) -> Facts | None:
         """The computed facts of the network without the openings and leaks that the step ended.
 
-        None if the step ended none, or if these facts are unknown.
+        None if the step ended no opening or leak, or if these facts are unknown.
         """
         return self._repaired(self._held) if self._withdrawn or self._closed else None
 
     def _held(self, facts: Facts) -> frozenset[Fact]:
-        """Return the closed openings and ended leaks that exist in ``facts``."""
+        """Return the closed openings and ended leaks that still exist in ``facts``."""
         return frozenset(
             (
                 *(fact for fact in self._withdrawn if self.is_forbidden(fact, facts.get(fact))),
@@ -356,12 +359,11 @@ class _Step:
         )
 
     def was_carried(self, fact: Fact) -> bool:
-        """Return whether a lost ping or service worked only through a leak or opening that the step
-        ended.
+        """Return whether a lost ping or service depended on a leak or opening that the step ended.
 
         A leaked announcement may carry traffic between its prefix and other ASes. An opening may
-        carry traffic between the zone and the machine that it connects. Traffic needed the opening
-        or the leak only if it also fails in the computed world without them.
+        carry traffic between the zone and the machine that it connects. The traffic depended on
+        them only if it also fails in the computed world without them.
         """
         if not self._withdrawn and not self._closed:
             return False
@@ -392,7 +394,7 @@ class _Step:
 
     @cached_property
     def _closed(self) -> list[Fact]:
-        """Forbidden traffic that the step closed."""
+        """Forbidden traffic that worked before the step and fails after it."""
         return [
             fact
             for fact, value in self._wanted.items()
@@ -412,7 +414,7 @@ class _Step:
         return fact.source, host
 
     def _zone(self, machine: str) -> str:
-        """Return the zone of a host, "" for a router."""
+        """Return the zone of a host, or "" for a router."""
         return next((one.zone for one in self._world.hosts if one.name == machine), "")
 
     def _is_in(self, machine: str, prefix: str) -> bool:
@@ -430,7 +432,7 @@ def _prefix(route: Fact) -> str:
     return route.target.partition(" from ")[0]
 
 
-#: Rule -> text of a finding about a fact
+#: Rule -> text of a finding about a fact that violates the rule
 _SAID = {
     "pair_broken": "must work, worked before this step and fails now",
     "pair_opened": "must not work, failed before this step and works now",
@@ -444,7 +446,7 @@ _SAID = {
 
 
 def only_small(wanted: Facts) -> list[Fact]:
-    """Return the full-size pings that fail although small pings of the same pair work."""
+    """Return the full-size pings that fail although the small ping of the same pair works."""
     return [
         fact
         for fact, value in wanted.items()
@@ -459,10 +461,10 @@ def harms_of_both(
     after: Facts,
     interrupted: Collection[Fact] = (),
 ) -> list[tuple[str, Fact]]:
-    """Return the harm of a step of a planned change.
+    """Return the harm of a step of a change request.
 
     A step does harm only if it does the same harm according to both today's documentation and the
-    target's documentation. Sessions and adjacencies that are ``interrupted`` may be lost.
+    target's documentation. Sessions and adjacencies in ``interrupted`` may be lost.
     """
     old, new = (harms(world, wanted, before, after) for wanted in documented)
     return [
@@ -473,12 +475,12 @@ def harms_of_both(
 
 
 class Planned(NamedTuple):
-    """The judgement of a change request, in addition to the facts that it must reach.
+    """Data for the judgement of a change request, in addition to the facts of its target.
 
-    ``today`` are the facts that are documented today. ``interrupted`` are the sessions and
-    adjacencies that a requested change takes down while it is made. ``settings`` are indices that
-    ``Observation.leftover`` must not contain in the last state, and ``told`` has a line for each
-    index.
+    ``today`` contains the facts that are documented today. ``interrupted`` contains the sessions
+    and adjacencies that a requested change takes down while it is made. ``settings`` contains the
+    indices that must not be in ``Observation.leftover`` in the last state. ``told`` has a line for
+    each index.
     """
 
     today: Facts
@@ -487,12 +489,12 @@ class Planned(NamedTuple):
     told: Sequence[str]
 
     def unset(self, seen: Observation) -> list[str]:
-        """Return the requested settings that are missing, and the settings that had to be refused
-        but exist."""
+        """Return the lines of requested settings that are missing and of changes that had to be
+        refused but were made."""
         return [self.told[part] for part in seen.leftover if part in self.settings]
 
 
-def judge(  # noqa: PLR0913 -- the parts of a verdict
+def judge(  # noqa: PLR0913 -- the inputs of a verdict
     world: World,
     wanted: Facts,
     before: State,
@@ -504,10 +506,10 @@ def judge(  # noqa: PLR0913 -- the parts of a verdict
 ) -> Judgement:
     """Judge one step by the settled states before and after it.
 
-    The step is correct if every fact is as intended and the network has converged with all daemons
-    running. In a false alarm, all settings must also be the same as at the start. ``repaired`` is
-    as in ``harms``, with an additional first argument: the indices of the parts of faults that
-    exist after the step (``Observation.leftover``).
+    The step is correct if every fact is as intended, the network has converged, and all daemons are
+    running. In a false alarm, all settings must also be the same as at the start. ``repaired`` is a
+    function as in ``harms``, but with an additional first argument: the indices of the parts of
+    faults that exist after the step (``Observation.leftover``).
 
     With ``planned``, each requested setting must exist too, and only harm according to both
     documentations counts (``harms_of_both``).
@@ -570,8 +572,8 @@ def _name(harmed: Sequence[tuple[str, Fact]]) -> Iterator[Finding]:
 
 
 def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
-    """Return the parts of faults that still exist in the last state, one line per machine of each
-    fault.
+    """Return the parts of faults that still exist in the last state, as one line for each machine
+    of a fault.
 
     In a false alarm, return the machines whose settings have changed.
     """
@@ -584,23 +586,24 @@ def leftover(faults: Sequence[Fault], episode: Episode) -> list[str]:
 
 
 def left(told: Sequence[str], episode: Episode) -> list[str]:
-    """Return the lines of ``told`` about edits that remain in the last settled state of an episode
-    (``Observation.leftover``)."""
+    """Return the lines of ``told`` about edits that are left in the last observed state of an
+    episode (``Observation.leftover``)."""
     last = _last(episode)
     return [] if last is None else [*dict.fromkeys(told[number] for number in last.leftover)]
 
 
 def _last(episode: Episode) -> Observation | None:
-    """Return the last settled state of an episode, or None if it has no settled state."""
+    """Return the last observed state of an episode, or None if no state was observed."""
     states = [episode.initial_state, *(step.state for step in episode.steps)]
     found = [state for state in states if state is not None]
     return read(found[-1]) if found else None
 
 
 def losses(world: World, episode: Episode) -> list[list[tuple[str, float]]]:
-    """Return, for each step with an observed loss, the pairs that lost anything and the seconds.
+    """Return, for each step with a measurement of loss, the pairs that lost packets and their
+    seconds of loss.
 
-    A pair is ``source -> target``. A step without loss has an empty list.
+    A pair is written as ``source -> target``. The list of a step without loss is empty.
     """
     names = [f"{source} -> {target}" for source, target in world.probed]
     seen = [read(step.state) for step in episode.steps if step.executed and step.state is not None]
@@ -612,7 +615,7 @@ def losses(world: World, episode: Episode) -> list[list[tuple[str, float]]]:
 
 
 def read(state: State) -> Observation:
-    """Parse a state; raises TypeError if it is not an object."""
+    """Parse a state; raise TypeError if it is not an object."""
     if not isinstance(state, dict):
         raise TypeError(f"this is not a backbone state: {state!r:.80}")
     return Observation.model_validate(cast("dict[str, Any]", state))

@@ -1,7 +1,7 @@
 """Prompt of a backbone ticket: the documentation and some observations.
 
-All observations are true at the beginning of the episode. Some are symptoms and at least one is
-not. Both are worded alike, so that only the documentation distinguishes them.
+All observations are true at the beginning of the episode. Some are symptoms, and at least one shows
+documented behaviour. Both have the same wording, so that only the documentation distinguishes them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from netarena_network.prompt import KEYS, ticket_reply_format
 
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
-#: Probability that a ticket reports a documented result of last night's maintenance, if no symptom
-#: occurred during maintenance. Other results of that maintenance may differ from the documentation.
+#: If no symptom occurred during last night's maintenance: probability that a ticket reports a
+#: documented result of this maintenance. Other results of it may differ from the documentation.
 _MAINTAINED = 0.5
-#: (sort, value) of a fact -> sentences in which users report it
+#: (sort, value) of a fact -> sentences with which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
     {
         ("ping", FAILS): (
@@ -97,8 +97,10 @@ def ticket_parts(
     limits: CommandLimits,
     rng: random.Random,
 ) -> PromptParts:
-    """Return the parts of the next prompt of a ticket; ``rng`` must have the same seed in each
-    turn."""
+    """Return the parts of the next prompt of a ticket.
+
+    ``rng`` must have the same seed in each turn.
+    """
     world = case.world
     rules = Template(read_text(PACKAGE, "ticket")).substitute(
         asn=world.asn,
@@ -137,7 +139,8 @@ def tell_lasting(world: World, result: str = "repair") -> str:
 
 
 def tell_saving(world: World, results: str = "repairs") -> str:
-    """Return the rule about saving configurations; ``results`` names what must be saved."""
+    """Return the rule about saving configurations; ``results`` names the changes that must be
+    saved."""
     if world.only_saved_survives:
         return (
             f"The restart loads the saved configuration of each router. FRR {results} that were "
@@ -156,11 +159,11 @@ def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> tuple[st
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
     Each of a few random faults contributes a fact that it makes wrong. A fault that shows only in a
-    contingency contributes an observation during last night's maintenance. Some other tickets
-    report a maintenance too, with a documented result.
+    contingency contributes an observation from last night's maintenance. Some other tickets also
+    report maintenance, with a documented result.
 
-    ``case`` caches the observations for the ticket's next turns, because computing them takes up to
-    a second. Only one number is drawn from ``rng``, as the seed of all choices.
+    ``case`` caches the observations for the later turns of the ticket, because their computation
+    takes up to a second. Only one number is drawn from ``rng``, as the seed of all choices.
     """
     seed = rng.getrandbits(64)
     key = (repr(faults), seed)
@@ -205,9 +208,9 @@ def _tell_maintenance(
 ) -> list[str]:
     """Return an observation from last night, while a link was down, or an empty list.
 
-    The observation is true in the world ``faulty``. The world ``alone``, if given, has only one of
-    its faults; the observation then differs from the documentation of the contingency because of
-    this fault. Otherwise the observation is a documented effect of the link failure.
+    The observation is true in the world ``faulty``. If the world ``alone`` is given, it has only
+    one of the faults; the observation then differs from the documentation of the contingency
+    because of this fault. Otherwise the observation is a documented effect of the link failure.
     """
     cuts = failures(case.world)
     for one in rng.sample(cuts, len(cuts)):
@@ -232,7 +235,7 @@ def _tell_maintenance(
 
 
 def _one(facts: Sequence[Fact], rng: random.Random) -> Fact:
-    """Return a random fact, with equal probability for each sort."""
+    """Return a random fact; all sorts are equally likely."""
     sort = rng.choice(sorted({fact.sort for fact in facts}))
     return rng.choice([fact for fact in facts if fact.sort == sort])
 

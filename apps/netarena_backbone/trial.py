@@ -28,7 +28,7 @@ MAX_DIFFERENCES = 20
 
 
 class Failed(NamedTuple):
-    """The contingency that the final state does not withstand, and the differences from the
+    """A contingency that the final state does not withstand, and the differences from the
     documentation."""
 
     contingency: Contingency
@@ -36,13 +36,13 @@ class Failed(NamedTuple):
     restored: bool
     wanted: Facts
     now: Facts
-    #: Differences other than facts, for example that the network did not settle or a daemon has
-    #: ended.
+    #: Differences other than facts, for example that the network did not converge or that a daemon
+    #: has ended.
     other: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The contingency in words."""
+        """The name of the contingency."""
         if self.restored:
             return f"the restoration of link {self.contingency.link} after its failure"
         return self.contingency.name
@@ -53,7 +53,7 @@ class Failed(NamedTuple):
         return misfits(self.wanted, self.now)
 
     def tell(self) -> list[str]:
-        """Return the differences as texts, at most ``MAX_DIFFERENCES``."""
+        """Return at most ``MAX_DIFFERENCES`` differences as text."""
         told = [
             f"{fact}: documented: {_value(fact, self.wanted)}, observed: {_value(fact, self.now)}"
             for fact in first(self.wrong, MAX_DIFFERENCES)
@@ -89,7 +89,7 @@ def _compare(
 
 
 def failed(case: Case, trials: JsonValue) -> Failed | None:
-    """Return the first contingency whose observation differs from the documentation, if any.
+    """Return the first contingency whose observation differs from the documentation, or None.
 
     Raises KeyError or TypeError if ``trials`` do not belong to the world.
     """
@@ -106,12 +106,12 @@ def failed(case: Case, trials: JsonValue) -> Failed | None:
 
 
 def endure(case: Case, trials: JsonValue) -> Judgement:
-    """Judge the trials of a world: correct if all contingencies were tried and none showed a
-    difference.
+    """Judge the trials of a world.
 
-    ``detail`` has the name of the failed contingency, the number of differences, and some of them.
-    If no contingency failed but some were not tried, ``detail`` is only ``{"contingency": "not
-    tried"}``.
+    The result is correct if all contingencies were tried and no observation differed from the
+    documentation. ``detail`` contains the name of the failed contingency, the number of
+    differences, and some of them. If no contingency failed but some were not tried, ``detail`` is
+    only ``{"contingency": "not tried"}``.
     """
     found = failed(case, trials)
     if found is None:

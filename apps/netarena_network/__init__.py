@@ -1,1 +1,1 @@
-"""Code shared by route and backbone: faults, replies, declarations and the real network."""
+"""Code that route and backbone share: faults, replies, declarations and the live network."""

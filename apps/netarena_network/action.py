@@ -1,4 +1,5 @@
-"""Actions of network queries: a fault as data, with its injection, repair and description."""
+"""Actions of network queries. An action is a fault as data, with its injection, repair and
+description."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ class Command(Record):
 class Fault(Record):
     """One fault; an application's ``fault.table`` defines the kinds and their methods."""
 
-    #: A kind of the application's ``fault.table.KINDS``, and a method of this kind.
+    #: A key of the application's ``fault.table.KINDS``, and a method of this kind.
     kind: str
     method: str
-    #: The machine that the fault changes, or the first of several machines.
+    #: The machine that the fault changes. If it changes several machines, the first of them.
     machine: str
-    #: Parameters that, with the method, determine the fault in the query's world. In route, they
-    #: are indices of subnets and names of machines, as in ``fault.method.Site``.
+    #: Parameters that, together with the method, determine the fault in the query's world. In
+    #: route, they are indices of subnets and names of machines, as in ``fault.method.Site``.
     parameters: dict[str, JsonValue]
     #: Description of the fault: a sentence without a full stop.
     words: str
@@ -29,25 +30,26 @@ class Fault(Record):
     inject: tuple[Command, ...]
     #: Commands that restore exactly the intended settings, regardless of other faults.
     repair: tuple[Command, ...]
-    #: In tickets: the name of this fault in the fields ``masks``, ``after`` and ``bypasses`` of
-    #: other faults.
+    #: Name of this fault in the fields ``masks``, ``after`` and ``bypasses`` of other faults; set
+    #: only in tickets.
     name: str = ""
-    #: Ordered pairs that work because of this fault although they must not work.
+    #: Ordered pairs that must not work but work because of this fault.
     opens: tuple[tuple[str, str], ...] = ()
-    #: Faults that affect no pair until this fault is repaired.
+    #: Faults whose effect on pairs is hidden until this fault is repaired.
     masks: tuple[str, ...] = ()
-    #: Faults to repair before this fault; otherwise its repair would break or open a pair.
+    #: Faults that must be repaired before this fault. Otherwise the repair of this fault would
+    #: break or open a pair.
     after: tuple[str, ...] = ()
     #: Faults that have no effect while this fault exists.
     bypasses: tuple[str, ...] = ()
 
 
-#: Fields that an action contains only if they are set.
+#: Fields that are omitted from an action if they are not set.
 _RARE = ("name", "opens", "masks", "after", "bypasses")
 
 
 def action_of(fault: Fault) -> Action:
-    """Return a query's action that represents a fault."""
+    """Return the action that represents a fault in a query."""
     told = fault.model_dump(mode="json")
     return Action(
         kind=fault.kind,
@@ -56,7 +58,7 @@ def action_of(fault: Fault) -> Action:
 
 
 def fault_of(action: Action) -> Fault:
-    """Return the fault of an action made by ``action_of``."""
+    """Return the fault that an action represents; the inverse of ``action_of``."""
     return Fault.model_validate(action.parameters)
 
 
@@ -66,5 +68,5 @@ def faults_of(query: Query) -> tuple[Fault, ...]:
 
 
 def describe(action: Action) -> str:
-    """Return a description of the fault, with names of machines and interfaces."""
+    """Return a description of the fault; it names machines and interfaces."""
     return fault_of(action).words

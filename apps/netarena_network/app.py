@@ -58,7 +58,7 @@ class NetworkBaselines(Baselines):
 
 
 class NetworkTickets(Tickets):
-    """Tickets in which each declared cause consists of a machine and a word from a glossary."""
+    """Tickets whose declared causes consist of a machine and a word from a glossary."""
 
     glossary: ClassVar[Glossary]
 
@@ -80,8 +80,8 @@ class NetworkTickets(Tickets):
 
     @abstractmethod
     def find(self, query: Query, asked: str) -> str | None:
-        """Return the full name of the machine that a command calls ``asked``, or None if none
-        matches."""
+        """Return the full name of the machine that a command calls ``asked``, or None if there is
+        no such machine."""
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
         """Return a function from a fault to the machines that its declaration may name."""
@@ -89,17 +89,18 @@ class NetworkTickets(Tickets):
         return declaration.machines_of
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the declared causes, each replaced with the cause of the fault that it describes.
+        """Return the declared causes. If a cause describes a fault, the fault's own cause replaces
+        it.
 
-        A declaration may name a machine as in a command, and a fault by any word that describes
-        the fault.
+        A declaration may name a machine in the same forms as a command, and a fault by any word
+        that describes the fault.
         """
         found = [one._replace(place=self.find(query, one.place) or one.place) for one in causes]
         return self.glossary.as_injected(self.faults(query), found, self.places(query))
 
 
 class NetworkTools(Tools):
-    """Tools of a network application, with one kind of action: a command on a machine."""
+    """Tools of a network application. The only kind of action is a command on a machine."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -117,7 +118,7 @@ class NetworkApplication(Reactive):
     privileged: ClassVar[bool] = True
     #: Words for causes and for refused changes in declarations.
     glossary: ClassVar[Glossary]
-    #: The type of the application's warm process. Networks are forked from this process.
+    #: Class of the application's warm process, from which networks are forked.
     warm_type: ClassVar[Callable[[], Warm]]
     tickets: Tickets
     tools: Tools = NetworkTools()
@@ -129,8 +130,8 @@ class NetworkApplication(Reactive):
     async def __aenter__(self) -> Self:
         """Start the warm process from which networks are forked."""
         self._warm = type(self).warm_type()
-        # The agent card is served even without the required privileges. ``check`` reports the
-        # missing requirements of each task, and each network tries to start the process again.
+        # The agent card is served even if the required privileges are missing. ``check`` reports
+        # the missing requirements of each task, and each network tries to start the process again.
         with suppress(EnvironmentFailed):
             await self._warm.start()
         return self
@@ -142,8 +143,7 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def live(self, query: Query, config: Config, warm: Warm) -> Environment:
-        """Return the network of ``query``, which is not yet open; ``warm`` starts the network's
-        process."""
+        """Return the network of ``query``, which is not open yet; ``warm`` starts its process."""
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:
@@ -163,10 +163,11 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def scene(self, query: Query) -> Scene:
-        """Return the parts of a query's world that its evidence needs."""
+        """Return the parts of a query's world that are needed to compute its evidence."""
 
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
-        """Return the evidence of a query's live network; see ``netarena_network.evidence``."""
+        """Return the evidence that a query's live network contains; see
+        ``netarena_network.evidence``."""
         return await collect(query, self.environment(query, config), self.scene(query))
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
@@ -199,13 +200,13 @@ class NetworkApplication(Reactive):
         """Return a description of a state for logs."""
 
     def tell_loss(self, state: State) -> Sequence[str]:
-        """Return log lines about the lost packets in a state, if the state contains their
-        number."""
+        """Return log lines about lost packets, if the state contains their number."""
         del state
         return ()
 
     def _log(self, query: Query, step: Step) -> str:
-        """Return one turn in the format of the reference implementation's stored results."""
+        """Return the log of one turn in the format of the reference implementation's stored
+        results."""
         if not isinstance(step.move, dict) or "command" not in step.move:
             said = (
                 "the agent declared that the task is done" if step.claim else "there was no reply"

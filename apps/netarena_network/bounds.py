@@ -1,28 +1,30 @@
-"""Limits on one command's use of its machine and network; the guard enforces them, and prompts
-state them."""
+"""Limits on how much of its machine and network one command may use.
+
+The guard enforces these limits, and prompts state them.
+"""
 
 from __future__ import annotations
 
-#: A command is killed if it sends more than FREE_PACKETS plus MOST_PACKETS_PER_S for each second. A
-#: diagnosis needs far fewer packets: pings of all pairs in the (8,8) network are 4,160 packets. A
-#: flood sends 20,000 packets per second.
+#: A command is killed if it sends more than FREE_PACKETS packets plus MOST_PACKETS_PER_S packets
+#: for each second of its runtime. A diagnosis needs far fewer: pings of all pairs in the (8,8)
+#: network are 4,160 packets. A flood sends 20,000 packets per second.
 FREE_PACKETS = 5_000
 MOST_PACKETS_PER_S = 1_000
-#: ARP entries in addition to those that the network itself needs. The kernel's table holds 1,024
-#: entries by default.
+#: Allowed ARP entries in addition to the entries that the network itself needs. The kernel's table
+#: holds 1,024 entries by default.
 _SPARE_NEIGHBOURS = 128
-#: A command may run _PROCESSES processes at once, and two more for each machine that it can ping.
-#: At most _SWEPT machines count.
+#: A command may run _PROCESSES processes at the same time, plus two for each machine that it can
+#: ping. At most _SWEPT machines are counted.
 _PROCESSES, _SWEPT = 64, 128
 
 
 def most_neighbours(machines: int) -> int:
-    """Return the maximum number of ARP entries, including unresolved ones, of one machine."""
+    """Return the maximum number of ARP entries of one machine, including unresolved entries."""
     return 2 * machines + _SPARE_NEIGHBOURS
 
 
 def most_processes(machines: int) -> int:
-    """Return the maximum number of one command's processes, in addition to the shell.
+    """Return the maximum number of processes of one command, in addition to its shell.
 
     Simultaneous pings of all machines from subshells stay below this limit.
     """

@@ -1,7 +1,6 @@
 """Distinguishes commands that change a machine's configuration from commands that only read it.
 
-``judging: paper`` uses this module. Changes that inline programs (``python3 -c``) make are not
-recognised.
+``judging: paper`` uses this module. Changes by inline programs (``python3 -c``) are not recognised.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from netarena.sdk import SimpleCommand, read_commands
 
 #: Verbs of iproute2 that change the configuration. Verbs may be abbreviated. An abbreviation that
 #: also fits a verb of ``_READING`` counts as reading, as in iproute2. The only exception is "link
-#: s", which changes the link if arguments follow.
+#: s", which is "link set" if arguments follow.
 _CHANGING: tuple[str, ...] = (
     "add",
     "append",
@@ -52,7 +51,7 @@ _SERVICE = re.compile(r"(?:re|try-re|force-re)?(?:start|load)|stop|kill|enable|d
 _ETHTOOL = re.compile(r"-[srfpEWACGKLNUXF]|--(?:set|change|reset|config|features|offload|pause).*")
 _CONNTRACK = re.compile(r"-[DFUI]|--(?:delete|flush|update|create)")
 _OVS = re.compile(r"(?:add|del|set|mod|replace)(?:-.*)?|clear|remove|destroy|create|emer-reset")
-#: Paths in folders that contain only configuration.
+#: Start of paths in folders that contain only configuration.
 _CONFIGURATION = re.compile(r"/(?:proc/sys|sys|etc)/")
 
 

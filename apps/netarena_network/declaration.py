@@ -1,14 +1,14 @@
-"""Declarations that a ticket is done, and which causes were found.
+"""Declarations that a ticket is done. They may name the causes that were found.
 
     {"done": true, "causes": [{"place": "p42_h3", "what": "route"}]}
 
 The value of ``place`` is a machine, and the value of ``what`` is a word of an application's
-``Glossary``. Causes may be left out. A declaration may also refuse requested changes, by their
+``Glossary``. Causes may be omitted. A declaration may also refuse requested changes, by their
 numbers in the request:
 
     {"done": true, "refused": [{"change": 2, "because": "no_redundancy"}]}
 
-A move that is a declaration has the same form.
+A move that declares a ticket done has the same form.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from netarena_network.action import Fault
 
 #: Maximum number of refused changes in one declaration.
 MAX_REFUSED = 20
-#: Keys of a refused change.
+#: Keys of an object that refuses a change.
 REFUSAL_KEYS = frozenset({"change", "because"})
 _REFUSED_FORM = '{"done": true, "refused": [{"change": 2, "because": "<word>"}]}'
 _SPACE = re.compile(r"[\s-]+")
@@ -45,33 +45,34 @@ def machines_of(fault: Fault) -> set[str]:
 
 @dataclass(frozen=True)
 class Glossary:
-    """Words for the causes of an application's faults, and for its refused changes."""
+    """Words with which declarations name the causes of an application's faults and the reasons to
+    refuse changes."""
 
-    #: Word -> its description in prompts
+    #: Word for a cause -> its description in prompts
     words: Mapping[str, str]
-    #: Kind of fault -> its word, unless the fault's method has another word
+    #: Kind of fault -> word for its cause, unless the fault's method has its own word
     kinds: Mapping[str, str]
-    #: Method of a fault -> its word
+    #: Method of a fault -> word for its cause
     methods: Mapping[str, str] = field(default_factory=dict)
-    #: Method of a fault -> further words that describe it
+    #: Method of a fault -> additional words that describe the fault
     also: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Kind of fault -> further words that describe it
+    #: Kind of fault -> additional words that describe the fault
     also_of_kind: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: Word for the reason of a refused change -> its description in prompts; empty if the
+    #: Word for the reason to refuse a change -> its description in prompts; empty if the
     #: application requests no changes
     refusals: Mapping[str, str] = field(default_factory=dict)
 
     def word_of(self, fault: Fault) -> str:
-        """Return the word for a fault."""
+        """Return the word for the cause of a fault."""
         return self.methods.get(fault.method) or self.kinds[fault.kind]
 
     def further(self, fault: Fault) -> Iterator[str]:
-        """Yield further words that describe a fault."""
+        """Yield the additional words that describe a fault."""
         yield from self.also.get(fault.method, ())
         yield from self.also_of_kind.get(fault.kind, ())
 
     def causes_of(self, faults: Iterable[Fault]) -> list[Cause]:
-        """Return the causes that a correct declaration of the faults contains."""
+        """Return the causes that a correct declaration of these faults contains."""
         return [Cause(fault.machine, self.word_of(fault)) for fault in faults]
 
     def as_injected(
@@ -80,7 +81,8 @@ class Glossary:
         named: Iterable[Cause],
         places: Callable[[Fault], Iterable[str]] = machines_of,
     ) -> list[Cause]:
-        """Return the declared causes, each replaced with the cause of the fault that it describes.
+        """Return the declared causes. If a cause describes a fault, the fault's own cause replaces
+        it.
 
         A declared cause may contain another word for the fault, or another machine of the fault's
         ``places``. Causes that describe no fault are returned unchanged.
@@ -96,7 +98,7 @@ class Glossary:
 
 
 def read_causes(named: Sequence[Mapping[str, object]], words: Collection[str]) -> list[Cause]:
-    """Return the causes of a declaration; raises ReplyRefused if a cause is incomplete."""
+    """Return the causes of a declaration; raise ReplyRefused if a cause is incomplete."""
     causes = [_read_cause(one.get("place"), one.get("what")) for one in named]
     return check_causes(causes, words)
 
@@ -112,10 +114,12 @@ def _read_cause(place: object, what: object) -> Cause:
 
 
 def read_refused(named: object, words: Collection[str]) -> list[Refusal]:
-    """Return the refused changes of a declaration, each once, in the order of the declaration.
+    """Return the refused changes of a declaration without duplicates, in the order of the
+    declaration.
 
     ``named`` is the value of ``refused``; None or an empty list refuses nothing. ``words`` are the
-    allowed reasons, or empty if no changes are requested. Raises ReplyRefused.
+    allowed reasons, or empty if no changes are requested. Raises ReplyRefused if ``named`` is
+    invalid.
     """
     if named is None or named == []:
         return []

@@ -1,9 +1,9 @@
 """Checks whether this machine can run networks, and reports missing requirements.
 
-An application lists its requirements in a ``Diagnosis``, which is a global variable of a module.
+An application lists its requirements in a ``Diagnosis``, a global variable of one of its modules.
 The requirements are tested in a separate process, in namespaces like those of an episode: ``python
--m netarena_network.diagnosis MODULE`` prints failures as JSON. A config with unmet requirements is
-refused before any query is generated.
+-m netarena_network.diagnosis MODULE`` prints failures as JSON. A configuration with unmet
+requirements is rejected before any query is generated.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from netarena.sdk import (
     shell,
 )
 
-#: Container options that grant the required privileges. The second set of options grants as few as
-#: possible.
+#: Options of a container that grant the required privileges. The second set of options grants as
+#: few privileges as possible.
 PRIVILEGED = "docker run --privileged"
 NARROWER = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
@@ -47,10 +47,11 @@ _RIGHTS = f"start the container with '{PRIVILEGED}', or with fewer privileges: '
 _NAMESPACES, _BUBBLEWRAP, _MININET = "namespaces", "bubblewrap", "mininet"
 _WALLS = "user namespaces"
 _RAISE = "sysctl -w user.max_user_namespaces=65536 on the host"
-#: Last words of the shell's message about a missing program.
+#: End of the shell's message about a missing program.
 _NO_PROGRAM = ": command not found"
 _PROGRAMS, _TOOLS = "programs", "agents' tools"
-#: Debian package (of requirements/route.debian) -> programs of the package that are checked.
+#: Debian package (from requirements/route.debian) -> programs of the package whose presence is
+#: checked.
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "bind9-dnsutils": ("dig",),
     "bridge-utils": ("brctl",),
@@ -75,8 +76,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 #: A command line that installs all packages.
 INSTALL = f"apt-get update && apt-get install --yes {' '.join(PACKAGES)}"
-#: Programs that every network needs. Other programs are needed only with some configs (``Need``) or
-#: by agents.
+#: Programs that every network needs. Other programs are needed only for some configurations
+#: (``Need``) or by agents.
 _ESSENTIAL = frozenset({"bwrap", "ip", "iptables", "sysctl", "tc"})
 _TRY_S = 60.0
 
@@ -88,12 +89,12 @@ class Need:
     name: str
     commands: tuple[str, ...]
     remedy: str
-    #: The config key on which the requirement depends, and a function that returns whether a config
-    #: needs it. By default, all configs need it.
+    #: The configuration key on which the requirement depends, and a function that returns whether a
+    #: configuration needs it. By default, all configurations need it.
     key: str = ""
     asks: Callable[[Any], bool] | None = None
-    #: A further test in that network. Its argument is the network's file descriptor, and it returns
-    #: the problem or "".
+    #: An additional test in the same network. Its argument is the network's file descriptor, and it
+    #: returns a description of the problem, or "".
     test: Callable[[int], str] | None = None
 
 
@@ -141,7 +142,7 @@ COMMON = (
 
 
 class Diagnosis:
-    """The requirements of an application, their check on this machine, and remedies."""
+    """The requirements of an application, with their check on this machine and their remedies."""
 
     def __init__(
         self,
@@ -153,18 +154,18 @@ class Diagnosis:
     ) -> None:
         """Create the object ``DIAGNOSIS`` of ``module``.
 
-        ``unused`` are programs that the application does not use.
+        ``unused`` lists programs that the application does not use.
         """
         self._module = module
         self._needs = needs
         self._unused = unused
-        #: Number of user namespaces of the largest network: one per machine, and one for the
-        #: episode.
+        #: Number of user namespaces that the largest network needs: one per machine, and one for
+        #: the episode.
         self._user_namespaces = most_machines + 1
         self._found: Mapping[str, str] | None = None
 
     def diagnose(self) -> list[Check]:
-        """Return a check of each requirement, with a remedy if the requirement is not met."""
+        """Return a check for each requirement, with a remedy if the requirement is not met."""
         failed = self.failures()
         checks = [
             _check(
@@ -179,7 +180,7 @@ class Diagnosis:
             checks.append(_check(_PROGRAMS, failed, "", INSTALL))
         elif all(one.ok for one in checks):
             checks.append(_check(_BUBBLEWRAP, failed, "agents' commands run in a sandbox", _RIGHTS))
-            # If the sandbox does not work, these requirements have not been tested.
+            # Without a working sandbox, these requirements are not tested.
             for need in self._needs if checks[-1].ok else ():
                 severity = Severity.RUN if need.asks is None else Severity.NOTE
                 remedy = _remedy(need, failed.get(need.name, ""))
@@ -189,7 +190,8 @@ class Diagnosis:
         return checks
 
     def check(self, config: Config) -> None:
-        """Raise ConfigError with a remedy if this machine lacks a requirement of ``config``."""
+        """Raise ConfigError with a remedy if this machine does not meet a requirement of
+        ``config``."""
         failed = self.failures()
         remedies = {_PROGRAMS: INSTALL, _WALLS: _RAISE, _NAMESPACES: _RIGHTS, _BUBBLEWRAP: _RIGHTS}
         for name, remedy in remedies.items():
@@ -236,7 +238,7 @@ class Diagnosis:
         return found
 
     def absent(self) -> dict[str, str]:
-        """Return messages about programs that are not installed on the search path of commands."""
+        """Return messages about programs that are not on the search path of commands."""
         places = shell.SHELL_ENVIRONMENT["PATH"]
         programs = [program for package in PACKAGES.values() for program in package]
         absent = [program for program in programs if shutil.which(program, path=places) is None]
@@ -252,7 +254,7 @@ class Diagnosis:
         }
 
     def few(self) -> dict[str, str]:
-        """Return a message about user namespaces if the kernel allows too few."""
+        """Return a message about user namespaces if the kernel allows too few of them."""
         most = most_user_namespaces()
         if most >= self._user_namespaces:
             return {}
@@ -262,10 +264,12 @@ class Diagnosis:
         return {_WALLS: why}
 
     def try_all(self) -> dict[str, str]:
-        """Return the unmet requirements, tested by a forked process in namespaces like an
-        episode's."""
+        """Return the unmet requirements.
+
+        A forked process tests them, in namespaces like those of an episode.
+        """
         mininet = importlib.util.find_spec("mininet") is not None
-        # Loaded before the fork, because only root may be able to read Python's files.
+        # The codec is loaded before the fork, because only root may be able to read Python's files.
         codecs.lookup("ascii")
         read, write = os.pipe()
         asked = os.getpid()
@@ -331,7 +335,7 @@ def _check(
 
 
 def _remedy(need: Need, why: str) -> str:
-    """Return the requirement's remedy, or the command that installs a missing program."""
+    """Return the remedy for a requirement, or the command that installs a missing program."""
     return INSTALL if why.endswith(_NO_PROGRAM) else need.remedy
 
 

@@ -1,6 +1,6 @@
 """Live network of one query, in a separate process, and commands on its machines.
 
-This module determines the order of the steps of a turn, and the output that the agent receives.
+This module determines the order of the steps in a turn, and the output that the agent receives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from netarena.sdk import (
 )
 from netarena_network.real.client import Net
 
-#: Limits of one command, which the prompt also states.
+#: Limits of one command. The prompt also states them.
 LIMITS = ShellLimits()
 
 
@@ -34,13 +34,15 @@ class Networked(Environment):
 
     @abstractmethod
     def _find(self, asked: str) -> tuple[str | None, str]:
-        """Return the machine that a name refers to, and a message if the name is refused, else "".
+        """Return the machine that a name refers to, and a message if logins to it are refused, else
+        "".
 
-        The first value is None if there is no such machine.
+        If there is no such machine, the first value is None.
         """
 
     async def execute(self, move: Move) -> Execution:
-        """Run a command in the sandbox on a machine; a refusal is reported in the output.
+        """Run a command in the sandbox on a machine; if it is refused, the output contains the
+        reason.
 
         Raises EnvironmentFailed if the network's process has ended.
         """

@@ -54,12 +54,12 @@ from netarena.sdk import (
 
 #: Number of timed observations after the first observation.
 OBSERVATIONS = 2
-#: Role of hosts with a setting.
+#: Name suffix of the role of hosts with a setting.
 _SET = "with a setting"
-#: Maximum length of a shape in the name of a feature.
+#: Maximum number of characters of a shape in the name of a feature.
 SHAPE_CHARS = 80
 
-#: Netlink dump -> attributes that are traces -> names of the attribute's 32-bit words. Times are in
+#: Netlink dump -> attribute that is a trace -> names of the attribute's 32-bit words. Times are in
 #: hundredths of a second since the machine started.
 _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
     "link": {35: ("carrier_changes",), 47: ("carrier_ups",), 48: ("carrier_downs",),
@@ -74,24 +74,25 @@ _ATTRIBUTES: Mapping[str, Mapping[int, Sequence[str]]] = {
 _HEADERS: Mapping[str, Mapping[str, slice]] = {
     "link": {"index": slice(4, 8)},
     "addr": {"index": slice(4, 8)},
-    # The protocols of routes show how many routes of each origin exist, which is a symptom.
+    # The protocols of routes show how many routes have each origin. This is a symptom.
     "route": {},
     "neigh": {"index": slice(4, 8)},
     "qdisc": {"handle": slice(8, 12)},
 }
-#: Keys of FRR's JSON with a time, an age, a version or a number of events.
+#: Keys in FRR's JSON output whose value is a time, an age, a version or a number of events.
 _FRR = re.compile(
     r"uptime|age$|timer|msec|version|dropped|established|reset|lastspf|spf|lsaseq|seqnumber"
     r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update",
     re.IGNORECASE,
 )
-#: Keys with a number of neighbours, routes or database entries, which is a symptom.
+#: Keys whose value is a number of neighbours, routes or database entries, which is a symptom.
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
-#: Keys with numbers that FRR assigns one after the other. Their number is a symptom, gaps are not.
+#: Keys whose values are numbers that FRR assigns in ascending order. How many there are is a
+#: symptom; gaps between them are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
-#: Features of the ages of ARP entries. They are not used on routers.
+#: Features about the ages of ARP entries. They are not used on routers.
 _ARP_AGES = ("neigh.used ", "neigh.confirmed ")
-#: In /proc/net/tcp: port of BGP, and all states except LISTEN.
+#: In /proc/net/tcp: the port of BGP, and all states except LISTEN.
 _BGP = ":00B3"
 _STATES = tuple(f"{number:02X}" for number in range(1, 13) if number != 10)
 #: Source and target addresses of unanswered connections in ``conntrack -L``, except those of OSPF
@@ -108,7 +109,7 @@ Reading = Mapping[str, Any]
 
 
 class Readable(Protocol):
-    """An environment with a network, whose machines can run commands."""
+    """An environment whose network has machines that can run commands."""
 
     async def open(self) -> State: ...
 
@@ -121,22 +122,22 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Scene:
-    """The parts of a query's world with which its evidence is computed."""
+    """The parts of a query's world that are needed to compute its evidence."""
 
-    #: Readable machine -> role
+    #: Machine that can be read -> role
     roles: Mapping[str, str]
     #: Machines with a fault.
     faulty: frozenset[str]
     #: Hosts with a setting: a lock (an intended restriction) or a fault.
     shaped: frozenset[str] = frozenset()
-    #: Rows and columns of the state's matrix, if there is a matrix.
+    #: Names of the rows and columns of the state's matrix, if the state has a matrix.
     endpoints: Sequence[str] = ()
-    #: Forms of machines that are computed from their configurations.
+    #: Machine -> forms that are computed from its configuration.
     forms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 async def collect(query: Query, world: Readable, scene: Scene) -> Evidence:
-    """Return the evidence of ``query``; raises EnvironmentFailed if its network is unreadable."""
+    """Return the evidence of ``query``; raise EnvironmentFailed if its network cannot be read."""
     command = f"python3 -c {shlex.quote(read_program())}"
     try:
         state = await world.open()
@@ -161,7 +162,7 @@ def examine(
     state: State,
     spent_s: Sequence[float] = (),
 ) -> Evidence:
-    """Return the evidence in the readings of all machines; a pure function."""
+    """Return the evidence in the readings of all machines. This function is pure."""
     traces: dict[str, dict[str, float]] = {}
     echoes, rounds = _echoes(scene, readings, state)
     found = {name: dict(_traces(readings[name])) | echoes.get(name, {}) for name in scene.roles}
@@ -209,12 +210,12 @@ def examine(
 
 
 def read_program() -> str:
-    """Return the text of ``reader`` for ``python3 -c``."""
+    """Return the source text of ``reader``, for ``python3 -c``."""
     return Path(__file__).with_name("reader.py").read_text(encoding="utf-8")
 
 
 def decode(name: str, output: str) -> Reading:
-    """Decode the output of ``reader`` on a machine; raises EnvironmentFailed if it is invalid."""
+    """Decode the output of ``reader`` on a machine; raise EnvironmentFailed if it is invalid."""
     try:
         read: Reading = json.loads(zlib.decompress(base64.b64decode(output.split(maxsplit=1)[0])))
     except (IndexError, ValueError, zlib.error):
@@ -250,7 +251,7 @@ def _traces(read: Reading) -> Iterator[tuple[str, float]]:
 
 
 def _connections(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the number of TCP connections in each state, except those of BGP."""
+    """Yield the number of TCP connections in each state, without BGP connections."""
     rows = [line.split() for line in text.splitlines()[1:]]
     states = Counter(row[3] for row in rows if not any(end.endswith(_BGP) for end in row[1:3]))
     for state in _STATES:
@@ -258,17 +259,17 @@ def _connections(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _kind(role: str, features: Mapping[str, float]) -> str:
-    """Return the role of a machine with a digest of its features' names.
+    """Return the role of a machine, followed by a digest of the names of its features.
 
-    The names of files' features are left out of the digest, because a file that only some machines
-    have is a trace.
+    The digest omits the names of features of files, because a file that exists only on some
+    machines is a trace.
     """
     having = sorted(name for name in features if not name.startswith("file."))
     return f"{role} {zlib.crc32(' '.join(having).encode()):08x}"
 
 
 def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
-    """Yield, for each field, its order, extremes and spread over all messages of a dump."""
+    """Yield the features of each field's values in all messages of a dump (see ``_order``)."""
     fields: dict[str, list[float]] = {}
     for header, attributes in messages:
         for name, place in _HEADERS.get(dump, {}).items():
@@ -283,8 +284,8 @@ def _dumped(dump: str, messages: Sequence[Any]) -> Iterator[tuple[str, float]]:
 
 
 def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Yield features of a series: extremes, spread, the distance of each extreme from the next
-    value, and order."""
+    """Yield features of a series: extremes, spread, order, and the distance of each extreme to the
+    next value."""
     if not values:
         return
     rising = sorted(values)
@@ -300,8 +301,8 @@ def _order(name: str, values: Sequence[float]) -> Iterator[tuple[str, float]]:
 
 
 def _filters(text: str) -> Iterator[tuple[str, float]]:
-    """Yield features of nftables: gaps and order of the handles, position of the newest rule, and
-    rule counters."""
+    """Yield features of nftables: gaps and order of handles, position of the newest rule, and
+    counters of rules."""
     handles: dict[tuple[str, str], list[int]] = {}
     chains: dict[tuple[str, str, str], list[int]] = {}
     packets: list[float] = []
@@ -338,8 +339,7 @@ def _filters(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _routing(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield features of FRR: lines of the unsaved configuration, ages, versions and numbers of
-    events."""
+    """Yield features of FRR: unsaved configuration lines, ages, versions and numbers of events."""
     shown = dict(read["frr"])
     running = _lines(shown.pop("running"))
     on_disk = _lines(read["frr.conf"])
@@ -352,8 +352,8 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
             if _FRR.search(key) and not _SIZE.match(key):
                 fields.setdefault(key, []).append(number)
         for key, values in fields.items():
-            # A session that is not established is a symptom, so only sessions with a value are
-            # used.
+            # Only sessions with a value are used, because a session that is not established is a
+            # symptom.
             having = [one for one in values if one]
             name = f"{command.removesuffix(' json')}.{key}"
             if _ASSIGNED.search(key):
@@ -364,18 +364,20 @@ def _routing(read: Reading) -> Iterator[tuple[str, float]]:
 
 
 def _lines(text: str) -> Counter[str]:
-    """Return how often each line of a configuration occurs, without comments and headers."""
+    """Return the number of occurrences of each line of a configuration, without comments and
+    headers."""
     passed = ("!", "Building", "Current", "frr version", "end", "log ", "exit")
     stripped = (line.strip() for line in text.splitlines())
     return Counter(line for line in stripped if line and not line.startswith(passed))
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers in JSON, and durations given as text, each with its last key."""
+    """Yield the numbers in JSON, each with its nearest key. Durations that are given as text are
+    included."""
     if isinstance(value, dict):
         for name, one in value.items():
-            # Keys that are addresses or prefixes differ between networks, so the key above them is
-            # used.
+            # Keys that are addresses or prefixes differ between networks. Therefore the key above
+            # them is used.
             yield from _leaves(one, key if name[:1].isdigit() else name)
     elif isinstance(value, list):
         for one in value:
@@ -396,11 +398,11 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 def _echoes(
     scene: Scene, readings: Mapping[str, Reading], state: State
 ) -> tuple[dict[str, dict[str, float]], list[float]]:
-    """Return the echo counts of machines whose pairs all work, and the sent requests per peer of
-    each machine.
+    """Return the echo counts of machines whose pairs all work, and each machine's number of sent
+    requests per peer.
 
-    The echo counts of other machines are symptoms, because a request might lack a route, or might
-    arrive although the reply is lost.
+    The echo counts of other machines are symptoms: a request might lack a route, or might arrive
+    although the reply is lost.
     """
     rows = state.get("matrix") if isinstance(state, dict) else None
     if not isinstance(rows, list) or not scene.endpoints:
@@ -431,10 +433,9 @@ def _snmp(text: str) -> dict[str, float]:
 
 
 def _unreplied(readings: Mapping[str, Reading]) -> Counter[str]:
-    """Return, for each machine, the number of its (source, target) pairs with unanswered
-    connections.
+    """Return for each machine the number of its (source, target) pairs with unanswered connections.
 
-    The connection-tracking tables of all machines are read. Packets of routing daemons do not
+    The connection-tracking tables of all machines are read. Connections of routing daemons do not
     count: they show which sessions exist, which is a symptom.
     """
     owner = {
@@ -459,14 +460,14 @@ def _dotted(address: int) -> str:
 
 
 def _forms(read: Reading) -> Iterator[tuple[str, float]]:
-    """Yield each shape that a machine's entries have, with its number of occurrences."""
+    """Yield each shape of a machine's entries, with its number of occurrences."""
     yield from ((name, float(count)) for name, count in Counter(_shapes(read)).items())
 
 
 def _shapes(read: Reading) -> Iterator[str]:
     yield from _filter_shapes(read["nft"])
     for header, attributes in read["route"]:
-        if header[4] != 255:  # 255: the local table, whose entries the kernel creates
+        if header[4] != 255:  # 255 is the local table, whose entries the kernel creates
             kind = f"type {header[7]} scope {header[6]} protocol {header[5]}"
             yield f"route {header[0]}/{header[1]} {kind} {_keys(attributes)}"
     for header, attributes in read["rule"]:
@@ -499,7 +500,7 @@ def _keys(attributes: Mapping[str, Any]) -> str:
 
 
 def _entries(text: str) -> list[Any]:
-    """Return the entries of nft's JSON output, or no entries if the text is invalid."""
+    """Return the entries of nft's JSON output; empty if the text is invalid."""
     try:
         found: list[Any] = json.loads(text)["nftables"]
     except (ValueError, KeyError):
@@ -508,7 +509,7 @@ def _entries(text: str) -> list[Any]:
 
 
 def _shape(text: str) -> str:
-    """Return ``text`` without names of machines, addresses and numbers of rules."""
+    """Return ``text`` without names of machines, addresses and numbers in rules."""
     text = _NAME.sub("M", text)
     if not text.startswith("sysctl"):
         text = _NUMBER.sub("#", text)

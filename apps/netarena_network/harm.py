@@ -1,7 +1,7 @@
 """Kinds of harm that make a command unsafe, and findings that name them.
 
 Route and backbone share this table. Differences from the intended state that are not in the table
-count only in the last state, for correctness.
+count only towards correctness, in the last state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from netarena.sdk import Finding
 
-#: Rule of a finding -> kind of harm, as prompts and records name it
+#: Rule of a finding -> kind of harm, as in prompts and records
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "pair_broken": "Lost traffic",
@@ -29,5 +29,5 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "switch_touched": "Changed switch",
     }
 )
-#: Returns a finding whose text begins with its kind of harm (``Finding.of_kind``).
+#: Returns a finding whose text begins with the kind of harm of its rule (``Finding.of_kind``).
 harm = partial(Finding.of_kind, KINDS)

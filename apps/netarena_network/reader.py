@@ -1,11 +1,11 @@
 """Program that reads all data on one machine that an agent can read without sending packets.
 
-It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of
-compressed JSON. It imports only the standard library and no module of this project.
+It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of compressed
+JSON. It imports only the standard library and no module of this project.
 
-Netlink dumps are decoded without names. An attribute of up to eight bytes is one number, and a
-longer attribute is a list of 32-bit words. So the dumps include fields that ``ip`` does not print,
-such as the times at which an address was created and updated.
+Netlink dumps are decoded without names. An attribute of up to eight bytes becomes a number, and a
+longer attribute becomes a list of 32-bit words. The dumps therefore include fields that ``ip`` does
+not print, such as the times at which an address was created and updated.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ DUMPS = (
     ("rule", 34, 12, (2, 10)),
     ("qdisc", 38, 20, (0,)),
 )
-#: Name -> command whose output is included unchanged.
+#: Name -> command whose output is included unchanged
 COMMANDS = {
     "nft": ["nft", "-a", "-j", "list", "ruleset"],
     "conntrack": ["conntrack", "-L"],
 }
-#: Files below /proc/net.
+#: Files below /proc/net that are included unchanged.
 TABLES = ("snmp", "raw", "icmp", "packet", "unix", "tcp")
 FOLDERS = ("/etc/frr", "/etc/serve", "/var/run/frr")
-#: Commands of vtysh that print one JSON value each.
+#: Commands of vtysh that each print one JSON value.
 SHOWN = (
     "show ip route json",
     "show bgp summary json",
@@ -89,7 +89,7 @@ def attributes(data: bytes) -> dict[int, Any]:
 
 
 def read_text(path: Path) -> str:
-    """Return the start of a file, or "" if it cannot be read."""
+    """Return the beginning of a file, or "" if the file cannot be read."""
     try:
         with path.open(errors="replace") as stream:
             return stream.read(20_000)
@@ -107,7 +107,7 @@ def run(command: list[str]) -> str:
 
 
 def sysctls() -> tuple[dict[str, str], dict[str, int]]:
-    """Return the values of all IPv4 sysctls, and the inodes of all network sysctls."""
+    """Return the values of all IPv4 sysctls, and the inode numbers of all network sysctls."""
     found: dict[str, str] = {}
     inodes: dict[str, int] = {}
     for folder, _, names in sorted(os.walk("/proc/sys/net")):
@@ -123,8 +123,8 @@ def sysctls() -> tuple[dict[str, str], dict[str, int]]:
 
 
 def files() -> dict[str, list[float]]:
-    """Return the times, inode, size, mode, owner and link count of each file in the machine's
-    folders."""
+    """Return the times, inode number, size, mode, owner and link count of each file in the
+    machine's folders."""
     found: dict[str, list[float]] = {}
     for top in FOLDERS:
         for folder, folders, names in os.walk(top):
@@ -142,7 +142,7 @@ def files() -> dict[str, list[float]]:
 
 
 def shown() -> dict[str, Any]:
-    """Return the output of the routing daemons, by command."""
+    """Return the output of each command to the routing daemons."""
     rest = run(["vtysh", *(part for one in SHOWN for part in ("-c", one))])
     found: dict[str, Any] = {"running": run(["vtysh", "-c", "show running-config"])}
     for name in SHOWN:

@@ -1,20 +1,21 @@
 """Parser of replies, which name a machine and the command to run on this machine.
 
-The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose;
-the last object with these two keys counts. The parser is as lenient as possible without guessing.
+The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose.
+The last object with these two keys counts. The parser is as lenient as possible without guessing.
 It accepts:
 - keys in capitals or without quotes, and single or curled quotes;
-- line breaks and backslashes that JSON requires to be escaped;
+- unescaped line breaks and backslashes, which JSON requires to be escaped;
 - an extra comma, and missing closing brackets at the end of the text or of its fence;
 - an object inside another object or in a string of another object (a tool's arguments).
 
-A string without an end is invalid, because half a command is a different command. Without such an
-object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, if the command is complete and the
-next line does not continue it. A reply without a command may declare a ticket finished
-(``declaration``); the last declaration counts. Reasoning is skipped (``netarena.task.reasoning``).
-The environment checks that the machine exists and that the command is not empty.
+A string without an end is invalid, because half a command is a different command. If there is no
+such object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, provided that the command is
+complete and the next line does not continue it. A reply without a command may declare a ticket
+finished (``declaration``); the last declaration counts. Reasoning is skipped
+(``netarena.task.reasoning``). The environment checks that the machine exists and that the command
+is not empty.
 
-Libraries that repair JSON are not used, because they guess where a string ends, and because they
+Libraries that repair JSON are not used for two reasons: they guess where a string ends, and they
 take quadratic or unlimited time for hostile input (issues 123, 130, 156 and 203 of json-repair).
 This parser visits each position at most twice.
 """
@@ -39,40 +40,41 @@ from netarena.sdk import (
 )
 from netarena_network.declaration import make_move, read_causes, read_refused
 
-#: Maximum size of one command; Linux accepts no argument beyond 128 KiB.
+#: Maximum size of one command. Linux accepts no argument beyond 128 KiB.
 MAX_COMMAND_BYTES = 65_536
-#: Number of characters at the end of a reply that are parsed. The slowest text of this length takes
-#: about 0.3 s.
+#: Number of characters at the end of a reply that are parsed. Parsing takes at most about 0.3 s for
+#: a text of this length.
 MAX_READ_CHARS = 131_072
 
 _FORM = 'send one JSON object {"machine": "<name>", "command": "<one shell command>"}'
 _KEYS = frozenset({"machine", "command"})
-#: Keys of a declaration, keys of its causes, and the key of a refused change whose value is a
-#: number.
+#: Keys of a declaration, the key of a refused change whose value is a number, and the keys of a
+#: cause.
 _DONE, _CAUSES, _REFUSED = "done", "causes", "refused"
 _CHANGE = "change"
 _CAUSE_KEYS = frozenset({"place", "what"})
 
 #: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes it. Strings
-#: do not overlap, because the text after them would otherwise be parsed once per string.
+#: must not overlap. Otherwise, the text after them would be parsed once per string.
 _QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",
     re.DOTALL,
 )
-#: Words of JSON and Python that have a value here; the value of other words is ignored.
+#: Words of JSON and Python whose value is used; other words have no value here.
 _PLAIN = {"true": True, "false": False}
-#: Words of JSON and Python for no value.
+#: Words for "no value" in JSON and Python.
 _NULL = frozenset({"null", "none"})
-#: A value that is not valid for any key, such as a list with elements that are not objects.
+#: A value that is invalid for every key, such as a list with elements that are not objects.
 _OTHER = ()
 _OPENING = re.compile(r"\{(?=\s*+[\w" + "".join(_QUOTES) + r"])")
-#: A backslash, with the next character if the two are a JSON escape sequence.
+#: A backslash, with the next character if both together are a JSON escape sequence.
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4}|\')?')
 _DECODER = json.JSONDecoder(strict=False)
 
-#: A line with one of the keys, with Markdown around the key; the value may be cut off.
+#: A line with one of the keys, which Markdown may enclose, and a value. The value may be
+#: incomplete.
 _LINE = re.compile(
     r"[\s>*_#`-]*+(machine|command)[*_`]*+\s*+:(?:\*\*|__)?+\s*+(.*+)", re.IGNORECASE
 )
@@ -81,7 +83,8 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 class _Said(NamedTuple):
-    """A machine and a command, from an object or two lines, with their position in the text."""
+    """A machine and a command, from an object or from two lines, with their position
+    in the text."""
 
     values: dict[str, Any]
     start: int
@@ -95,8 +98,8 @@ def read_reply(reply: str, words: Collection[str], refusals: Collection[str] = (
     """Return the machine and the command of a reply, or its declaration.
 
     ``words`` are the words that a declaration may use for causes. ``refusals`` are the words that
-    it may use as reasons for refused changes; without ``refusals``, no change may be refused.
-    Raises ReplyRefused with a reason for the agent.
+    it may use as reasons for refused changes; if ``refusals`` is empty, a declaration must not
+    refuse changes. Raises ReplyRefused with a reason for the agent.
     """
     return read_answer(reply, lambda start, end: _find(reply, start, end, words, refusals))
 
@@ -125,7 +128,8 @@ def _find(
 
 
 def _read_causes(causes: object, words: Collection[str]) -> list[Cause]:
-    """Return the causes of a declaration; ``causes`` is a list of objects if it is valid."""
+    """Return the causes of a declaration; raise ReplyRefused if ``causes`` is not a list of
+    objects."""
     named = [] if causes is None else causes
     if not isinstance(named, list) or not all(one.keys() >= _CAUSE_KEYS for one in named):
         raise ReplyRefused(
@@ -170,10 +174,10 @@ def _checked(text: str, what: str = "command") -> str:
 
 
 def _objects(text: str) -> Iterator[_Said]:
-    """Yield the commands and declarations in a text, in the order in which they end.
+    """Yield the commands and declarations in a text, in the order of their ends.
 
-    A command is an object with the keys ``machine`` and ``command``. Objects inside strings are
-    also yielded.
+    A command is an object with the keys ``machine`` and ``command``. Commands and declarations
+    inside strings are also yielded.
     """
     hopeless: set[int] = set()
     opening = _OPENING.search(text)
@@ -191,7 +195,7 @@ def _objects(text: str) -> Iterator[_Said]:
 
 
 def _alone(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the commands and declarations from a text that consists of exactly one object."""
+    """Yield the commands and declarations in a text that consists of exactly one object."""
     if opening := _OPENING.match(text):
         walk = _Walk(text, opening.end(), set())
         if walk.end == len(text):
@@ -201,10 +205,12 @@ def _alone(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield declarations and objects with other keys in the order in which they end. A declaration
-    contains only ``done``, its causes and its refused changes."""
+    """Yield declarations and other objects in the order of their ends.
+
+    A declaration is reduced to ``done``, its causes and its refused changes.
+    """
     for one in found:
-        # A tool call that must contain all keys has null for the keys of a command.
+        # In a tool call that must contain all keys, the keys of a command are null.
         bare = not one.keys() >= _KEYS or all(one[key] is None for key in _KEYS)
         if bare and str(one.get(_DONE)).lower() == "true":
             yield {_DONE: True, _CAUSES: one.get(_CAUSES), _REFUSED: one.get(_REFUSED)}
@@ -213,7 +219,8 @@ def _speaking(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class _Level:
-    """An unclosed object or list, with its contents so far and the next expected token."""
+    """An unclosed object or list, with its contents so far and the kind of token that
+    must follow."""
 
     def __init__(self, *, keyed: bool) -> None:
         self.values: dict[str, Any] | None = {} if keyed else None
@@ -223,18 +230,20 @@ class _Level:
         #: Number of elements of a list so far, and the elements that are objects.
         self.size = 0
         self.objects: list[dict[str, Any]] = []
-        #: Start positions of the items. A parse that starts there does not depend on earlier text.
+        #: Start positions of the items. A parse that starts at one of them does not depend on
+        #: earlier text.
         self.begun: list[int] = []
 
 
 class _Walk:
     """Parse of one object, whose opening brace ends at ``start``.
 
-    ``found`` contains the complete objects within the object and then the object itself, or nothing
-    if it is incomplete. ``end`` is the position where the search continues. ``hopeless`` contains
-    positions of items from which the enclosing object or list cannot be completed (positions in
-    lists are stored as complements). A later parse stops at these positions, so that all parses
-    together take linear time.
+    ``found`` contains the complete objects within the object and then the object itself. It is
+    empty if the object is incomplete. ``end`` is the position where the search continues.
+
+    ``hopeless`` contains the start positions of items from which the enclosing object or list
+    cannot be completed (positions in lists are stored as complements). A later parse stops at these
+    positions, so that all parses together take linear time.
     """
 
     def __init__(self, text: str, start: int, hopeless: set[int]) -> None:
@@ -264,7 +273,7 @@ class _Walk:
         return level.begun[-1] not in self._hopeless
 
     def _take(self, token: re.Match[str]) -> bool:
-        """Process one token; return False if it does not fit."""
+        """Process one token; return False if the token is not allowed here."""
         level = self._open[-1]
         keyed = level.values is not None
         said, wanted = token[token.lastgroup or 0], level.wants
@@ -288,9 +297,9 @@ class _Walk:
         return True
 
     def _plain(self, said: str) -> object:
-        """Return the value of a word without quotes, or None if its value is not used.
+        """Return the value of a word without quotes, or None if the value is not used.
 
-        ``_OTHER`` stands for a value of ``refused`` that is not null.
+        ``_OTHER`` stands for an invalid value of ``refused``.
         """
         key, word = self._open[-1].key, said.lower()
         if key == _CHANGE and (number := read_change(said)) is not None:
@@ -301,8 +310,8 @@ class _Walk:
     def _put(self, value: object) -> None:
         """Store a complete value.
 
-        Strings are stored unchanged. Of other values, only the truth value, the number of a change
-        and the objects in lists are used.
+        Strings are stored unchanged. Other values matter only as truth values, numbers of changes,
+        and objects in lists.
         """
         level = self._open[-1]
         if level.values is not None:
@@ -323,8 +332,10 @@ class _Walk:
         return True
 
     def _cut_off(self) -> bool:
-        """Close all levels at the end of the text or fence; return whether only closing brackets
-        are missing."""
+        """Close all levels at the end of the text or fence.
+
+        Returns False if more than closing brackets is missing.
+        """
         if self._open[-1].wants not in {"item", "comma"}:
             return False
         while self._open:
@@ -344,8 +355,8 @@ def _unquote(quoted: str) -> str:
 def _paired_lines(text: str) -> Iterator[_Said]:
     """Yield pairs of adjacent lines with a machine and a command; empty lines are ignored.
 
-    A line belongs to only one pair. If the text ends after a machine, the preceding command does
-    not belong to that machine.
+    Each line belongs to only one pair. If the text ends after a machine, the command before that
+    machine does not belong to it.
     """
     lines = text.splitlines(keepends=True)
     ends = accumulate(map(len, lines))
@@ -360,7 +371,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
             for one, begin, end in group
             if given and one
         ]
-        if len(run) % 2 and "command" in run[0][0]:  # the command's machine is unknown
+        if len(run) % 2 and "command" in run[0][0]:  # the machine of the first command is unknown
             continue
         for (first, begin, _), (second, _, end) in zip(run[::2], run[1::2], strict=False):
             found = first | second
@@ -368,7 +379,7 @@ def _paired_lines(text: str) -> Iterator[_Said]:
                 found.keys() == _KEYS
                 and _NAME.fullmatch(found["machine"])
                 and _is_command(found["command"])
-                # The command might continue in the next line.
+                # The next line might continue the command.
                 and not ("command" in second and command_line.is_rest(text, _begin(text, end)))
             ):
                 kept = is_kept(found["command"], text[begin:end], bare=True)
@@ -383,12 +394,12 @@ def _begin(text: str, place: int) -> int:
 
 
 def _is_command(line: str) -> bool:
-    """Return whether a line is a complete command and not prose about commands."""
+    """Return whether a line is a complete command rather than prose about commands."""
     return not line.startswith(("`", "#")) and line != "" and not command_line.lacks(line)
 
 
 def _bare(value: str) -> str:
-    """Return a value without the quotes or backticks that enclose all of it."""
+    """Return a value without quotes or backticks that enclose the whole value."""
     value = value.strip()
     quote = value[:1]
     whole = quote in {'"', "'", "`"} and value.find(quote, 1) == len(value) - 1 > 0

@@ -1,9 +1,9 @@
-"""Attacks on the daemons of a backbone's routers and, through the daemons, on the host.
+"""Attacks on the FRR daemons of a backbone's routers and, through the daemons, on the host.
 
-The daemons run an agent's configuration and read everything that the agent writes to their sockets.
-A successful attack prints ``BREACH``, as in ``attack``. Each attack undoes its configuration, so
-that the next attack starts on an unchanged router. ``r0`` is the name of any router that the agent
-may log in to.
+The daemons apply the configuration that an agent enters, and read all data that the agent writes to
+their sockets. A successful attack prints ``BREACH``, as in ``attack``. Each attack undoes its
+configuration, so that the next attack starts on an unchanged router. ``r0`` is an alias for a
+router that the agent may log in to.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _python(program: str) -> Attack:
 
 _FILES = {
     "log-to-system": _log("/usr/lib/evil.log"),
-    # The daemon must reject this path, because no command can read the file.
+    # The daemon must reject this path: commands on the router cannot read the file.
     "log-to-private-folder": _log("/run/evil.log"),
     "log-to-configuration": _log("/etc/frr/evil.log"),
     "log-over-accounts": _configure(
@@ -281,7 +281,7 @@ _EXHAUSTION = {
         "-c 'no debug zebra packet' -c 'configure terminal' -c 'no log stdout' -c 'no log monitor'"
     ),
 }
-#: Attacks by target and name.
+#: Table of attacks by target and name.
 FAMILIES: dict[str, dict[str, Attack]] = {
     "daemons' files": _FILES,
     "daemons' processes": _PROCESSES,
@@ -291,5 +291,5 @@ FAMILIES: dict[str, dict[str, Attack]] = {
 
 
 def attacks() -> list[str]:
-    """Return the replies of all attacks, in the order of the table."""
+    """Return the agent's replies that run all attacks, in the order of the table."""
     return [attack.reply for family in FAMILIES.values() for attack in family.values()]

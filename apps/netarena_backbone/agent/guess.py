@@ -1,5 +1,5 @@
-"""Replies to backbone queries without inspection of the network: random commands, or a fixed
-reset."""
+"""Replies to backbone queries that do not inspect the network: random commands, or a
+fixed reset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RESET = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a reply with a command that repairs a possible fault, or that injects a fault."""
+    """Return a reply whose command repairs a possible fault or injects a fault."""
     changes: list[Change] = []
     while not changes:
         method = rng.choice(rng.choice([*KINDS.values()]))
@@ -37,7 +37,7 @@ def distract(world: World, rng: random.Random) -> str:
 
 
 def blanket() -> list[str]:
-    """Return one reply for each usual router name; every reply runs the same reset command."""
+    """Return one reply for each usual router name; all replies run the same reset command."""
     return [
         json.dumps({"machine": f"r{number}", "command": _RESET})
         for number in range(1, MAX_ROUTERS + 1)

@@ -39,14 +39,14 @@ _TIMERS = {"hello": ("1",), "dead": ("3", "4", "5")}
 
 @dataclass
 class Operator:
-    """The agent in one conversation; ``reply`` is called with each prompt in turn."""
+    """The agent in one conversation; the caller passes each prompt to ``reply`` in turn."""
 
     _waiting: list[str] | None = None
     _looked_at: str = ""
     _causes: list[Cause] = field(default_factory=list)
 
     def reply(self, prompt: str) -> str:
-        """Return the next reply of the checklist to a prompt."""
+        """Return the agent's next reply to a prompt."""
         if self._looked_at:
             machine, self._looked_at = self._looked_at, ""
             found = list(_resets(machine, prompt))
@@ -70,7 +70,7 @@ def _type(*lines: str) -> str:
 
 
 def _resets(machine: str, prompt: str) -> Iterator[tuple[str, str]]:
-    """Yield a pair for each reset that a machine needs: the word for the cause, and a command."""
+    """Yield a pair for each necessary reset of a machine: the word for the cause, and a command."""
     output = prompt.rpartition("\nOutput:\n")[2]
     block = _BLOCK.search(prompt)
     if block is None:

@@ -1,7 +1,7 @@
 """Orders in which scripted agents make the changes of a change request.
 
 The agents know the target configuration but not a safe order, and they never refuse a change. An
-order is a list of turns, and a turn is a set of parts (``planned.stages``) on one machine.
+order is a list of turns. A turn is a set of parts of changes (``planned.stages``) on one machine.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _OTHERS = 2
 
 
 def push(plan: Plan, rng: random.Random | None = None) -> list[Left]:
-    """Return one turn per machine, which makes all parts on the machine and repairs its latent
+    """Return one turn per machine. The turn makes all parts on the machine and repairs its latent
     faults.
 
-    The machines are in the order of their names, or in random order with ``rng``.
+    The machines are sorted by name, or shuffled with ``rng``.
     """
     parts = plan.stages.parts
     machines = sorted({part.machine for part in parts})
@@ -63,10 +63,10 @@ def push(plan: Plan, rng: random.Random | None = None) -> list[Left]:
 
 
 def heuristic(plan: Plan) -> list[Left]:
-    """Return one turn per part, without latent faults.
+    """Return one turn per part of a change. Latent faults are not repaired.
 
-    First come changes that put something into service, then changes of costs and preferences.
-    Changes that take something out of service come last.
+    Changes that put an element into service come first, followed by changes of costs and
+    preferences. Changes that take an element out of service come last.
     """
     stages = plan.stages
     names = [(one.kind, one.method) for one in plan.requests if not one.because]

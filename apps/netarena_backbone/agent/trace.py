@@ -1,7 +1,8 @@
 """Program that looks for traces of a backbone's faults, without documentation or probes.
 
-The startup configuration, file times, rule handles and address ages of a machine could show that
-faults were added later. They reveal nothing if the network was built with its faults.
+Four properties of a machine could show that faults were added later: its startup configuration,
+file times, rule handles and address ages. They reveal nothing if the network was built with its
+faults.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-#: Command that runs on each machine. Its output has sections, each after a line that begins with
+#: Command that runs on each machine. Each section of its output follows a line that begins with
 #: ``==``.
 COMMAND = (
     "echo == configuration; "
@@ -65,12 +66,12 @@ def findings(output: str) -> Iterator[str]:
             yield f"the startup configuration differs: {line}"
     times = dict(line.split(" ", 1)[::-1] for line in sections["files"] if " " in line)
     for path in times.keys() - _KNOWN_FILES:
-        yield f"a file that no machine has: {path}"
+        yield f"a file that machines must not have: {path}"
     if len({*times.values()}) > 1:
         yield f"files were changed at different times: {times}"
     handles = [int(found) for found in re.findall(r"handle (\d+)", "\n".join(sections["handles"]))]
-    # Tables and chains have handles too, and each gets its handle before its contents do. In every
-    # table, handles start at 1.
+    # Tables and chains have handles too, and each gets its handle before its contents do. Handles
+    # start at 1 in each table.
     runs = [number for number in handles if number > 1]
     if runs != sorted(runs) or (runs and [*range(2, max(runs) + 1)] != runs):
         yield f"handles of rules have gaps or are out of order: {handles}"

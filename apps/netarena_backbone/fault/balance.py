@@ -1,4 +1,4 @@
-"""Weights of machines, with which faults are about equally frequent on all routers.
+"""Weights of machines that make faults about equally frequent on all routers.
 
 Many methods apply only to border routers, and faults on central routers are visible more often. If
 each change of a method were equally likely, border routers would be faulty more than twice as often
@@ -13,30 +13,31 @@ from math import fsum
 
 from netarena_backbone.world.model import World
 
-#: Number of iterations; further iterations hardly change the probabilities.
+#: Number of iterations. More iterations hardly change the probabilities.
 _ITERATIONS = 30
-#: Relative probability of a firewall. It is below 1, because its faults are visible more often. The
-#: value was measured over 40 worlds.
+#: Target probability of the firewall relative to other routers. It is below 1, because faults on
+#: firewalls are visible more often. The value was measured over 40 worlds.
 _FIREWALL = 0.9
-#: Relative probability of a border router, for one, two, and three or more faults.
+#: Target probability of a border router relative to inner routers, for one, two, and three or more
+#: faults.
 _BORDER = (0.8, 0.7, 0.6)
-#: Exponents for inner routers and for border routers, for one, two, and three or more faults: a
-#: router's relative probability is multiplied by its number of OSPF interfaces to this power. The
-#: generator discards drawn faults without a visible effect. It keeps faults on border routers more
-#: often, and, if faults depend on each other, also faults on routers with many interfaces. The
-#: values were fitted to drawn tickets (docs/evidence/traces.md).
+#: Exponents for inner routers and for border routers, for one, two, and three or more faults. A
+#: router's relative probability is multiplied by its number of OSPF interfaces to this power. This
+#: corrects a bias: the generator discards faults without a visible effect, so faults on border
+#: routers remain more often. If faults depend on each other, faults on routers with many interfaces
+#: also remain more often. The values were fitted to drawn tickets (docs/evidence/traces.md).
 _SIZE = ((0.0, -0.4, -1.0), (0.0, -0.3, -0.7))
 
 
 def weights(
     world: World, places: Collection[tuple[float, frozenset[str]]], faults: int = 1
 ) -> Mapping[str, float]:
-    """Return the weight of each machine in a choice among the machines of a method.
+    """Return the weight of each machine for the choice among the machines of a method.
 
     ``places`` has a pair for each method: its probability, and the names of the machines to which
-    it applies. ``faults`` is the number of faults that the world will have. A machine without
-    methods has weight 1. The weights are computed by iterative proportional fitting (Deming and
-    Stephan, 1940).
+    it applies. ``faults`` is the number of faults that the world will have. A machine to which no
+    method applies has weight 1. The weights are computed by iterative proportional fitting (Deming
+    and Stephan, 1940).
     """
     number = min(max(faults, 1), len(_BORDER)) - 1
     routers: dict[str, float] = {}
@@ -49,7 +50,8 @@ def weights(
     routers[world.firewall] *= _FIREWALL
     found = dict.fromkeys(world.machines, 1.0)
     used = frozenset[str]().union(*(names for _, names in places))
-    # Few methods apply to hosts, so hosts are balanced with each other, but not with routers.
+    # Few methods apply to hosts. Therefore hosts are balanced only with each other, not with
+    # routers.
     groups = (
         {name: 1.0 for name in found if name in used and name not in routers},
         {name: wanted for name, wanted in routers.items() if name in used},

@@ -36,7 +36,7 @@ from netarena_backbone.world.odd import password_of
 
 
 def _session(router: Router, peer: Peer, words: str, **update: object) -> Change:
-    """Return a change of our end of one session."""
+    """Return a change of one session at our end."""
     return simple(
         router.name,
         words,
@@ -129,7 +129,7 @@ def _no_multihop(world: World) -> Iterator[Change]:
 
 def _no_ttl_security(world: World) -> Iterator[Change]:
     for router, peer in outer_peers(world):
-        # If the value is above 1, the session would repeatedly be established at one end and drop
+        # A value above 1 makes the session flap: one end repeatedly establishes it and drops it
         # again.
         if peer.ttl_security == 1:
             yield _session(
@@ -217,11 +217,11 @@ def _no_clients(world: World) -> Iterator[Change]:
 
 
 def _maximum(world: World) -> Iterator[Change]:
-    """Yield limits of one prefix on sessions whose peer advertises more prefixes.
+    """Yield changes that limit a session to one prefix if its peer advertises more prefixes.
 
-    A session that has exceeded its limit stays down even if fewer prefixes are advertised later.
-    Therefore the ``holds`` of the change also contain the prefix lists that determine how many
-    prefixes are accepted.
+    A session that has exceeded its limit stays down even if the peer later advertises fewer
+    prefixes. Therefore the ``holds`` of the change also name the prefix lists that determine how
+    many prefixes are accepted.
     """
     for router, peer in outer_peers(world):
         if peer.maximum_prefix == 1:
@@ -320,7 +320,8 @@ def _other_kind(world: World) -> Iterator[Change]:
 
 
 def _others(right: int | None, *values: int) -> Sequence[int]:
-    """Return the values that differ from ``right``, the value that is set; empty if none is set."""
+    """Return the values that differ from the current value ``right``; empty if
+    ``right`` is None."""
     return [value for value in values if right not in {None, value}]
 
 
@@ -384,8 +385,7 @@ def _leak(world: World) -> Iterator[Change]:
 
 
 def _tells_all(world: World) -> Iterator[Change]:
-    """Yield changes after which the prefix list of our own prefix permits every prefix up to
-    /24."""
+    """Yield changes that make the prefix list of our own prefix permit every prefix up to /24."""
     for router in world.routers:
         for found in router.prefix_lists:
             if found.name == "OURS" and len(found.entries) == 1:
@@ -399,7 +399,7 @@ def _tells_all(world: World) -> Iterator[Change]:
 
 
 def _tells_less(world: World) -> Iterator[Change]:
-    """Yield changes after which the prefix list of our own prefix contains only half of it."""
+    """Yield changes that reduce the prefix list of our own prefix to half of the prefix."""
     for router in world.routers:
         for found in router.prefix_lists:
             for entry in found.entries:
@@ -420,7 +420,7 @@ def _tells_less(world: World) -> Iterator[Change]:
 
 
 def _admits_less(world: World) -> Iterator[Change]:
-    """Yield changes after which a prefix list denies one prefix of another AS."""
+    """Yield changes that make an inbound prefix list deny one prefix of another AS."""
     for router, peer, found in _maps(world, "in"):
         names = {entry.prefix_list for entry in found.entries}
         for prefix_list in router.prefix_lists:
@@ -442,7 +442,7 @@ def _admits_less(world: World) -> Iterator[Change]:
 
 
 def _tells_not(world: World) -> Iterator[Change]:
-    """Yield changes that remove an entry from a route map towards another AS."""
+    """Yield changes that remove an entry from an outbound route map towards another AS."""
     for router, peer, found in _maps(world, "out"):
         for entry in found.entries:
             yield simple(
@@ -465,7 +465,7 @@ def _no_network(world: World) -> Iterator[Change]:
             )
 
 
-#: Kind of fault -> its methods
+#: Kind of fault -> methods that inject it
 BGP: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "bgp_as": (Method("wrong", _wrong_as),),

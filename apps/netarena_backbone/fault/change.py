@@ -1,8 +1,8 @@
-"""One fault: an edit of a world, its description, and the settings that it affects.
+"""Changes that inject one fault: an edit of a world, a description, and the affected settings.
 
 A method yields the changes that are possible in a world. The effect of a change is computed from
-the edited world. A network with the fault is built from the edited world. The commands that inject
-and repair the fault are derived from both worlds (``derive``).
+the edited world, and the live network is built from the edited world. The commands that inject and
+repair the fault are derived from the original and the edited world (``derive``).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Turn: TypeAlias = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Change:
-    """An edit of one or several machines.
+    """An edit of one or more machines.
 
     ``key`` identifies the change among the changes of its method. ``machine`` is the first machine
-    that is edited. ``holds`` names the settings that no other fault of the query may affect.
+    that is edited. ``holds`` names the settings that other faults of the query must not affect.
 
-    If a change edits several ``machines``, they may be repaired in any order, and ``parts`` has
-    one edit for each machine.
+    If a change edits several ``machines``, they may be repaired in any order, and ``parts`` has one
+    edit for each machine.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Change:
 
 
 class MissingSettingError(ValueError):
-    """Raised if a change replaces settings that a world does not have."""
+    """Raised if a change replaces settings that do not exist in a world."""
 
 
 class Method(NamedTuple):
@@ -55,7 +55,7 @@ class Method(NamedTuple):
 
 
 def simple(machine: str, words: str, edit: Edit, *holds: str, key: str = "") -> Change:
-    """Return a change of one machine; ``holds`` are given without the machine's name.
+    """Return a change of one machine; ``holds`` names settings without the machine's name.
 
     The key defaults to the machine and the settings.
     """

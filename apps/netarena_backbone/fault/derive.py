@@ -1,8 +1,8 @@
-"""Commands that turn one world into another, derived from their two renderings.
+"""Commands that turn one world into another, derived from their two rendered configurations.
 
 A fault is an edit of a world. The fault's injection turns the fault-free world into the edited
-world, and its repair does the reverse. Injection and repair have one command line per machine that
-differs. The commands of a requested change turn the world that is documented today into its target.
+world, and its repair does the reverse. Both have one command line for each machine that differs.
+The commands of a requested change turn the currently documented world into the target world.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from netarena_backbone.world.render import (
 #: A machine and a shell command line.
 Order: TypeAlias = tuple[str, str]
 
-#: FRR settings with a single value, where a new line replaces the old line. An entry has the words
+#: FRR settings with a single value: a new line replaces the old line. Each entry lists the words
 #: that name the setting; ``*`` matches any word.
 _SINGLE = tuple(
     tuple(words.split())
@@ -45,10 +45,10 @@ _SINGLE = tuple(
         "set metric",
     )
 )
-#: First word of blocks that are removed as a whole.
+#: First word of configuration blocks that can be removed as a whole.
 _ROUTE_MAP = "route-map"
-#: Operational commands that a new setting needs to take effect; ``{}`` stands for the word at
-#: ``*``.
+#: Operational commands that are necessary for a new setting to take effect; ``{}`` stands for the
+#: word at ``*``.
 _AFTERWARDS = {
     ("ospf", "router-id"): "clear ip ospf process",
     ("neighbor", "*", "maximum-prefix"): "clear bgp ipv4 unicast {}",
@@ -58,7 +58,8 @@ _UNSET = {"rp_filter": "0"}
 
 
 def orders(before: World, after: World) -> tuple[Order, ...]:
-    """Return one command line for each machine that differs, in the order of the machines."""
+    """Return a command line for each machine that differs, in the order of the machines in
+    ``before``."""
     found = []
     for name, old in before.machines.items():
         new = after.machines[name]
@@ -69,7 +70,7 @@ def orders(before: World, after: World) -> tuple[Order, ...]:
 
 
 def vtysh(*lines: str) -> str:
-    """Return a shell command that enters lines of configuration.
+    """Return a shell command that enters configuration lines in vtysh.
 
     Lines that begin with ``!`` are entered afterwards, outside configuration mode.
     """
@@ -94,7 +95,7 @@ class _Block(NamedTuple):
 def _frr(old: Router | Host, new: Router | Host) -> Iterator[str]:
     if isinstance(old, Host) or isinstance(new, Host):
         return
-    # Removing a neighbour removes all of its lines, in address families too.
+    # The removal of a neighbour also removes its lines in address families.
     kept = {peer.address for peer in new.bgp.peers}
     gone = [peer.address for peer in old.bgp.peers if peer.address not in kept]
     lines = [f"no neighbor {address}" for address in gone]
@@ -126,7 +127,8 @@ def _parse(text: str) -> list[_Block]:
 
 
 def _edit(old: Sequence[_Block], new: Sequence[_Block]) -> Iterator[str]:
-    """Yield the configuration lines that turn the blocks ``old`` into ``new``, removals first."""
+    """Yield the configuration lines that turn the blocks ``old`` into ``new``, with
+    removals first."""
     before, after = ({_slot(one.line): one for one in side} for side in (old, new))
     for slot, block in before.items():
         if slot not in after:
@@ -157,8 +159,10 @@ def _is_only_a_place(block: _Block) -> bool:
 
 
 def _slot(line: str) -> tuple[str, ...]:
-    """Return the words of a line that name its setting; lines with equal words set the same
-    setting."""
+    """Return the words of a line that identify its setting.
+
+    Two lines with equal words set the same setting.
+    """
     words = tuple(line.split())
     if words[0] == _ROUTE_MAP:  # name, action, number
         return words[0], words[1], words[3]

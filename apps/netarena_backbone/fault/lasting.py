@@ -1,11 +1,11 @@
 """Faults that no test detects until a link fails, because they affect only backups.
 
-``LASTING`` lists the methods whose changes may have this property: some methods of other faults,
-applied to settings that carry no traffic now, and the methods of this module. Whether a change has
-the property is computed for each world (``table.Room.is_latent``).
+``LASTING`` lists the methods whose changes can have this property. These are the methods of this
+module, and some methods of other faults, applied to settings that carry no traffic now.
+``table.Room.is_latent`` computes for each world whether a change really has the property.
 
-Methods that end an adjacency or a documented session are left out, because adjacencies and sessions
-are always tested, on backup links too.
+Methods that end an adjacency or a documented session are left out, because tests cover adjacencies
+and sessions on backup links too.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _lan_area(world: World) -> Iterator[Change]:
 
 
 def _covered(world: World) -> Iterator[Change]:
-    """Yield changes after which one border router advertises a summary of a network of hosts."""
+    """Yield changes that make one border router advertise a summary of a network of hosts."""
     for router in world.routers:
         for port in router.ports:
             if port.ospf is None or not port.ospf.passive or port.ospf.area == BACKBONE_AREA:
@@ -112,7 +112,7 @@ def _weight(world: World) -> Iterator[Change]:
 
 
 def _floating(world: World) -> Iterator[Change]:
-    """Yield blackhole routes that override iBGP routes but not eBGP routes.
+    """Yield blackhole routes that take precedence over iBGP routes but not over eBGP routes.
 
     They take effect when the eBGP route is withdrawn.
     """
@@ -162,14 +162,16 @@ def _half_of(host: Host) -> str:
 
 
 def _is_near(router: Router, hop: Hop) -> bool:
-    """Return whether a gateway is on the network of the port through which it is reached."""
+    """Return whether a gateway is on the network of the port that leads to it."""
     net = IPv4Interface(router.port(hop.port).address).network
     return IPv4Interface(hop.gateway).ip in net
 
 
 def _drops_at(name: str, words: str, **match: str) -> Method:
-    """Return a method that drops forwarded packets that match ``match`` and leave towards a
-    router."""
+    """Return a method that drops forwarded packets towards other routers.
+
+    ``match`` selects the packets.
+    """
 
     def changes(world: World) -> Iterator[Change]:
         for router, port in _wires(world):
@@ -192,7 +194,7 @@ def _chosen(
     return tuple(one for one in methods[kind] if one.name in names)
 
 
-#: Kind of fault -> methods whose changes may show only in a contingency
+#: Kind of fault -> methods whose changes can remain hidden until a contingency
 LASTING: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "ospf_area": (Method("lan", _lan_area),),

@@ -33,7 +33,7 @@ _LOOPBACK_ADDRESS, _DNS = "127.0.0.1", "dns"
 
 
 def _targets(world: World) -> Iterator[str]:
-    """Yield, for each of our hosts, the half of its network that contains the host."""
+    """For each of our hosts, yield the half of its network that contains the host."""
     for host in world.hosts:
         if host.resolver:
             address = IPv4Interface(host.port.address)
@@ -73,7 +73,7 @@ def _kernel_blackhole(world: World) -> Iterator[Change]:
 
 
 def _outer_blackhole(world: World) -> Iterator[Change]:
-    """Yield blackhole routes for networks of other ASes."""
+    """Yield blackhole routes to networks of other ASes."""
     for router in world.routers:
         for host in world.hosts:
             if not host.resolver:
@@ -90,7 +90,7 @@ def _outer_blackhole(world: World) -> Iterator[Change]:
 
 
 def _wrong_gateway(world: World) -> Iterator[Change]:
-    """Yield routes to service addresses whose next hop is an unused address."""
+    """Yield changes of routes to service addresses: the new next hop is an unused address."""
     for router in world.routers:
         for static in router.statics:
             owner = next((one for one in world.hosts if bare(one.port.address) == static.via), None)
@@ -108,7 +108,7 @@ def _wrong_gateway(world: World) -> Iterator[Change]:
 
 
 def _next_hop_gone(world: World) -> Iterator[Change]:
-    """Yield static routes whose next hop is unreachable."""
+    """Yield changes of static routes: the new next hop is unreachable."""
     for router in world.routers:
         for static in router.statics:
             if static.via == "blackhole":
@@ -137,7 +137,7 @@ def _exchange_static(router: Router, old: Static, new: Static, words: str) -> Ch
 
 
 def _insert(router: Router, rule: Rule, words: str, key: str) -> Change:
-    """Return a change that inserts a rule before all other rules."""
+    """Return a change that inserts a rule before all other rules of the router."""
     return simple(
         router.name,
         words,
@@ -197,8 +197,7 @@ def _accept_missing(world: World) -> Iterator[Change]:
 
 
 def _opened(world: World) -> Iterator[Change]:
-    """Yield rules that accept all traffic from a zone through a port to hosts that has filter
-    rules."""
+    """Yield rules that accept all traffic from a zone through a filtered port to hosts."""
     for router in world.routers:
         lans = {
             port.name
@@ -253,7 +252,7 @@ def _drops_long(world: World) -> Iterator[Change]:
 
 
 def _narrow(world: World, port: Port) -> int:
-    """Return an MTU below the packet size that every path must carry."""
+    """Return an MTU that is smaller than the packets that every path must carry."""
     options = narrow(world.packet_bytes)
     return options[crc32(port.name.encode()) % len(options)]
 
@@ -280,10 +279,10 @@ def _narrow_link(world: World) -> Iterator[Change]:
 
 
 def _narrow_lan(world: World) -> Iterator[Change]:
-    """Yield changes that give a router's port to a host too small an MTU.
+    """Yield changes that set too small an MTU on a router's port to a host.
 
-    Hosts with a TCP service are left out, because the arrival of their responses depends on the
-    kernel's segmentation, which is not computed.
+    Hosts with a TCP service are left out: the arrival of their responses depends on the kernel's
+    segmentation, which is not computed.
     """
     servers = {offer.host for offer in world.offers if offer.protocol == "tcp"}
     for router in world.routers:
@@ -303,7 +302,7 @@ def _narrow_lan(world: World) -> Iterator[Change]:
 
 
 def _served(world: World) -> Iterator[tuple[Host, Service]]:
-    """Yield the services that other machines use, including the DNS server."""
+    """Yield the services that other machines use, including DNS."""
     offers = {(offer.host, offer.protocol, offer.port) for offer in world.offers}
     for host in world.hosts:
         for service in host.services if host.resolver else ():
@@ -399,7 +398,7 @@ def _resolver(world: World) -> Iterator[Change]:
             )
 
 
-#: Kind of fault -> its methods
+#: Kind of fault -> methods that inject it
 LINUX: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "static_route": (

@@ -36,7 +36,8 @@ def _number(key: str) -> int:
 
 
 def _pick(key: str, options: Iterable[_Option], *but: object) -> _Option:
-    """Return one of ``options`` that is not in ``but``; the same arguments give the same option."""
+    """Return an element of ``options`` that is not in ``but``; equal arguments give
+    equal results."""
     others = [one for one in options if one not in but]
     return others[_number(key) % len(others)]
 
@@ -72,7 +73,7 @@ def _timer(field: str, *values: int) -> Method:
     def changes(world: World) -> Iterator[Change]:
         for router, port, _, _ in transit_ports(world):
             assert port.ospf is not None
-            # Ports with the shortest dead interval keep a hello interval of one second.
+            # The shortest dead interval requires a hello interval of one second.
             if field == "hello" and port.ospf.dead == DEADS[0]:
                 continue
             right = getattr(port.ospf, field)
@@ -161,9 +162,9 @@ def _passive(world: World) -> Iterator[Change]:
 
 
 def _duplicate_id(world: World) -> Iterator[Change]:
-    """Yield duplicate router IDs: a router with one neighbour gets the router ID of that neighbour.
+    """Yield duplicate router IDs: a router with only one neighbour gets that neighbour's router ID.
 
-    A network in which two non-adjacent routers have equal IDs would never converge.
+    A network in which two non-adjacent routers have the same ID would never converge.
     """
     for router in world.routers:
         near = [(port, far) for one, port, far, _ in transit_ports(world) if one is router]
@@ -277,7 +278,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
 
 
 def _cost_both(world: World) -> Iterator[Change]:
-    """Yield changes that set the same wrong cost at both ends of a cable."""
+    """Yield changes that set the same wrong cost on both ends of a cable."""
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue
@@ -302,8 +303,8 @@ def _cost_both(world: World) -> Iterator[Change]:
 def _summary(*, everywhere: bool) -> Method:
     """Return a method in which border routers hide a network of hosts.
 
-    They summarise a prefix that contains the network, but do not advertise the summary.
-    ``everywhere`` applies the change to all border routers of the area.
+    The border routers summarise a prefix that contains the network, but do not advertise the
+    summary. With ``everywhere``, all border routers of the area are changed.
     """
 
     def changes(world: World) -> Iterator[Change]:
@@ -320,7 +321,7 @@ def _summary(*, everywhere: bool) -> Method:
                 ]
                 groups = [borders] if everywhere else [[border] for border in borders]
                 for chosen in filter(None, groups):
-                    # FRR has only one range per prefix, so the new one would replace the old one
+                    # FRR stores one range per prefix, so the new range would replace the old one
                     if any(
                         has.prefix == net
                         for border in chosen
@@ -350,7 +351,7 @@ def _summary(*, everywhere: bool) -> Method:
     return Method("hidden_everywhere" if everywhere else "hidden", changes)
 
 
-#: Kind of fault -> its methods
+#: Kind of fault -> methods that inject it
 OSPF: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {
         "ospf_area": (Method("wrong_area", _wrong_area),),

@@ -25,25 +25,27 @@ from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
 from netarena_network.action import Command, Fault
 
-#: Kind of fault -> its methods
+#: Kind of fault -> methods that inject it
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**OSPF, **BGP, **LINUX})
-#: Groups of kinds whose faults break similar sets of tested elements: routes within our AS, routes
-#: from and to other autonomous systems, and single hosts or paths.
+#: Groups of kinds whose faults break similar sets of tests: routes within our AS, routes from and
+#: to other autonomous systems, and single hosts or paths.
 ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
-#: Maximum number of draws of all faults, and of one fault, until a world counts as unsuitable for
-#: them; and maximum number of changes of one method that are tried on one machine.
+#: Maximum numbers of draws of all faults, of draws of one fault, and of changes of one method that
+#: are tried on one machine. If they are exceeded, the world counts as unsuitable for the faults.
 _TRIES, _TRIES_OF_ONE, _TRIES_OF_MACHINE = 6, 16, 4
-#: Maximum number of draws to find two faults, one of which waits for the other.
+#: Maximum number of draws to find two faults of which one must wait for the other.
 _TRIES_OF_PAIR = 60
 #: Maximum number of draws to find a fault that shows only in a contingency.
 _TRIES_OF_LATENT = 40
-#: Changes that are not fully repaired: whole changes, and single parts (change, index).
+#: Changes that are not fully repaired: a set of whole changes, and a set of single parts as
+#: (change, index).
 _Left: TypeAlias = tuple[frozenset[Change], frozenset[tuple[Change, int]]]
 _NOTHING: _Left = (frozenset(), frozenset())
 
 
 def read(world: World, fault: Fault) -> Change:
-    """Return a fault's change in the fault-free ``world``; raises KeyError if it is not found."""
+    """Return a fault's change in the fault-free ``world``; raise KeyError if the world has no such
+    change."""
     method = _method(fault)
     for change in method.changes(world):
         if change.key == fault.parameters["key"]:
@@ -80,7 +82,7 @@ def broken(world: World, changes: Iterable[Change]) -> World:
 class Room:
     """A fault-free world, and its facts with each combination of a few changes.
 
-    The facts of each combination are computed once, even if changes are replaced in between.
+    The facts of a combination are cached, even if ``changes`` is replaced and restored later.
     ``faults`` is the number of faults that will be drawn.
     """
 
@@ -95,8 +97,8 @@ class Room:
         self._harms: dict[tuple[_Left, _Left], bool] = {}
         #: Sets of changes in which a repair does harm only in some orders of its parts.
         self._by_order: set[frozenset[Change]] = set()
-        #: The contingencies that are link failures. The other contingency, a restart of all
-        #: daemons, is left out: after it, the facts are the same as in the present state.
+        #: The contingencies that are link failures. The restart of all daemons is left out, because
+        #: the facts after it are the same as now.
         self.failures = failures(world)
         self._lasting: dict[tuple[_Left, Contingency], Facts | None] = {}
         self._observed: dict[Contingency | None, Observation] = {}
@@ -135,12 +137,14 @@ class Room:
         return weights(self.world, places, self._faults)
 
     def find(self, fault: Fault) -> Change:
-        """Return the change of a fault among the options of its method; raises StopIteration."""
+        """Return the change of a fault among the options of its method; raise StopIteration if not
+        found."""
         options = self.options(_method(fault))
         return next(one for one in options if one.key == fault.parameters["key"])
 
     def seen(self, places: Iterable[int]) -> Facts | None:
-        """Return the facts with the changes at these indices, or None if they depend on a tie."""
+        """Return the facts with the changes at these indices, or None if the facts
+        depend on a tie."""
         return self._see((frozenset(self.changes[place] for place in places), frozenset()))
 
     def _see(self, left: _Left) -> Facts | None:
@@ -150,7 +154,7 @@ class Room:
 
     def _with(self, left: _Left) -> World:
         whole, parts = left
-        # Changes are applied in their order, because some edits build on earlier edits.
+        # Changes are applied in their original order, because some edits build on earlier edits.
         world = broken(self.world, [one for one in self.changes if one in whole])
         for change in self.changes:
             for part in sorted(number for one, number in parts if one is change):
@@ -158,7 +162,7 @@ class Room:
         return world
 
     def shows(self, place: int) -> bool:
-        """Return whether a change on its own makes any fact wrong."""
+        """Return whether a change makes any fact wrong without the other changes."""
         alone = self.seen([place])
         return alone is not None and bool(misfits(self.wanted, alone))
 
@@ -174,7 +178,7 @@ class Room:
         return self._lasting[key]
 
     def shown_during(self, places: Iterable[int]) -> Iterator[Contingency]:
-        """Yield the failures in which some fact is wrong with the changes at these indices."""
+        """Yield the failures during which some fact is wrong with the changes at these indices."""
         every = [*places]
         for one in self.failures:
             wanted, facts = self.lasting([], one), self.lasting(every, one)
@@ -182,9 +186,9 @@ class Room:
                 yield one
 
     def is_latent(self, place: int) -> bool:
-        """Return whether a change on its own makes facts wrong in some link failure, but not now.
+        """Return whether a change makes facts wrong during some link failure, but not now.
 
-        Most changes fail this test, so fast comparisons come first.
+        Only this change is applied. Most changes fail this test, so fast comparisons come first.
         """
         change = self.changes[place]
         if change not in self._latent:
@@ -214,7 +218,7 @@ class Room:
         return self._observed[contingency]
 
     def harms(self, before: Iterable[int], repaired: int) -> bool:
-        """Return whether repairing one of these changes makes a correct fact wrong.
+        """Return whether the repair of one of these changes makes a correct fact wrong.
 
         For a change on several machines, return whether any order of its parts does so.
         """
@@ -225,7 +229,7 @@ class Room:
             return self._is_harmful((every, frozenset()), (others, frozenset()))
         found = set[bool]()
         for order in permutations((change, part) for part in range(len(change.parts))):
-            # The parts that still exist at each stage of the repair, from all parts to none.
+            # The remaining parts at each stage of the repair, from all parts to no part.
             left = [(others, frozenset(order[done:])) for done in range(len(order) + 1)]
             found.add(any(self._is_harmful(*step) for step in pairwise(left)))
         if len(found) > 1:
@@ -239,8 +243,8 @@ class Room:
         return self._harms[was, now]
 
     def _is_harm(self, before: Facts, after: Facts) -> bool:
-        # A repair changes nothing else, so the world without an ended opening is the world after
-        # the repair.
+        # ``harms`` needs the world after the repair, with the opening ended and nothing else
+        # changed. A repair changes nothing else, so that world is the world after the repair.
         return bool(harms(self.world, self.wanted, before, after, lambda _: after))
 
     def without(self, held: Held, left: Iterable[int]) -> Facts | None:
@@ -301,7 +305,7 @@ class Room:
         return [order for order in permutations(every) if self._is_safe(order)]
 
     def waits(self, one: int, other: int) -> bool:
-        """Return whether the order of two repairs matters although the changes share no machine.
+        """Return whether the order of two repairs on different machines matters.
 
         Changes on the same machine do not count, because one command can repair both.
         """
@@ -329,7 +333,8 @@ class Room:
         ]
 
     def _is_alike(self, one: frozenset[int], other: frozenset[int]) -> bool:
-        """Return whether the facts with two sets of changes are equal, now and in all failures."""
+        """Return whether the facts with two sets of changes are equal, now and during
+        all failures."""
         return self.seen(one) == self.seen(other) and all(
             self.lasting(one, failure) == self.lasting(other, failure) for failure in self.failures
         )
@@ -339,8 +344,8 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
     """Return a fault of each kind in the room's fault-free world, or None if no such faults are
     found quickly.
 
-    Each fault is visible when it is the only remaining fault. No two faults affect the same
-    setting. At least one order of repairs does no harm; a fault's ``after`` names the faults that
+    Each fault is visible when it is the only remaining fault. Different faults affect different
+    settings. At least one order of repairs does no harm; a fault's ``after`` names the faults that
     must be repaired first.
     """
     for _ in range(_TRIES):
@@ -354,11 +359,11 @@ def draw(room: Room, kinds: Sequence[str], rng: random.Random) -> tuple[Fault, .
 
 
 def draw_waiting(room: Room, number: int, rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return ``number`` faults of any kind; some must be repaired only after other faults.
+    """Return ``number`` faults of any kinds; some must be repaired only after other faults.
 
-    Faults are drawn in pairs in which one fault waits for the other. If ``number`` is odd, the last
-    fault is related to an earlier fault. Otherwise the faults have the properties that ``draw``
-    describes. Returns None if no such faults are found quickly.
+    Faults are drawn in pairs in which one fault must wait for the other. If ``number`` is odd, the
+    last fault is related to an earlier fault. The other properties of the faults are those
+    described in ``draw``. Returns None if no such faults are found quickly.
     """
     for _ in range(_TRIES):
         room.changes = []
@@ -380,9 +385,9 @@ def _draw_waiting(
 ) -> list[tuple[str, Method]]:
     """Add one or two changes (``number``) of these kinds to a room, such that one repair must wait.
 
-    The repair of one of two changes must wait for the repair of the other. A single change is
-    related to a change that is already in the room. Returns the kinds and methods, or an empty list
-    if no such changes are found quickly.
+    With two changes, the repair of one must wait for the repair of the other. A single change has
+    this relation to a change that is already in the room. Returns the kinds and methods, or an
+    empty list if no such changes are found quickly.
     """
     others = len(room.changes)
     for _ in range(_TRIES_OF_PAIR):
@@ -399,10 +404,10 @@ def _draw_waiting(
 
 
 def add_latent(room: Room, faults: Sequence[Fault], rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return the faults of a room and one more, which shows only in a contingency.
+    """Return the faults of a room and an additional fault that shows only in a contingency.
 
-    The new fault has a kind that none of ``faults`` has. Otherwise the faults have the properties
-    that ``draw`` describes. Returns None if no such fault is found quickly.
+    The new fault differs in kind from all ``faults``. The other properties of the faults are those
+    described in ``draw``. Returns None if no such fault is found quickly.
     """
     drawn = [(fault.kind, _method(fault)) for fault in faults]
     kinds = [kind for kind in LASTING if kind not in dict(drawn)]
@@ -427,7 +432,7 @@ def interact(faults: Iterable[Fault]) -> bool:
 
 
 def has_room(world: World, kinds: Iterable[str]) -> bool:
-    """Return whether each of these kinds has a possible change in a world.
+    """Return whether a change of each of these kinds is possible in a world.
 
     This is a fast test that also works on drafts. It does not draw or combine faults.
     """
@@ -439,9 +444,9 @@ def has_room(world: World, kinds: Iterable[str]) -> bool:
 def _draw_each(
     room: Room, kinds: Sequence[str], rng: random.Random
 ) -> list[tuple[str, Method]] | None:
-    """Replace the room's ``changes`` with a change of each kind.
+    """Replace the room's ``changes`` with one change of each kind.
 
-    Return pairs (kind, method), or None if no change is found for a kind.
+    Return pairs (kind, method), or None if no suitable change is found for a kind.
     """
     room.changes = []
     drawn = []
@@ -470,7 +475,10 @@ def _draw_one(room: Room, kind: str, rng: random.Random) -> Method | None:
 
 
 def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...] | None:
-    """Return the faults with their ``after`` and ``masks``, or None if no order is safe."""
+    """Return the faults with ``after`` and ``masks`` set, or None if the faults are unsuitable.
+
+    Faults are unsuitable if no order of repair is safe or if their effect is unpredictable.
+    """
     names = [f"fault{number}" for number in range(1, len(drawn) + 1)]
     faults = [
         to_fault(room.world, kind, method, change)
@@ -483,7 +491,7 @@ def _order(room: Room, drawn: Sequence[tuple[str, Method]]) -> tuple[Fault, ...]
     if not orders or {*safe_orders(after)} != {*orders}:
         return None
     masks = room.masked()
-    if room.is_doubtful or room.is_wedged:  # The network might differ from the computation.
+    if room.is_doubtful or room.is_wedged:  # The live network might differ from the computation.
         return None
     return tuple(
         fault.model_copy(
@@ -511,7 +519,7 @@ def num_waits(faults: Sequence[Fault]) -> int:
 
 
 def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
-    """Return, for each index, the indices that precede this index in all of the orders."""
+    """Return, for each index, the indices that precede it in all of the orders."""
     return [
         {
             other
@@ -525,7 +533,7 @@ def waits(orders: Sequence[Sequence[int]], number: int) -> list[set[int]]:
 
 
 def waits_of(faults: Sequence[Fault]) -> list[set[int]]:
-    """Return, for each of ``faults``, the indices of the faults that it waits for."""
+    """Return, for each fault, the indices of the faults that must be repaired before it."""
     places = {fault.name: place for place, fault in enumerate(faults) if fault.name}
     return [{places[name] for name in fault.after} for fault in faults]
 
@@ -541,7 +549,7 @@ def room_of(world: World, faults: Sequence[Fault], wanted: Facts | None = None) 
 
 
 def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
-    """Return a description of each required property that the faults lack."""
+    """Return a message for each required property that the faults lack."""
     room = room_of(world, faults)
     found = [
         f"{fault.words}: this fault has no effect without the other faults"
@@ -571,7 +579,10 @@ def doubts(world: World, faults: Sequence[Fault]) -> list[str]:
 def one_of_each(
     world: World, rng: random.Random, kinds: Iterable[str] = KINDS
 ) -> Iterator[tuple[Fault, Change]]:
-    """Yield a fault for each method of these kinds that is visible in a fault-free world."""
+    """Yield one visible fault for each method of these kinds in a fault-free world.
+
+    Methods without a visible fault are skipped.
+    """
     room = Room(world)
     for kind in kinds:
         for method in KINDS[kind]:

@@ -1,4 +1,4 @@
-"""Requested changes of what we announce to other ASes: our prefix, and parts of it."""
+"""Requested changes of our announcements to other ASes: our prefix, and parts of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from netarena_backbone.world.model import (
 
 
 def _stop_announcement(world: World) -> Iterator[Change]:
-    """Yield changes that stop announcing our prefix on one of several sessions with an AS."""
+    """Yield changes that stop announcing our prefix on one of our several sessions with an AS."""
     for router, peer, found, entry in _announcing(world):
         yield requested(
             f"{router.name} {found.name}",
@@ -52,8 +52,8 @@ def _stop_announcement(world: World) -> Iterator[Change]:
 
 
 def _start_announcement(world: World) -> Iterator[Change]:
-    """Yield changes that announce our prefix on a session whose route map permits only other
-    routes."""
+    """Yield changes that announce our prefix on a session whose outbound route map does not permit
+    it yet."""
     for router, peer in outer_peers(world):
         found = map_of(router, peer.route_map_out)
         lists = [one.name for one in router.prefix_lists if _is_ours(world, one)]
@@ -90,7 +90,7 @@ def _on_networks(name: str, change: Turn) -> Edit:
 
 
 def _announce_prefix(world: World) -> Iterator[Change]:
-    """Yield changes that announce a zone's prefix in addition to our whole prefix."""
+    """Yield changes that announce the prefix of a zone in addition to our whole prefix."""
     origins = [router.name for router in world.routers if world.block in router.bgp.networks]
     known = {static.prefix for router in world.routers for static in router.statics}
     for zone in world.zones:
@@ -140,7 +140,8 @@ def _withdraw_prefix(world: World) -> Iterator[Change]:
 
 
 def _announce_aggregate(world: World) -> Iterator[Change]:
-    """Yield changes that announce one half of our prefix instead of a smaller part in that half."""
+    """Yield changes that announce one half of our prefix instead of a smaller part in the same
+    half."""
     length = IPv4Network(world.block).prefixlen + 1
     for prefix, origins, entries in _parts_of_block(world):
         if IPv4Network(prefix).prefixlen <= length:
@@ -168,7 +169,8 @@ def _replaced(
     origins: Sequence[str],
     entries: Sequence[tuple[str, str, PrefixEntry]],
 ) -> Iterator[Piece]:
-    """Yield the edits that replace ``prefix`` with ``new``, or withdraw it if ``new`` is None."""
+    """Yield the edits that replace ``prefix`` with ``new``; if ``new`` is None, they withdraw
+    ``prefix``."""
     for router, name, entry in entries:
         turn = (
             dropped(entry)
@@ -190,7 +192,7 @@ def _replaced(
 def _parts_of_block(
     world: World,
 ) -> Iterator[tuple[str, list[str], list[tuple[str, str, PrefixEntry]]]]:
-    """Yield the parts of our prefix that we also announce.
+    """Yield the parts of our prefix that we announce in addition to the whole prefix.
 
     Each item is a tuple: the part, the routers that originate it, and the prefix-list entries that
     permit it, as (router, list, entry).
@@ -214,10 +216,10 @@ def _is_inside(world: World, prefix: str) -> bool:
 
 
 def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
-    """Yield our sessions with ASes to which we announce our prefix on several sessions.
+    """Yield our sessions with each AS to which we announce our prefix on several sessions.
 
-    Each item is a tuple: the router, the peer, the outbound route map, and its entry that permits
-    the prefix.
+    Each item is a tuple: the router, the peer, the outbound route map, and the entry that permits
+    our prefix.
     """
     found = []
     for router, peer in outer_peers(world):
@@ -234,7 +236,7 @@ def _announcing(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry
 
 
 def _is_ours(world: World, one: PrefixList) -> bool:
-    """Return whether a prefix list permits exactly our announced prefix."""
+    """Return whether a prefix list permits exactly the prefix that we announce."""
     return [(entry.verdict, entry.prefix) for entry in one.entries] == [("permit", world.block)]
 
 

@@ -1,4 +1,5 @@
-"""Requested changes of BGP: exits, sessions with other ASes and between our routers."""
+"""Requested changes of BGP: exits from our network, sessions with other ASes, and sessions between
+our routers."""
 
 from __future__ import annotations
 
@@ -36,12 +37,11 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.odd import password_of
 from netarena_backbone.world.render import entry_lines
 
-#: Sequence number of an entry that a request adds at the start of a route map.
+#: Sequence number of the entry that a request adds at the start of a route map.
 FIRST = 5
-#: Change requests ask for route reflection only in networks with at least this many routers of our
-#: AS.
+#: Minimum number of our own routers in networks with requests for route reflection.
 _FEWEST = 5
-#: Step by which a requested local preference differs from local preferences in use.
+#: Difference between a requested local preference and the local preferences in use.
 _STEP = 30
 _METRICS = (2, 10, 50, 300)
 _MAXIMA = (20, 50, 100)
@@ -54,7 +54,7 @@ def _kinds(world: World) -> Mapping[str, Outsider]:
 def _admitting(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]]:
     """Yield our sessions with other ASes whose inbound route map has exactly one entry.
 
-    Each item is a tuple: the router, the peer, the route map, and its entry.
+    Each item is a tuple: the router, the peer, the route map and the entry.
     """
     for router, peer in outer_peers(world):
         for found in router.route_maps:
@@ -63,13 +63,16 @@ def _admitting(world: World) -> Iterator[tuple[Router, Peer, RouteMap, MapEntry]
 
 
 def named(router: Router, peer: Peer) -> str:
-    """Return the name of a session with another AS in requests."""
+    """Return the name that requests use for a session with another AS."""
     return f"{router.name} - {peer.description}"
 
 
 def _prefer(name: str, *, up: bool) -> Method:
-    """Return a method that makes a session the most (``up``) or least preferred session among
-    all sessions with ASes of the same kind."""
+    """Return a method that makes a session the most or least preferred session of its kind.
+
+    The session becomes the most preferred one if ``up``, else the least preferred one. It is
+    compared with all sessions with ASes of the same kind.
+    """
 
     def changes(world: World) -> Iterator[Change]:
         kinds = _kinds(world)
@@ -144,7 +147,7 @@ def _prefer_prefix(world: World) -> Iterator[Change]:
 
 
 def _swap_exits(world: World) -> Iterator[Change]:
-    """Yield changes that swap the local preferences of two sessions with one AS."""
+    """Yield changes that swap the local preferences of two sessions with the same AS."""
     for one, other in combinations(_admitting(world), 2):
         (router, peer, found, entry), (far, far_peer, far_found, far_entry) = one, other
         values = entry.local_preference, far_entry.local_preference
@@ -173,7 +176,7 @@ def _swap_exits(world: World) -> Iterator[Change]:
 
 
 def _entry_metric(world: World) -> Iterator[Change]:
-    """Yield changes of the MED that we announce on one of several sessions with an AS."""
+    """Yield changes of the MED that we announce on one of several sessions with the same AS."""
     count: dict[int, int] = {}
     for _, peer in outer_peers(world):
         count[peer.asn] = count.get(peer.asn, 0) + 1
@@ -261,7 +264,7 @@ def _shut_neighbour(world: World) -> Iterator[Change]:
 
 
 def _open_neighbour(world: World) -> Iterator[Change]:
-    """Yield changes that start a session that is shut down only at our end."""
+    """Yield changes that start a session that is shut down at our end only."""
     far_ready = _prepared(world)
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -281,7 +284,8 @@ def _open_neighbour(world: World) -> Iterator[Change]:
 
 
 def _add_neighbour(world: World) -> Iterator[Change]:
-    """Yield changes that add a session for which the other AS and our route maps are prepared."""
+    """Yield changes that add a session for which the other AS and our route maps are already
+    prepared."""
     for name, address, peer in _new_peers(world):
         yield requested(
             f"{name} {address}",
@@ -291,9 +295,9 @@ def _add_neighbour(world: World) -> Iterator[Change]:
 
 
 def _move_session(world: World) -> Iterator[Change]:
-    """Yield changes that move an AS's session to another border router of ours.
+    """Yield changes that move the session with an AS to another of our border routers.
 
-    The AS and our route maps are prepared for the new session.
+    The AS and our route maps are already prepared for the new session.
     """
     for name, address, peer in _new_peers(world):
         for router, old in outer_peers(world):
@@ -325,8 +329,10 @@ def _set_up(name: str, peer: Peer) -> str:
 
 
 def _new_peers(world: World) -> Iterator[tuple[str, str, Peer]]:
-    """Yield our ends of sessions that can be set up, as (router, address of the other end,
-    settings)."""
+    """Yield the settings of sessions that can be set up at our end.
+
+    Each item is a tuple: our router, the address of the other end, and the settings.
+    """
     for (name, address), (far, theirs) in _prepared(world).items():
         router = world.router(name)
         short = far.name.rpartition("_")[2].upper()
@@ -352,7 +358,8 @@ def _new_peers(world: World) -> Iterator[tuple[str, str, Peer]]:
 def _prepared(world: World) -> Mapping[tuple[str, str], tuple[Router, Peer]]:
     """Return the sessions that routers of other ASes try to establish with our routers.
 
-    The key is (our router, address of the other end). The value is the other end.
+    Keys are (our router, address of the other end). Values are (router, peer settings) of the other
+    end.
     """
     owners = {address: router.name for router in world.routers for address in router.addresses}
     found = {}
@@ -412,8 +419,10 @@ def _password(name: str, *, had: bool, removed: bool = False) -> Method:
 
 
 def _to_reflectors(world: World) -> Iterator[Change]:
-    """Yield changes from a full mesh to route reflection, one for each choice of one or two
-    reflectors."""
+    """Yield changes from a full mesh to route reflection.
+
+    There is one change for each choice of one or two reflectors.
+    """
     names = [router.name for router in world.routers]
     sessions = {
         (one[0].name, other[0].name): (one[1], other[1]) for one, other in _both_ends(world)

@@ -1,4 +1,4 @@
-"""Requested changes of packet filters: zones and services that open or close for a zone."""
+"""Requested changes of packet filters, which open or close zones and services to other zones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from netarena_backbone.planned.requested import Piece, listed, requested
 from netarena_backbone.world.model import Host, Offer, Rule, World, Zone
 from netarena_backbone.world.render import rule_text
 
-#: The setting of an inserted filter rule. The effect of two rules may depend on their order, so two
-#: requests never insert rules on the same router.
+#: Name of the setting that inserted filter rules hold. The effect of two rules may depend on their
+#: order, so two requests never insert rules on the same router.
 _HELD = "rules"
 
 
@@ -22,7 +22,7 @@ def _inner_zones(world: World) -> Sequence[Zone]:
 
 
 def _gates(world: World, zone: Zone) -> Mapping[str, list[Host]]:
-    """Return the hosts of a zone, grouped by the router that they are connected to."""
+    """Return the hosts of a zone, grouped by the router to which they are connected."""
     found: dict[str, list[Host]] = {}
     for host in world.hosts:
         if host.zone == zone.name:
@@ -57,7 +57,7 @@ def _close_zone(world: World) -> Iterator[Change]:
 
 
 def _open_zone(world: World) -> Iterator[Change]:
-    """Yield changes that remove the rule which closes a zone to another zone."""
+    """Yield changes that remove the rule that closes one zone to another zone."""
     for zone, other in permutations(world.zones, 2):
         rule = Rule(source=other.block, target=zone.block)
         names = [name for name in _gates(world, zone) if rule in world.router(name).rules]
@@ -71,7 +71,7 @@ def _open_zone(world: World) -> Iterator[Change]:
 
 
 def _admit_zone(world: World) -> Iterator[Change]:
-    """Yield changes that add rules which admit another zone to a filtered zone."""
+    """Yield changes that add rules that admit another zone to a filtered zone."""
     for zone in _inner_zones(world):
         for other in world.zones:
             pieces: list[Piece] = []
@@ -128,7 +128,8 @@ def _open_service(world: World) -> Iterator[Change]:
 def _removal(name: str, rule: Rule) -> Piece:
     """Return the edit that removes a rule.
 
-    The removal may come before or after the insertion of another rule.
+    Unlike an insertion, it does not hold all rules: the removal may come before or after the
+    insertion of another rule.
     """
     return Piece(name, on_items(name, "rules", dropped(rule)), f"rule {rule_text(rule)}")
 
@@ -142,8 +143,7 @@ def _machines(pieces: Iterable[Piece]) -> str:
 
 
 def _offers(world: World) -> Iterator[tuple[Offer, str]]:
-    """Yield the services on our hosts, each with the name of the router that its host is
-    connected to."""
+    """Yield the services on our hosts, each with the router to which its host is connected."""
     for offer in world.offers:
         host = world.host(offer.host)
         if host.resolver:

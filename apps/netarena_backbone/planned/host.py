@@ -1,7 +1,7 @@
 """Requested changes of hosts: a service or the name server moves to another host.
 
-A service that moves keeps its name, and its users keep their access: if the new host's router
-filters traffic, the change adds rules for the zones that the old host's router admits.
+A service that moves keeps its name and its users. If the new host's router filters traffic, the
+change adds rules for the zones that the old host's router admits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DNS = "dns"
 
 
 def _clients(world: World) -> Sequence[Host]:
-    """Return our hosts, each of which uses a name server."""
+    """Return our hosts that use a name server."""
     return [host for host in world.hosts if host.resolver]
 
 
 class _Place(NamedTuple):
-    """A service on a host, and the address at which its users reach it."""
+    """A service on a host, and the address that its users connect to."""
 
     host: Host
     service: Service
@@ -34,8 +34,8 @@ class _Place(NamedTuple):
 
 
 def _admitted(world: World, sources: Iterable[Host], place: _Place) -> set[str]:
-    """Return the names of the sources whose packets to a service pass the router of the
-    service's host."""
+    """Return the names of the hosts whose packets to a service pass the filters of its host's
+    router."""
     host, service, address = place
     gate, port = world.far[host.name, host.port.name]
     rules = [
@@ -60,10 +60,10 @@ def _admitted(world: World, sources: Iterable[Host], place: _Place) -> set[str]:
 def _admissions(
     world: World, sources: Sequence[Host], old: _Place, new: _Place
 ) -> list[Rule] | None:
-    """Return the rules that give the service at ``new`` the same users as at ``old``.
+    """Return the rules that give the service at ``new`` the same users as the service at ``old``.
 
-    Returns None if the service at ``new`` would have further users, or would need rules for only a
-    part of a zone.
+    Returns None if the service at ``new`` would have additional users, or would need rules for only
+    a part of a zone.
     """
     others = [one for one in sources if one is not new.host]
     before, after = (_admitted(world, others, place) for place in (old, new))
@@ -91,7 +91,7 @@ def _admissions(
 
 
 def _admitting(world: World, host: Host, rules: Sequence[Rule]) -> tuple[list[Piece], str]:
-    """Return the edits that add rules on the router of a host, and the rules in words."""
+    """Return the edits that add rules on the router of a host, and a description of the rules."""
     if not rules:
         return [], ""
     gate = world.far[host.name, host.port.name][0]
@@ -117,7 +117,7 @@ def _without_service(name: str, service: Service) -> Edit:
 
 
 def _with_record(name: str, target: str, address: str) -> Edit:
-    """Return an edit of the address that a name server returns for the name ``target``."""
+    """Return an edit of a name server that changes its address record of the name ``target``."""
 
     def change(host: Host) -> Host:
         records = tuple((one, address if one == target else old) for one, old in host.records)
@@ -151,8 +151,8 @@ def _name_server(world: World) -> Iterator[tuple[Host, Service]]:
 
 
 def _move_service(world: World) -> Iterator[Change]:
-    """Yield changes that move a service to another host, where it listens at the host's own
-    address."""
+    """Yield changes that move a service to another host. The service then listens at that host's
+    own address."""
     for (offer, old, service), (server, _) in (
         (one, dns) for one in _offered(world) for dns in _name_server(world)
     ):
@@ -199,7 +199,7 @@ def _move_service(world: World) -> Iterator[Change]:
 
 
 def _move_name_server(world: World) -> Iterator[Change]:
-    """Yield changes that move the name server, with all its names, to another host."""
+    """Yield changes that move the name server and all its names to another host."""
     for old, service in _name_server(world):
         users = [host for host in _clients(world) if host.resolver == service.address]
         for new in _clients(world):
@@ -248,9 +248,10 @@ def _move_name_server(world: World) -> Iterator[Change]:
 
 
 def places(world: World) -> Mapping[str, tuple[str, str]]:
-    """Return the address of each named service, and the host that serves it there.
+    """Return the address and the host of each named service.
 
-    Services without a record, or with the address of a host that does not serve them, are missing.
+    Services without an address record are omitted, as are services whose address belongs to a host
+    that does not serve them.
     """
     records = {name: address for host in world.hosts for name, address in host.records}
     found = {}
@@ -266,9 +267,9 @@ def places(world: World) -> Mapping[str, tuple[str, str]]:
 
 
 def asks_of_both(today: World, target: World) -> tuple[Ask, ...]:
-    """Return today's tests of services.
+    """Return the tests of services in today's network.
 
-    If a service moves to another host, that host may answer the test too.
+    If a service moves to another host, an answer of that host is correct too.
     """
     then = places(target)
     found = []

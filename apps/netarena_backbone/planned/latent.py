@@ -1,9 +1,9 @@
-"""Latent faults: faults that have no effect in today's network, but break the requested target.
+"""Latent faults, which have no effect in today's network but break the requested target.
 
-Most latent faults affect settings that only the target uses: the path that traffic moves to, or a
-link or a session that is brought into service. Others take effect only in a contingency of the
-target. A search compares computed worlds. With the fault, today's facts must not change, but the
-facts of the target or of one of its contingencies must.
+Most latent faults affect settings that only the target uses: a path that traffic moves to, or a
+link or session that is put into service. Others take effect only in a contingency of the target.
+Candidates are checked by computing worlds: a latent fault changes no fact of today, but changes
+facts of the target or of one of its contingencies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HELLOS, _DEADS, _COST = (2, 3), (7, 9), 1200
 
 
 def _idle_ports(world: World) -> Iterator[tuple[str, Port, OspfPort]]:
-    """Yield our ports to other routers of ours that have OSPF settings but do not run OSPF."""
+    """Yield our ports to other routers of ours on which OSPF is configured but not enabled yet."""
     for router in world.routers:
         for port in router.ports:
             if port.idle is not None and world.far[router.name, port.name][0] in world.names:
@@ -30,7 +30,7 @@ def _idle_ports(world: World) -> Iterator[tuple[str, Port, OspfPort]]:
 
 
 def _on_idle(name: str, port: str, **update: object) -> Edit:
-    """Return an edit of a port's OSPF settings, whether OSPF runs on the port or not."""
+    """Return an edit of a port's OSPF settings, whether or not OSPF runs on the port."""
 
     def turn(one: Port) -> Port:
         field = "idle" if one.idle is not None else "ospf"
@@ -93,8 +93,8 @@ IDLE: Mapping[str, tuple[Method, ...]] = MappingProxyType(
 def candidates(today: World, target: World, near: Collection[str]) -> list[tuple[str, str, Change]]:
     """Return the possible latent faults as (kind, method, change).
 
-    ``near`` are names of ports and route maps, and addresses of peers, that only the target uses.
-    The result contains only faults of these settings.
+    ``near`` contains names of ports and route maps, and addresses of peers, that only the target
+    uses. The result contains only faults that affect at least one of them.
     """
     tables = ((IDLE, today), (KINDS, target), (LASTING, target))
     return [
@@ -108,8 +108,8 @@ def candidates(today: World, target: World, near: Collection[str]) -> list[tuple
 
 
 def lasting(target: World) -> list[tuple[str, str, Change]]:
-    """Return the faults that may have an effect only in a contingency, as (kind, method,
-    change)."""
+    """Return possible faults that may take effect only in a contingency, as (kind,
+    method, change)."""
     return [
         (kind, method.name, change)
         for kind, some in LASTING.items()
@@ -135,5 +135,5 @@ def find(today: World, target: World, kind: str, method: str, key: str) -> Chang
 
 
 def _settings(change: Change) -> set[str]:
-    """Return the names in the settings that a change affects: ports, addresses, route maps."""
+    """Return the names of the ports, addresses and route maps that a change affects."""
     return {word for one in change.holds for word in one.split()[1:]}

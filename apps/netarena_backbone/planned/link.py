@@ -35,11 +35,10 @@ def _area_of(end: End) -> str:
 
 
 def move_link(world: World) -> Iterator[Change]:
-    """Yield changes that move one link to another area; each router of area 0 keeps a link in area
-    0.
+    """Yield changes that move one link to another area.
 
-    A link of another area moves to area 0. A link of area 0 moves to an area that both of its
-    routers are in, or to a new area.
+    Each router of area 0 keeps a link in area 0. A link of another area moves to area 0. A link of
+    area 0 moves to an area that both of its routers are in, or to a new area.
     """
     every = [*running_links(world)]
     used = {port.ospf.area for one in world.routers for port in one.ports if port.ospf}
@@ -85,8 +84,7 @@ def _mtu(ends: tuple[End, End], mtu: int, words: str) -> Change:
 
 
 def _raise_mtu(world: World) -> Iterator[Change]:
-    """Yield changes that raise the MTU of a link that is too small for the largest packets of
-    hosts."""
+    """Yield changes that raise the MTU of a link that cannot carry the largest packets of hosts."""
     for ends in running_links(world):
         if all(end.port.mtu < world.packet_bytes for end in ends):
             yield _mtu(ends, FULL_MTU, "Raise")
@@ -116,8 +114,8 @@ def _next_hop(table: Table, net: str) -> str:
 def _pin(world: World) -> Iterator[Change]:
     """Yield changes that add static routes to a network of hosts on two successive routers.
 
-    The routes lead to the router of the hosts. At least one of the two routers has another next hop
-    today.
+    The routes lead towards the router of the hosts. At least one of the two routers uses another
+    next hop today.
     """
     tables = settle(world).fib
     hops = [(one, other) for ends in running_links(world) for one, other in (ends, ends[::-1])]
@@ -151,7 +149,8 @@ def _pin(world: World) -> Iterator[Change]:
 
 
 def _unpin(world: World) -> Iterator[Change]:
-    """Yield changes that replace the static routes to a network of hosts with the path of OSPF."""
+    """Yield changes that remove the static routes to a network of hosts, so that OSPF determines
+    the path."""
     nets = dict.fromkeys(net for router in world.routers for net in _networks(world, router.name))
     for net in nets:
         found = [

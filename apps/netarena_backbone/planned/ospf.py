@@ -1,4 +1,5 @@
-"""Requested changes of OSPF: costs, links and routers in and out of service, areas and keys."""
+"""Requested changes of OSPF: costs, areas, keys, and links and routers that go in or out of
+service."""
 
 from __future__ import annotations
 
@@ -32,16 +33,17 @@ from netarena_backbone.world.model import (
 from netarena_backbone.world.odd import AREAS, COSTS, KEY_IDS, key_of
 from netarena_backbone.world.render import network_text
 
-#: The highest OSPF cost of an interface. Traffic uses such a link only if there is no other path.
+#: The highest OSPF cost of an interface. Traffic crosses a link with this cost only if there is no
+#: other path.
 DRAINED = 65535
 #: Possible numbers of links in a request that changes the costs of several links.
 _PLANNED = (3, 4)
-#: Prefix length of a link that has only two addresses (RFC 3021).
+#: Prefix length of a link network with only two addresses (RFC 3021).
 _POINT_TO_POINT = 31
 
 
 def _on_ends(ends: tuple[End, End], **update: object) -> Iterator[Piece]:
-    """Yield an edit for each end of a link, which updates the OSPF settings of the end's port."""
+    """Yield an edit of the OSPF settings of the port at each end of a link."""
     for router, port in ends:
         yield Piece(router, on_ospf_port(router, port.name, **update), f"ospf {port.name}")
 
@@ -149,7 +151,7 @@ def _start_link(world: World) -> Iterator[Change]:
 
 
 def _started(name: str, port: str) -> Edit:
-    """Return an edit that enables OSPF on a port and applies the port's inactive OSPF settings."""
+    """Return an edit that enables OSPF on a port with the port's inactive OSPF settings."""
 
     def edit(router: Router) -> Router:
         ports = tuple(
@@ -174,7 +176,7 @@ def _drain_router(world: World) -> Iterator[Change]:
 
 
 def _links_of(world: World, router: Router) -> Iterator[tuple[End, End]]:
-    """Yield both ends of each link of a router, for links on which OSPF runs."""
+    """Yield both ends of each link of a router on which OSPF runs."""
     for ends in running_links(world):
         if any(end.router == router.name for end in ends):
             yield ends
@@ -258,7 +260,7 @@ def _undrain_router(world: World) -> Iterator[Change]:
 def _leaf_area(world: World) -> Iterator[Change]:
     """Yield changes that move a router and its hosts to a new area.
 
-    The router has one link to another router of ours.
+    The router has only one link to another of our routers.
     """
     areas = {_has(end).area for ends in running_links(world) for end in ends}
     areas |= {port.ospf.area for one in world.routers for port in one.ports if port.ospf}
@@ -332,7 +334,7 @@ def _renumber_area(world: World) -> Iterator[Change]:
                 for one in router.ospf.ranges
             )
             if own or ranges != router.ospf.ranges:
-                # "ospf ranges" is held even if unchanged, because no other request may add a
+                # "ospf ranges" is held even if it does not change, so that no other request adds a
                 # summary of the old area.
                 pieces.append(
                     Piece(router.name, on_ospf(router.name, ranges=ranges), "ospf ranges")
@@ -347,8 +349,7 @@ def _renumber_area(world: World) -> Iterator[Change]:
 
 
 def _summarise(world: World) -> Iterator[Change]:
-    """Yield changes that summarise a network of hosts of an area, on all border routers of the
-    area."""
+    """Yield changes that summarise a network of hosts on all border routers of its area."""
     for area, borders in _borders(world).items():
         for router in world.routers:
             for port in router.ports:
@@ -397,7 +398,7 @@ def _separate(world: World) -> Iterator[Change]:
 
 
 def _borders(world: World) -> Mapping[str, list[Router]]:
-    """Return the border routers of each area except area 0."""
+    """Return the border routers of each area other than area 0."""
     found: dict[str, list[Router]] = {}
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf and not port.ospf.passive}
@@ -412,8 +413,8 @@ def _ranges(router: Router) -> tuple[Range, ...]:
 
 
 def _is_doubled(router: Router) -> bool:
-    """Return whether a router has two ``range`` lines for one prefix, of which FRR uses the
-    last."""
+    """Return whether a router has several ``range`` lines for one prefix. FRR uses only the last of
+    them."""
     summaries = [(one.area, one.prefix) for one in _ranges(router)]
     return len({*summaries}) < len(summaries)
 
@@ -427,7 +428,7 @@ def _names(end: End) -> tuple[str, str]:
 
 
 def _renumber_link(world: World) -> Iterator[Change]:
-    """Yield changes of the addresses of a link, if no session and no static route uses them."""
+    """Yield changes of the addresses of a link that are used by no session and no static route."""
     used = [
         IPv4Interface(port.address).network
         for machine in world.machines.values()
@@ -445,8 +446,8 @@ def _renumber_link(world: World) -> Iterator[Change]:
     for ends in running_links(world):
         if named & {bare(end.port.address) for end in ends}:
             continue
-        # The new addresses have the old prefix length, as in requests for addresses that are in
-        # use. So the length does not show which requests must be refused.
+        # The new addresses keep the old prefix length, like the addresses in requests that must be
+        # refused. Otherwise the length would show an agent which requests must be refused.
         length = IPv4Interface(ends[0].port.address).network.prefixlen
         nets = pick(f"net {name_of(ends)}", spare).subnets(new_prefix=length)
         net = pick(f"place {name_of(ends)}", nets)

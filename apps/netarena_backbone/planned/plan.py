@@ -1,8 +1,8 @@
-"""The change request of a query: its latent faults, its requested changes, and what they change.
+"""The change request of a query: its latent faults and requested changes, and their effects.
 
-A request is stored in the query's actions, after the latent faults. The parameters of such an
-action are its number in the request (``change``) and its key among the changes of its method
-(``key``). A change that must be refused also has the reason (``because``).
+The actions of the query store the latent faults first and then the requested changes. The
+parameters of a requested change are its number in the request (``change``) and its key among the
+changes of its method (``key``). A change that must be refused also has a reason (``because``).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from netarena_backbone.world.model import World
 from netarena_backbone.world.render import recipe
 from netarena_network.action import Command, Fault
 
-#: Name of the parameter that only requested changes have: the number in the request, from 1.
+#: Parameter that only requested changes have: the number in the request, starting at 1.
 CHANGE = "change"
 _BECAUSE = "because"
 
 
 class Step(NamedTuple):
-    """One command of an agent, and the changes or repairs that it makes, in words."""
+    """One command of an agent, with a description of the changes or repairs that it makes."""
 
     machine: str
     command: str
@@ -41,12 +41,13 @@ class Step(NamedTuple):
 
 
 def is_requested(action: Fault) -> bool:
-    """Return whether an action is a requested change and not a fault."""
+    """Return whether an action is a requested change rather than a fault."""
     return CHANGE in action.parameters
 
 
 def actions_of(draft: Draft) -> tuple[Fault, ...]:
-    """Return the actions of a request: the latent faults, then the requests in their order."""
+    """Return the actions of a request: first the latent faults, then the requested changes in their
+    order."""
     target = draft.stages.at(())
     faults = [_action(one, target, one.change.edit(target), {}) for one in draft.faults]
     requests = [
@@ -66,7 +67,7 @@ def _action(
 ) -> Fault:
     """Return the action whose repair turns the world ``wrong`` into ``right``.
 
-    Its injection does the reverse.
+    Its injection turns ``right`` into ``wrong``.
     """
     inject, repair = orders(right, wrong), orders(wrong, right)
     return Fault(
@@ -81,9 +82,9 @@ def _action(
 
 
 class Plan:
-    """The change request of a query, read from its actions.
+    """The change request of a query, read from the query's actions.
 
-    ``world`` is the documented world of today. Raises ValueError if an action is not possible in
+    ``world`` is the world that is documented today. Raises ValueError if an action is impossible in
     the world, or if two changes affect the same setting.
     """
 
@@ -124,22 +125,24 @@ class Plan:
 
     @property
     def refused(self) -> dict[int, str]:
-        """Number of each change that must be refused -> the reason."""
+        """Reason for the refusal of each change that must be refused, by the change's number."""
         return {
             number: one.because for number, one in enumerate(self.requests, start=1) if one.because
         }
 
     @property
     def present(self) -> World:
-        """The world at the start, with the latent faults."""
+        """The world at the start of the episode, with the latent faults."""
         return self.stages.at(self.stages.every)
 
     def edits(self) -> Iterator[Edit]:
         """Yield an edit for each part of a fault, of a change, and of a change that must be
         refused.
 
-        The lab reports a part as left until the fault is repaired or the change is made. It reports
-        a part of a change that must be refused as left while that change is made.
+        The lab reports an edit as left in these cases:
+        - a part of a fault: until the fault is repaired;
+        - a part of a change: until the change is made;
+        - a part of a change that must be refused: while that change is made.
         """
         for place, part in enumerate(self.stages.parts):
             yield Edit(
@@ -159,7 +162,7 @@ class Plan:
 
     @cached_property
     def told(self) -> tuple[str, ...]:
-        """For each of the ``edits``, a line for the record."""
+        """A line for the record for each of the ``edits``."""
         changes = (*self.stages.faults, *self.stages.changes)
         parts = [f"{one.machine}: {changes[one.owner].words}" for one in self.stages.parts]
         unwanted = [
@@ -171,13 +174,15 @@ class Plan:
 
     @property
     def settings(self) -> range:
-        """Indices of the ``edits`` that must not remain in the last state: all except parts of
+        """Indices of the ``edits`` that must not be left in the last state: all except parts of
         faults."""
         return range(len(self.stages.of_faults), len(self.told))
 
     def commands(self, turns: Iterable[Collection[int]]) -> list[Step]:
-        """Return the commands that make each set of parts in turn; each machine of a set has one
-        command."""
+        """Return the commands that make the sets of parts, one set after the other.
+
+        Each set has one command for each of its machines.
+        """
         changes = (*self.stages.faults, *self.stages.changes)
         left, found = self.stages.every, []
         for turn in turns:
@@ -199,7 +204,7 @@ class Plan:
         return Planned(self.stages.today, self.stages.interrupted, self.settings, self.told)
 
     def doubts(self) -> list[str]:
-        """Return a description of each required property that the request lacks."""
+        """Return a message for each required property that the request lacks."""
         stages, found = self.stages, []
         if documentable(self.world) is None or documentable(self.target) is None:
             return ["today's network or the target cannot be documented"]
@@ -216,8 +221,8 @@ class Plan:
         return found
 
     def _shows(self, fault: Change, wanted: Facts) -> bool:
-        """Return whether a latent fault by itself changes the facts of the target or of a
-        contingency."""
+        """Return whether a latent fault, without other faults, changes the facts of the target or
+        of a contingency."""
         world = fault.edit(self.target)
         states = [(self.target, world)]
         states += [(during(self.target, one), during(world, one)) for one in failures(self.target)]
@@ -230,7 +235,7 @@ class Plan:
 
 
 def _with_key(changes: Iterable[Change], action: Fault) -> Change:
-    """Return the change with the action's key, with the words that the query states."""
+    """Return the change with the action's key; its text is the text in the query."""
     for one in changes:
         if one.key == action.parameters.get("key"):
             return replace(one, words=action.words)

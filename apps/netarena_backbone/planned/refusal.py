@@ -1,9 +1,9 @@
 """Requested changes that must be refused, each with its reason.
 
-A change must be refused if it cannot be made as it is requested without harm, or if it contradicts
-the documentation. The reason is always provable without a search: the change would cut the network,
-use an address of another link, accept one of our own prefixes, or block a documented service. The
-texts of these requests have the same form as other requests.
+A change must be refused if it cannot be made as requested without harm, or if it contradicts the
+documentation. The reason is always provable without a search: the change would cut the network, use
+an address of another link, accept one of our own prefixes, or block a documented service. The texts
+of these requests have the same form as the texts of other requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Pair: TypeAlias = frozenset[str]
 
 
 def bridges(links: Iterable[Pair]) -> set[Pair]:
-    """Return the links whose removal disconnects their two machines from each other.
+    """Return the links whose removal leaves no path between their two machines.
 
     >>> sorted(map(sorted, bridges(map(frozenset, ("ab", "bc", "ca", "cd")))))
     [['c', 'd']]
@@ -37,7 +37,7 @@ def bridges(links: Iterable[Pair]) -> set[Pair]:
 
 
 def _is_connected(pair: Pair, links: Iterable[Pair]) -> bool:
-    """Return whether the links connect two machines, directly or through others."""
+    """Return whether the links connect two machines, directly or through other machines."""
     one, other = sorted(pair)
     near = {one}
     rest = list(links)
@@ -56,8 +56,8 @@ def inner_links(world: World) -> set[Pair]:
 
 
 def _no_redundancy(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield removals of links and sessions that have no alternative, neither today nor in the
-    target."""
+    """Yield removals of links and sessions that have no alternative, either today or
+    in the target."""
     cut = bridges(inner_links(world) | inner_links(target))
     for change in options(world, "link_out", "remove"):
         if change.machines in cut:
@@ -73,13 +73,13 @@ def _no_redundancy(world: World, target: World) -> Iterator[tuple[str, str, Chan
 
 
 def _address_in_use(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield changes that give a link the addresses of another link, which keeps them."""
+    """Yield changes that give a link the addresses of another link, which continues to use them."""
     possible = {change.key for change in options(world, "renumber", "link")}
     kept = {name_of(ends): ends for ends in running_links(target)}
     links = [ends for ends in running_links(world) if kept.get(name_of(ends)) == ends]
     for ends in links:
-        # All requests keep the prefix length, so that the length does not show which must be
-        # refused.
+        # Each request keeps the prefix length. Otherwise an agent could recognise by the length
+        # which requests must be refused.
         others = [one for one in links if one != ends and _length(one) == _length(ends)]
         if name_of(ends) in possible and others:
             other = pick(f"taken {name_of(ends)}", others)
@@ -92,14 +92,17 @@ def _length(ends: tuple[End, End]) -> int:
 
 
 def _own_prefix(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield new peers that announce, according to the request, a prefix that contains one of our
-    zones."""
+    """Yield requests for a new peer that announces a prefix which contains one of our zones.
+
+    Only the text of the request states this prefix; the peer's settings are unchanged.
+    """
     del target
     foreign = {one.router for one in world.outsiders}
     zones = [IPv4Network(zone.block) for zone in world.zones if zone.name not in foreign]
     for change in options(world, "neighbour_add", "set_up"):
         prefixes = announced(world, change)
-        # The request names as many prefixes, of the same length, as the peer really announces.
+        # The request names as many prefixes as the peer really announces, with the same prefix
+        # length.
         length = IPv4Network(prefixes[0]).prefixlen
         nets = [*IPv4Network(world.block).subnets(new_prefix=length)]
         used = [net for net in nets if any(zone.subnet_of(net) for zone in zones)]
@@ -134,16 +137,15 @@ def options(world: World, kind: str, method: str) -> tuple[Change, ...]:
 
 
 def _documented_service(world: World, target: World) -> Iterator[tuple[str, str, Change]]:
-    """Yield filters that may block a service; the caller tests whether the service is
-    documented."""
+    """Yield filters that may block a documented service. The caller checks whether they do."""
     del target
     for kind, method in (("service_filter", "close"), ("zone_filter", "close")):
         for change in options(world, kind, method):
             yield kind, method, change
 
 
-#: Reason -> function that yields the changes to refuse for this reason, as (kind, method, change).
-#: The arguments are today's world and the target.
+#: Reason -> function that yields the changes that must be refused for this reason, as (kind,
+#: method, change). The function's arguments are today's world and the target.
 REFUSED: Mapping[str, Callable[[World, World], Iterator[tuple[str, str, Change]]]] = (
     MappingProxyType(
         {

@@ -1,9 +1,10 @@
 """Seeded draw of a change request: today's world, latent faults and requested changes.
 
 In most requests with several changes, the order matters: one change does harm unless another change
-is made first. For example, a change interrupts a link that is the only path until an alternative is
-in service. Another example is a change that moves traffic to a link whose MTU must be raised first.
-The draw proposes such pairs and verifies them with the computed worlds between the steps.
+is made first. For example, a change interrupts the only path until another change puts an
+alternative into service. In another example, a change moves traffic to a link whose MTU must be
+raised first. The generator proposes such pairs and verifies them with the computed worlds between
+the steps.
 """
 
 from __future__ import annotations
@@ -37,36 +38,37 @@ from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
 
-#: Number of pairs whose seconds of loss are measured.
+#: Number of pairs for which the seconds of loss are measured.
 _PROBED = 8
-#: Maximum numbers of attempts: worlds; plans for one world; pairs in which one change needs the
-#: other; further changes.
+#: Maximum numbers of attempts: worlds; plans for one world; pairs in which one change must come
+#: before the other; additional changes.
 WORLDS, _PLANS, _PAIRS, _OTHERS = 24, 6, 4, 24
-#: Maximum numbers of latent faults that are tried: faults with an effect in the target itself, and
+#: Maximum numbers of candidates for a latent fault: faults with an effect in the target itself, and
 #: faults with an effect only in a contingency, which are harder to find.
 _MOVED, _LATER = 20, 60
-#: Share of requests with several changes whose order matters; share of requests with two or more
-#: further changes in which a service must be closed before a zone is opened.
+#: Share of ordered requests: requests with several changes whose order matters. Share of exposed
+#: services: if at least two changes are to be added, they first include a service that must be
+#: closed before a zone is opened.
 _ORDERED, _EXPOSED = 0.85, 0.6
-#: Maximum number of parts of the changes, because the search for a safe order grows with it.
+#: Maximum number of parts of all changes. The search for a safe order takes longer with more parts.
 _MOST_PARTS = 10
-#: Number of random orders of the machines that are tried if the order matters, and the minimum
-#: number of these orders that must lose documented traffic.
+#: If the order of the changes matters: number of random orders of the machines that are tested, and
+#: the minimum number of these orders that must lose documented traffic.
 _TRIED, _HARMFUL = 3, 2
-#: Four shares: requests with a latent fault; of these, requests with two latent faults; latent
-#: faults that take effect only in a contingency; of the other latent faults, those that are
-#: preferably drawn on machines that no change edits.
+#: Share of requests with a latent fault. Share of these requests with a second latent fault. Share
+#: of latent faults that take effect only in a contingency. For the other latent faults, the share
+#: that is drawn on machines without changes if possible.
 _FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
-#: Share of requests with several changes of which one must be refused.
+#: Share of requests with several changes in which one change must be refused.
 _REFUSED = 1 / 6
-#: Share of worlds in which a session with another AS is prepared and can be set up; share of
-#: further changes that look like requests that must be refused. Without such changes, a reader
-#: could tell from a request's form that it must be refused.
+#: Share of worlds in which a session with another AS is prepared and can be set up. Share of
+#: additional changes that look like changes that must be refused; without them, the form of a
+#: request would reveal that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
 #: Share of worlds that first get one of ``_SETTINGS``, which a request can undo.
 _SET = 0.5
 _SETTINGS = (("path_mtu", "lower"), ("static_routes", "to_static"), ("announcement", "prefix"))
-#: Rules whose violation loses documented traffic.
+#: Rules whose violation means that documented traffic is lost.
 _TRAFFIC = frozenset({"pair_broken", "service_broken"})
 #: Changes that interrupt a link or a session, at least for some time.
 _ON_LINK = (
@@ -77,7 +79,7 @@ _ON_LINK = (
     ("renumber", "link"),
 )
 _ON_SESSION = (("neighbour_remove", "remove"), ("neighbour_remove", "shut_down"))
-#: Kinds and methods that requests which must be refused can have.
+#: Kinds and methods of changes that can occur among changes to refuse.
 _REFUSABLE = (
     *(("link_out", "remove"), ("renumber", "link"), ("neighbour_add", "set_up")),
     *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
@@ -86,13 +88,13 @@ _REFUSABLE = (
 
 
 class NoRequestError(Exception):
-    """Raised if no drawn world has a request with the wanted properties."""
+    """Raised if no drawn world has a request with the required properties."""
 
 
 class Request(NamedTuple):
     """A requested change with its kind and method.
 
-    ``because`` is the word for the reason why the change must be refused, or "" for other changes.
+    ``because`` is the word for the reason to refuse the change, or "" if the change must be made.
     """
 
     kind: str
@@ -102,7 +104,7 @@ class Request(NamedTuple):
 
 
 class Latent(NamedTuple):
-    """A fault without an effect on today's network, with its kind and method."""
+    """A fault that has no effect on today's network, with its kind and method."""
 
     kind: str
     method: str
@@ -128,15 +130,15 @@ def stages_of(
     requests: Iterable[Request],
     computed: Computed | None = None,
 ) -> Stages:
-    """Return the stages of a request, without changes that must be refused."""
+    """Return the stages of a request. Changes that must be refused are left out."""
     made = [one.change for one in requests if not one.because]
     return Stages(world, [one.change for one in faults], made, computed)
 
 
 def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
-    """Return a drawn request of ``number`` changes; raises NoRequestError if none is found.
+    """Return a random request of ``number`` changes; raise NoRequestError if none is found.
 
-    The target is documentable, and there is an order in which no step does harm.
+    The target can be documented, and in at least one order of the changes, no step does harm.
     """
     several = number > 1
     is_ordered = several and rng.random() < _ORDERED
@@ -164,10 +166,10 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
 def _draw_in(
     world: World, number: int, rng: random.Random, because: str, *, is_ordered: bool
 ) -> _Room | None:
-    """Return a room with ``number`` changes that are safe in their order, or None.
+    """Return a room with ``number`` changes that do no harm in the order of its ``made``, or None.
 
-    ``because`` is the reason why a further change must be refused, or "". It influences how today's
-    world is prepared and which pairs of changes are suitable.
+    ``because`` is the reason to refuse an additional change, or "". It influences the preparation
+    of today's world and the choice of pairs of changes.
     """
     if because == "own_prefix" or rng.random() < _SPARE:
         sessions = options(world, "neighbour_remove", "remove")
@@ -177,7 +179,7 @@ def _draw_in(
         for tried, (today, first, second) in enumerate(_pairs(world, rng)):
             room = _Room(today)
             # If a request has two changes and one must be refused, only the first change of a pair
-            # is made. Otherwise, an agent could conclude from a change that adds an alternative
+            # is made. Otherwise an agent could conclude from a change that adds an alternative path
             # that no change must be refused.
             made = [first, second][:number]
             if room.is_pair(first, second) if number > 1 else room.is_safe(made):
@@ -193,8 +195,10 @@ def _draw_in(
 
 
 def _prepared(world: World, rng: random.Random) -> World:
-    """Return the world with one or two changes that a request can undo, if such changes are
-    possible."""
+    """Return the world with one or two changes that a request can undo.
+
+    Changes that are not possible in the world are skipped.
+    """
     setups = (
         ("link_out", "drain"),
         ("link_out", "remove"),
@@ -213,10 +217,10 @@ def _prepared(world: World, rng: random.Random) -> World:
 
 
 def _with_settings(world: World, rng: random.Random) -> World:
-    """Return the world with a zone that is closed to another zone, and often with a second setting
-    that a request can undo.
+    """Return the world with one zone closed to another zone, and often with another change that a
+    request can undo.
 
-    Changes that cannot be documented are omitted.
+    Changes after which the world cannot be documented are skipped.
     """
     names = [("zone_filter", "close")]
     if rng.random() < _SET:
@@ -229,8 +233,8 @@ def _with_settings(world: World, rng: random.Random) -> World:
 
 
 def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world and two requests; the second request probably does harm before the first
-    one."""
+    """Yield a world and two requests. The second request probably does harm unless the first is
+    made before."""
     kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit, _pairs_by_mtu)
     (pairs,) = rng.choices(kinds, (0.55, 0.1, 0.2, 0.15))
     return pairs(world, rng)
@@ -240,8 +244,8 @@ def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Re
     """Yield a world, a request that interrupts an iBGP session, and a request that moves traffic to
     a router at one end of that session.
 
-    While traffic leaves through several border routers, the router at the other end has another
-    exit.
+    Before the traffic moves, it leaves through several border routers. The router at the other end
+    can then use another exit while the session is down.
     """
     if documentable(world) is None:
         return
@@ -262,7 +266,7 @@ def _pairs_by_exit(world: World, rng: random.Random) -> Iterator[tuple[World, Re
 
 
 def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world with a small MTU on one link, the request to raise it, and a change of costs.
+    """Yield a world with a small MTU on one link, a request to raise it, and a change of costs.
 
     The change of costs moves full-size packets to the link.
     """
@@ -283,13 +287,13 @@ def _pairs_by_mtu(world: World, rng: random.Random) -> Iterator[tuple[World, Req
 
 
 def _narrows(before: Facts, after: Facts | None) -> bool:
-    """Return whether a full-size ping worked before and now fails, although the small ping
-    works."""
+    """Return whether a full-size ping worked before and fails now, although the small ping works
+    now."""
     return after is not None and any(before.get(fact) == WORKS for fact in only_small(after))
 
 
 def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world without one link, the request to add the link, and a change that interrupts
+    """Yield a world without one link, a request to add that link, and a change that interrupts
     another link.
 
     The other link is the only path between some routers until the first link is in service.
@@ -318,10 +322,9 @@ def _pairs_by_link(world: World, rng: random.Random) -> Iterator[tuple[World, Re
 
 
 def _pairs_by_session(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world without one session, the request to add it, and the request to end another
-    session.
+    """Yield a world without one session, a request to add it, and a request to end another session.
 
-    The two sessions are the only sessions with their AS.
+    The two sessions are our only sessions with their AS.
     """
     systems = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(world)}
     outs = [
@@ -358,13 +361,14 @@ def _shuffled(requests: Sequence[Request], rng: random.Random) -> list[Request]:
 
 
 def _one(requests: Sequence[Request], rng: random.Random) -> Request:
-    """Return a random request, with equal probability for each kind and method."""
+    """Return a random request; each kind and method is equally likely."""
     kind, method = rng.choice(sorted({(one.kind, one.method) for one in requests}))
     return rng.choice([one for one in requests if (one.kind, one.method) == (kind, method)])
 
 
 class _Room:
-    """The requests that are drawn in one world, with cached facts of the worlds between them."""
+    """The requests that are drawn for one world, with cached facts of the worlds between their
+    steps."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -378,7 +382,7 @@ class _Room:
 
     @property
     def today(self) -> Facts | None:
-        """The facts that are documented today, or None if they cannot be documented."""
+        """The facts that are documented today, or None if the world cannot be documented."""
         return documentable(self.world)
 
     def _find(self, kind: str, method: str) -> tuple[Change, ...]:
@@ -387,28 +391,28 @@ class _Room:
         return self._options[kind, method]
 
     def stages(self, made: Sequence[Request]) -> Stages:
-        """Return the stages of some requests and of the room's latent faults."""
+        """Return the stages of these requests and of the room's latent faults."""
         return stages_of(self.world, self.faults, made, self._computed)
 
     def is_safe(self, made: Sequence[Request]) -> bool:
-        """Return whether repairing the faults and then making the changes in this order does no
-        harm."""
+        """Return whether no step does harm if the faults are repaired and the changes are then made
+        in order."""
         stages = self.stages(made)
         return stages.is_safe(range(len(stages.parts)))
 
     def is_pair(self, first: Request, second: Request) -> bool:
-        """Return whether the second change does harm before the first one, but not after it."""
+        """Return whether the second change does harm before the first change, but not after it."""
         if first.change.holds & second.change.holds:
             return False
-        # The target contains both changes in either order. Otherwise, the loss that the second
-        # change causes would count as documented.
+        # Both orders are compared with the same target, which contains both changes. Otherwise,
+        # loss that the second change causes would count as documented.
         stages, number = self.stages([first, second]), len(first.change.machines)
         order = stages.straightforward()
         return stages.is_safe(order) and stages.does_harm([*order[number:], *order[:number]])
 
     def fill(self, number: int, rng: random.Random, *, is_ordered: bool) -> bool:
-        """Add random changes until there are ``number`` changes; return whether that was
-        possible."""
+        """Add random changes until there are ``number`` changes; return False if not enough are
+        found."""
         self._is_ordered = is_ordered
         if number - len(self.made) >= 2 and rng.random() < _EXPOSED:
             self._add(self._draw_exposed(rng))
@@ -420,7 +424,7 @@ class _Room:
         return len(self.made) == number
 
     def _add(self, found: Sequence[Request]) -> None:
-        """Add changes if it does no harm to make them in this order after the other changes."""
+        """Add changes to the end of ``made`` if no step then does harm."""
         parts = self._parts + sum(len(one.change.machines) for one in found)
         if parts <= _MOST_PARTS and self.is_safe([*self.made, *found]):
             self.made += found
@@ -428,7 +432,8 @@ class _Room:
     def _draw_exposed(self, rng: random.Random) -> list[Request]:
         """Return a change that closes a service and a change that opens a zone, or an empty list.
 
-        A host in the zone offers the service. In the reverse order, a step would open the service.
+        A host in the zone offers the service. In the reverse order, a step would make the service
+        accessible to hosts that must not use it.
         """
         made: list[list[Request]] = [
             [
@@ -448,7 +453,7 @@ class _Room:
         names = [(kind, one.name) for kind, some in KINDS.items() for one in some]
         if rng.random() < _ALIKE:
             names = [name for name in names if name in _REFUSABLE]
-        # Each kind comes at most once, and all kinds are equally likely.
+        # Each kind is used at most once, and all unused kinds are equally likely.
         kinds = {kind for kind, _ in names} - self._kinds
         if not kinds:
             return None
@@ -462,7 +467,8 @@ class _Room:
         return Request(kind, method, change) if is_kept else None
 
     def _keeps_names(self, change: Change) -> bool:
-        """Return whether all hosts that use a service by its name today can still use it."""
+        """Return whether all hosts that use a service by its name today can still use it after the
+        change."""
         then, names = predicted(change.edit(self.world)), {one.name for one in self.world.offers}
         return then is not None and all(
             then.get(fact) == WORKS
@@ -480,7 +486,7 @@ class _Room:
 
     @property
     def _held(self) -> set[str]:
-        """The settings that no further change or fault may affect."""
+        """The settings that no additional change or fault may affect."""
         changes = [one.change for one in (*self.made, *self.refused)]
         changes += [one.change for one in self.faults]
         return {setting for change in changes for setting in change.holds}
@@ -488,8 +494,8 @@ class _Room:
     def add_contingencies(self, rng: random.Random) -> bool:
         """Draw the target's contingencies; return whether suitable contingencies were found.
 
-        Only a request that lowers an MTU may break full-size pings between a pair whose small
-        pings still work.
+        In the target, full-size pings may fail only if small pings fail too, unless a request
+        lowers an MTU.
         """
         target, today = self.stages(self.made).at(()), self.today
         wanted = documentable(target)
@@ -504,11 +510,11 @@ class _Room:
         return True
 
     def add_latent(self, number: int, rng: random.Random) -> bool:
-        """Add up to ``number`` latent faults; return whether a fault was found, or true for 0.
+        """Add up to ``number`` latent faults; return whether any was found or ``number`` is 0.
 
-        A latent fault does not change today's facts, but the facts of the target or of one of its
-        contingencies. If a fault has several parts, each part by itself changes them. Faults are
-        drawn for the target, because settings that traffic moves to exist only there.
+        A latent fault changes no fact of today, but changes facts of the target or of one of its
+        contingencies. If a fault has several parts, each single part changes facts too. Faults are
+        drawn for the target, because some settings that carry traffic later exist only there.
         """
         for _ in range(number):
             is_lasting = rng.random() < _LASTING
@@ -545,10 +551,10 @@ class _Room:
         return False
 
     def _shows(self, wanted: Facts) -> Callable[[Change], bool]:
-        """Return a function that returns whether a fault makes the target's facts differ from
+        """Return a function that checks whether a fault makes the target's facts differ from
         ``wanted``.
 
-        If the fault has several parts, each part by itself must do so.
+        If the fault has several parts, each single part must do so too.
         """
 
         def shows(change: Change) -> bool:
@@ -560,8 +566,8 @@ class _Room:
         return shows
 
     def _shows_later(self, target: World, wanted: Facts) -> Callable[[Change], bool]:
-        """Return a function that returns whether a fault has an effect only in contingencies of
-        the target."""
+        """Return a function that checks whether a fault takes effect only in contingencies of the
+        target."""
         room = Room(target, wanted)
 
         def shows(change: Change) -> bool:
@@ -571,7 +577,7 @@ class _Room:
         return shows
 
     def _is_known(self) -> bool:
-        """Return whether the facts with all faults do not depend on a tie, today and in the
+        """Return whether the facts with all faults are independent of ties, today and in the
         target."""
         stages = self.stages(self.made)
         return all(stages.facts(left) is not None for left in (stages.every, stages.of_faults))
@@ -579,7 +585,7 @@ class _Room:
     def add_refused(self, because: str, rng: random.Random) -> bool:
         """Add a change that must be refused for this reason; return whether one was found.
 
-        In the target, the change ends documented traffic, or it contradicts the documentation.
+        The change ends documented traffic in the target, or it contradicts the documentation.
         """
         stages = self.stages(self.made)
         target = stages.at(())
@@ -598,8 +604,8 @@ class _Room:
         return False
 
     def finish(self, rng: random.Random) -> Draft | None:
-        """Return the draft with its probed pairs, or None if no order of the changes is
-        suitable."""
+        """Return the finished draft, including the pairs to probe, or None if no order of the
+        changes is suitable."""
         ordered = self._arrange(rng)
         if ordered is None:
             return None
@@ -608,7 +614,8 @@ class _Room:
             requests.insert(rng.randrange(len(requests) + 1), one)
         stages = self.stages(self.made)
         today, wanted = stages.today or {}, stages.target or {}
-        # Pairs whose traffic works today and in the target, and therefore must work the whole time.
+        # Pairs whose traffic works both today and in the target. It must therefore work during all
+        # changes.
         pairs = [
             (fact.source, fact.target)
             for fact, value in wanted.items()
@@ -621,7 +628,7 @@ class _Room:
     def _arrange(self, rng: random.Random) -> list[Request] | None:
         """Return the changes in a random order for the prompt, or None if no order is suitable.
 
-        There must be a safe order of the parts. If the order matters, several orders must lose
+        At least one order of the parts must be safe. If the order matters, several orders must lose
         documented traffic: the order of the prompt, the order of the machines' names, and most
         random orders of the machines.
         """
@@ -653,14 +660,14 @@ class _Room:
 
 
 def _one_by_one(stages: Stages, order: Sequence[int]) -> list[Left]:
-    """Return the parts that each turn makes: first all repairs of faults, then one part per
-    turn."""
+    """Return the parts that each turn makes: all repairs of faults in the first turn, then one part
+    per turn."""
     return [stages.of_faults, *(frozenset({part}) for part in order)]
 
 
 def _by_machines(stages: Stages, machines: Sequence[str]) -> list[Left]:
-    """Return the parts that each turn makes: all parts on one machine, including repairs of
-    faults."""
+    """Return the parts that each turn makes: all parts on one machine, including
+    repairs of faults."""
     return [
         frozenset(place for place, part in enumerate(stages.parts) if part.machine == machine)
         for machine in machines
@@ -668,7 +675,10 @@ def _by_machines(stages: Stages, machines: Sequence[str]) -> list[Left]:
 
 
 def _loses(stages: Stages, turns: Sequence[Left]) -> bool:
-    """Return whether documented traffic is known to be lost when the turns are made in order."""
+    """Return whether documented traffic is lost if the turns are made in this order.
+
+    Steps whose facts depend on a tie do not count.
+    """
     left = stages.every
     for turn in turns:
         harm = stages.harms(left, left - turn) if turn else []
@@ -679,7 +689,7 @@ def _loses(stages: Stages, turns: Sequence[Left]) -> bool:
 
 
 def _ends_traffic(because: str, stages: Stages, then: Facts | None) -> bool:
-    """Return whether ``then`` lacks traffic that is documented today and for the target."""
+    """Return whether ``then`` lacks traffic that is documented both today and for the target."""
     today, wanted = stages.today, stages.target
     if then is None or today is None or wanted is None:
         return False
@@ -718,8 +728,8 @@ def _only_in_target(today: World, target: World, before: Facts, after: Facts) ->
 
 
 def _crossed(world: World, facts: Facts) -> set[frozenset[str]]:
-    """Return the pairs of neighbouring machines on documented paths, and of hosts and their
-    routers."""
+    """Return the pairs of adjacent machines on documented paths, and the pairs of a host and its
+    router."""
     gate = {host.name: world.far[host.name, host.port.name][0] for host in world.hosts}
     found = set()
     for fact, value in facts.items():
@@ -732,7 +742,8 @@ def _crossed(world: World, facts: Facts) -> set[frozenset[str]]:
 def _spread(
     found: Sequence[tuple[str, str, Change]], rng: random.Random
 ) -> list[tuple[str, str, Change]]:
-    """Return the faults in random order; each kind comes once before any kind comes twice."""
+    """Return the faults in random order, arranged so that each kind occurs once before any kind
+    occurs again."""
     by_kind: dict[str, list[tuple[str, str, Change]]] = {}
     for one in rng.sample(found, len(found)):
         by_kind.setdefault(one[0], []).append(one)
@@ -741,7 +752,7 @@ def _spread(
 
 
 def facts_with(world: World, fault: Change) -> Facts | None:
-    """Return a world's facts with a fault; None if they depend on a tie or the fault is
+    """Return a world's facts with a fault, or None if they depend on a tie or the fault is
     impossible."""
     try:
         edited = fault.edit(world)
@@ -751,7 +762,7 @@ def facts_with(world: World, fault: Change) -> Facts | None:
 
 
 def documentable(world: World) -> Facts | None:
-    """Return the facts of a world if its documentation can state them, else None."""
+    """Return the facts of a world if the documentation can describe them, else None."""
     tables = settle(world, anyhow=True)
     if tables.doubtful:
         return None

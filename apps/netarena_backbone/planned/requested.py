@@ -1,7 +1,7 @@
-"""Construction of requested changes, which edit one or several machines.
+"""Construction of requested changes, which edit one or more machines.
 
-A requested change has the type of a fault's change: its ``words`` are the request itself, in the
-imperative and without a full stop, and each machine that it edits is one part.
+A requested change has the same type as the change of a fault. Its ``words`` are the request itself,
+in the imperative and without a full stop. It has one part for each machine that it edits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Option = TypeVar("_Option")
 
 
 class Piece(NamedTuple):
-    """An edit of one setting of a machine; ``holds`` names the setting, as in ``fault.change``."""
+    """An edit of one setting of a machine; ``holds`` names the setting as in ``fault.change``."""
 
     machine: str
     edit: Edit
@@ -26,16 +26,16 @@ class Piece(NamedTuple):
 
 
 class End(NamedTuple):
-    """An end of a link between two of our routers: the name of the router, and its port."""
+    """One end of a link between two of our routers: the name of the router, and its port."""
 
     router: str
     port: Port
 
 
 def requested(key: str, words: str, pieces: Iterable[Piece], *also: str) -> Change:
-    """Return a requested change. All pieces on one machine become one part.
+    """Return a requested change in which all pieces on one machine form one part.
 
-    ``also`` names further settings, not of a single machine, that only one request may change.
+    ``also`` names additional settings, not of a single machine, that only one request may change.
 
     Raises ValueError if ``pieces`` is empty.
     """
@@ -77,13 +77,12 @@ def running_links(world: World) -> Iterator[tuple[End, End]]:
 
 
 def name_of(ends: tuple[End, End]) -> str:
-    """Return the name of a link in requests and keys."""
+    """Return the name of a link, as used in requests and keys."""
     return " - ".join(end.router for end in ends)
 
 
 def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
-    """Return one of ``options`` that is not in ``but``; the same arguments always give the same
-    option.
+    """Return an element of ``options`` that is not in ``but``; equal arguments give equal results.
 
     Raises ValueError if all options are excluded.
     """
@@ -94,7 +93,7 @@ def pick(key: str, options: Iterable[_Option], *but: _Option) -> _Option:
 
 
 def fresh(key: str, make: Callable[[int], str], *but: str) -> str:
-    """Return a value of ``make`` that is not in ``but``; equal arguments give the same value.
+    """Return a value of ``make`` that is not in ``but``; equal arguments give equal results.
 
     >>> fresh("a", "key{}".format) == fresh("a", "key{}".format)
     True

@@ -1,13 +1,13 @@
 """Computed worlds of a change request between today's network and the target.
 
-Each requested change, and each latent fault, consists of *parts*, one for each machine that it
-edits. A part is *left* until the agent has made it (a requested change) or repaired it (a fault).
+Each requested change and each latent fault consists of *parts*, one for each machine that it edits.
+A part is *left* until the agent has made it (for a requested change) or repaired it (for a fault).
 If all parts are left, the world is the network at the start. If no part is left, the world is the
 target.
 
-A step does harm only if it does the same harm according to both today's documentation and the
-documentation of the target. Sessions and adjacencies that a requested change takes down while it is
-made may be down in any step.
+A step does harm only if it does the same harm according to both documentations: the documentation
+of today and the documentation of the target. Sessions and adjacencies that a requested change takes
+down while it is made may be down in any step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from netarena_backbone.world.model import World
 
 #: Indices of the parts that are left.
 Left: TypeAlias = frozenset[int]
-#: Cached facts of worlds. The key is the set of parts, as (change, index), whose edits exist in the
-#: world.
+#: Cached facts of worlds. The key of a world is the set of parts, as (change, index), whose edits
+#: exist in the world.
 Computed: TypeAlias = dict[frozenset[tuple[Change, int]], "Facts | None"]
 _NEIGHBOURS = frozenset({"adjacency", "session"})
 #: Maximum number of worlds that a search for a safe order computes.
@@ -34,18 +34,18 @@ _MOST_WORLDS = 300
 class Part(NamedTuple):
     """The edit of one machine for one requested change or latent fault."""
 
-    #: Index among the faults and changes; faults come first.
+    #: Index of the fault or change in the list of all faults followed by all changes.
     owner: int
     machine: str
     edit: Edit
 
 
 class Stages:
-    """The worlds of a change request, and their facts, each computed once.
+    """The worlds of a change request, and their facts, which are computed once.
 
-    ``world`` is the documented world of today. ``faults`` are latent faults of the network, and
-    ``changes`` are the requested changes except changes that must be refused. ``computed`` may be
-    shared between requests for the same world.
+    ``world`` is the world that is documented today. ``faults`` are the latent faults of the
+    network. ``changes`` are the requested changes, without changes that must be refused. Several
+    requests for the same world may share ``computed``.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Stages:
 
     @property
     def number_of_worlds(self) -> int:
-        """Number of different worlds whose facts have been requested."""
+        """Number of different worlds whose facts have been requested so far."""
         return len(self._facts)
 
     @property
@@ -84,15 +84,15 @@ class Stages:
         )
 
     def at(self, left: Iterable[int]) -> World:
-        """Return the world in which these parts are left."""
+        """Return the world in which exactly these parts are left."""
         world = self.world
         for place in self._edited(left):
             world = self.parts[place].edit(world)
         return world
 
     def _edited(self, left: Iterable[int]) -> list[int]:
-        """Return the parts whose edits exist in the world: faults that are left, and changes
-        that are made."""
+        """Return the parts whose edits exist in the world: faults that are left, and changes that
+        are made."""
         kept = {*left}
         return [
             place
@@ -101,8 +101,8 @@ class Stages:
         ]
 
     def facts(self, left: Iterable[int]) -> Facts | None:
-        """Return the facts of the world in which these parts are left, or None if they depend on
-        a tie."""
+        """Return the facts of the world in which these parts are left, or None if they depend on a
+        tie."""
         key = frozenset(left)
         if key not in self._facts:
             name = frozenset(self._names[place] for place in self._edited(key))
@@ -113,74 +113,76 @@ class Stages:
 
     @cached_property
     def today(self) -> Facts | None:
-        """The facts of today's documentation: no requested change is made, and no latent fault
-        exists."""
+        """The facts that are documented today: without requested changes and without
+        latent faults."""
         return self.facts(self.every - self.of_faults)
 
     @cached_property
     def target(self) -> Facts | None:
-        """The facts of the documentation after the changes."""
+        """The facts that are documented for the time after the changes."""
         return self.facts(())
 
     @cached_property
     def interrupted(self) -> frozenset[Fact]:
         """Sessions and adjacencies that a requested change takes down while it is made.
 
-        The result contains a session only if it is down both with all other changes made and with
-        no other change made. Therefore, sessions that only lack an alternative path are not in the
-        result.
+        A session is included only if it is down both with all other changes made and with no other
+        change made. This excludes sessions that only lack an alternative path.
         """
         found = set[Fact]()
         every = self.every - self.of_faults
         for owner in {self.parts[place].owner for place in every}:
             own = {place for place in every if self.parts[place].owner == owner}
-            # The states of the two ends of a session or link are: only one part is made, or all
-            # other parts are made. A part on a host cannot take down a session or link.
+            # The two ends of a session or link differ if only one part is made or if all other
+            # parts are made. A part on a host cannot take down a session or link.
             for place in sorted(one for one in own if self.parts[one].machine in self.world.names):
                 for made in ({place}, own - {place}):
                     found |= self._down(every - made) & self._down(own - made)
         return frozenset(found)
 
     def _down(self, left: Iterable[int]) -> set[Fact]:
-        """Return the documented sessions and adjacencies that are down while parts are left."""
+        """Return the documented sessions and adjacencies that are down while these
+        parts are left."""
         now = self.facts(left)
         if now is None or self.today is None:
             return set()
         return {fact for fact in self.today if fact.sort in _NEIGHBOURS and fact not in now}
 
     def harms(self, before: Left, after: Left) -> list[tuple[str, Fact]] | None:
-        """Return the harm of a step, as ``state.harms`` does; None if the facts depend on a tie."""
+        """Return the harm of a step as in ``state.harms``, or None if the facts depend on a tie."""
         was, now = self.facts(before), self.facts(after)
         if was is None or now is None or self.today is None or self.target is None:
             return None
         return harms_of_both(self.world, (self.today, self.target), was, now, self.interrupted)
 
     def is_safe(self, order: Sequence[int]) -> bool:
-        """Return whether making the parts in this order never does harm."""
+        """Return whether no step does harm if the parts are made in this order."""
         return all(self.harms(*step) == [] for step in self.steps(order))
 
     def does_harm(self, order: Sequence[int]) -> bool:
-        """Return whether making the parts in this order does harm; steps that depend on a tie do
-        not count."""
+        """Return whether a step does harm if the parts are made in this order.
+
+        Steps whose facts depend on a tie do not count.
+        """
         return any(self.harms(*step) for step in self.steps(order))
 
     def straightforward(self) -> list[int]:
-        """Return the parts of the changes in the order of the request, without the latent
-        faults."""
+        """Return the parts of the changes in the order of the request; latent faults
+        are left out."""
         return sorted(self.every - self.of_faults)
 
     def by_machine(self) -> list[int]:
-        """Return the parts of the changes in the order of the machines' names, without the
-        latent faults."""
+        """Return the parts of the changes in the order of the machines' names; latent faults are
+        left out."""
         return sorted(self.straightforward(), key=lambda place: self.parts[place].machine)
 
     def safe_orders(self) -> Iterator[list[int]]:
         """Yield up to two orders of all parts in which no step does harm.
 
         A depth-first search stops after ``_MOST_WORLDS`` worlds. Both orders prefer parts of
-        faults, then parts of changes that have begun. Among equal parts, the first order prefers
-        the first part of the request and the second order the last part. The second order is
-        omitted if it equals the first.
+        faults, then parts of changes that have already begun. Among equal parts, the first order
+        prefers the earliest part of the request and the second order prefers the latest. The second
+        order is omitted if it equals the first.
         """
         first = self._search(lambda one: one)
         if first is not None:
@@ -217,9 +219,11 @@ class Stages:
         return search(self.every, [])
 
     def harmful_orders(self) -> Iterator[list[int]]:
-        """Yield the order of the request and the order of the machines' names, if they do harm.
+        """Yield two orders if they do harm: the order of the request and the order of the machines'
+        names.
 
-        Latent faults are repaired first. Orders whose harm depends on a tie are omitted.
+        In both, latent faults are repaired first. An order is omitted if its harm cannot be decided
+        because of ties.
         """
         faults = sorted(self.of_faults)
         for order in (self.straightforward(), self.by_machine()):
@@ -227,7 +231,7 @@ class Stages:
                 yield [*faults, *order]
 
     def steps(self, order: Sequence[int]) -> list[tuple[Left, Left]]:
-        """Return, for each part of an order, the parts that are left before and after it is
+        """Return, for each part of an order, the parts that are left before and after that part is
         made."""
         left = [self.every - {*order[:number]} for number in range(len(order) + 1)]
         return list(pairwise(left))

@@ -17,8 +17,8 @@ from netarena_backbone.planned.ospf import OSPF
 KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType(
     {**OSPF, **BGP, **ANNOUNCEMENT, **FILTER, **HOST, **LINK}
 )
-#: (kind, method) of a change -> (kind, method) of an earlier change that makes the change possible.
-#: Today's documented world already contains the earlier change.
+#: (kind, method) of a change -> (kind, method) of an earlier change, without which the change is
+#: not possible. Today's documented world already contains the earlier change.
 SETUPS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
         ("link_back", "undrain"): ("link_out", "drain"),

@@ -1,4 +1,4 @@
-"""Builds the machines and cables of a backbone with either emulator, and configures them.
+"""Builds and configures the machines and cables of a backbone with either emulator.
 
 A cable with two ends connects two machines. A cable with more ends is a switch, implemented as a
 bridge in the initial namespace of the episode. A cable that contingencies cut also contains a
@@ -26,21 +26,21 @@ from netarena_backbone.world.lab_spec import Cable, Setup
 from netarena_network.real import mn
 from netarena_network.real.baseline import ENVIRONMENT, number_settings, set_baseline
 
-#: Time limit for the commands of all machines, which run in parallel.
+#: Total time limit for the setup commands of all machines, which run in parallel.
 _CONFIGURE_S = 60.0
-#: Largest MTU of a veth device, and the reserved multicast groups that a bridge can forward: all
-#: except those of spanning tree, pause frames and link aggregation.
+#: Largest MTU of a veth device, and a bit mask of the reserved multicast groups that a bridge can
+#: forward: all except those of spanning tree, pause frames and link aggregation.
 _WIRE_MTU, _ALL_GROUPS = 65535, 0xFFF8
-#: From <linux/sockios.h> and <linux/ethtool.h>: the ioctl, and the commands that set TCP
+#: Constants from <linux/sockios.h> and <linux/ethtool.h>: the ioctl, and the commands that set TCP
 #: segmentation offload (TSO) and generic segmentation offload (GSO).
 _SIOCETHTOOL, _OFFLOADS = 0x8946, (0x1F, 0x24)
 
 
 def build_netns(setup: Setup) -> Mapping[str, int]:
-    """Create machines, switches and cables with netlink; return the machines' namespaces.
+    """Create machines, switches and cables with netlink; return the machines' network namespaces.
 
-    The namespaces are returned as file descriptors. Cables are down. Raises OSError, or pyroute2's
-    NetlinkError.
+    The namespaces are returned as file descriptors. The cables are down at first. Raises OSError,
+    or pyroute2's NetlinkError.
     """
     spaces = {recipe.machine: new_network() for recipe in setup.recipes}
     with IPRoute() as route:
@@ -64,7 +64,10 @@ def build_netns(setup: Setup) -> Mapping[str, int]:
 
 
 def build_mininet(setup: Setup) -> Mapping[str, int]:
-    """Like ``build_netns``, but with Mininet; raises OSError, or Mininet's plain Exception."""
+    """Create the same network as ``build_netns`` with Mininet.
+
+    Raises OSError, or Mininet's plain Exception.
+    """
     network = mn.begin()
     machines = {
         recipe.machine: network.addHost(recipe.machine, ip=None) for recipe in setup.recipes
@@ -110,12 +113,13 @@ def switch(number: int) -> str:
 
 
 def port_name(number: int, port: int) -> str:
-    """Return the name of a switch's port; ports are numbered like the cable's ends, from 1."""
+    """Return the name of a switch's port; ports are numbered from 1, in the order of the cable's
+    ends."""
     return f"{switch(number)}-eth{port}"
 
 
 def is_direct(setup: Setup, cable: Cable) -> bool:
-    """Return whether a cable connects its two ends without a bridge."""
+    """Return whether a cable connects its two ends directly, without a bridge."""
     names = [end.machine for end in cable.ends]
     return len(names) == 2 and not {tuple(names), tuple(names[::-1])} & {*setup.cuttable}
 
@@ -123,8 +127,8 @@ def is_direct(setup: Setup, cable: Cable) -> bool:
 def _make_transparent(setup: Setup) -> None:
     """Make the bridges inside cables forward every frame of any size, like a wire.
 
-    Otherwise a bridge would learn addresses, snoop on multicast, and drop frames of the protocols
-    of switches and frames larger than its ports' MTU.
+    By default, a bridge learns addresses, snoops on multicast, and drops frames of switch protocols
+    and frames larger than its ports' MTU.
     """
     with IPRoute() as route:
         for number, cable in enumerate(setup.cables):
@@ -146,8 +150,8 @@ def _make_transparent(setup: Setup) -> None:
 def configure(setup: Setup, spaces: Mapping[str, int]) -> None:
     """Bring up all cables and run the commands of all machines' recipes in parallel.
 
-    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first failed
-    command.
+    Raises OSError, pyroute2's NetlinkError, or subprocess.CalledProcessError for the first command
+    that fails.
     """
     for space in (None, *spaces.values()):
         with entered(space):
@@ -171,8 +175,8 @@ def _raise_all(route: IPRoute) -> None:
 def segment() -> None:
     """Disable segmentation offload on the ports of the calling thread's network namespace.
 
-    If offload were enabled, the kernel would forward several TCP segments as one long packet, and
-    rules that match the packet length would give wrong results.
+    With offload, the kernel would forward several TCP segments as one long packet, and rules that
+    match the packet length would give wrong results.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         names = [name for _, name in socket.if_nameindex() if name != "lo"]
@@ -205,7 +209,7 @@ def _run_all(commands: Mapping[str, tuple[str, ...]], spaces: Mapping[str, int])
 
 
 def _wait(running: dict[int, tuple[str, subprocess.Popen[bytes]]]) -> None:
-    """Wait until all processes have succeeded; remove each finished process from ``running``."""
+    """Wait until all processes have exited successfully; remove each of them from ``running``."""
     deadline = time.monotonic() + _CONFIGURE_S
     said: dict[int, bytes] = dict.fromkeys(running, b"")
     while running:

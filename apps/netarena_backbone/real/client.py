@@ -1,4 +1,4 @@
-"""Client of the warm process from which backbones' processes are forked."""
+"""Client of the warm process, which forks one process per backbone."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ WORKER = "netarena_backbone.real.lab:Lab"
 
 
 class Net(client.Net):
-    """One backbone, whose ``observe`` returns an ``Observation``.
+    """One backbone network; ``observe`` returns an ``Observation``.
 
     ``cut``, ``restore`` and ``restart`` return when the change is done. The next observation waits
     until the network has converged.
     """
 
     async def cut(self, cable: tuple[str, str]) -> None:
-        """Unplug the cable between two machines, one of ``Setup.cuttable``: both lose carrier."""
+        """Unplug the cable between two machines; both ends lose their carrier.
+
+        The cable must be one of ``Setup.cuttable``.
+        """
         await self.ask("cut", cable=cable)
 
     async def restore(self, cable: tuple[str, str]) -> None:
-        """Plug the cable between two machines in again."""
+        """Plug in the cable between two machines again."""
         await self.ask("restore", cable=cable)
 
     async def restart(self, *, from_saved: bool = False) -> None:
-        """Restart the daemons of all routers with a login together.
+        """Restart the daemons of all routers with a login at the same time.
 
-        The daemons load the saved configurations or, by default, the running configurations.
+        The daemons load the saved configurations if ``from_saved``, and otherwise the running
+        configurations.
         """
         await self.ask("restart", from_saved=from_saved)
 
 
 class Warm(client.Warm):
-    """Warm process from which processes of backbones are forked."""
+    """A warm process that forks the processes of backbones."""
 
     def __init__(self) -> None:
         super().__init__(WORKER)

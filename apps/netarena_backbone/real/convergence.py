@@ -1,33 +1,37 @@
 """Detects when the routers have converged after a command, instead of waiting for a fixed time.
 
-A network is settled when
+A network is settled if all of these conditions hold:
 
-* every existing adjacency was refreshed by a hello or keepalive that was sent after the command and
-  after the last change of known state, because that change may have rerouted its packets,
-* every missing adjacency has been tried once since the command, unless the adjacency was also
-  missing when the network was last settled and nothing has changed since,
-* a missing session has also been tried after its loss and after the last change of known state,
-  because that change may have made the other end reachable,
-* or, instead of these three, the existing adjacencies are known to be all expected adjacencies, and
-  the caller does not ask for confirmation,
-* nothing is pending: no database exchange, no session that still sends its table, no computation or
-  update, no daemon timer that triggers a change, and
-* the known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
+* Every established adjacency was refreshed by a hello or keepalive that was sent after the command
+  and after the last change of known state, because that change may have rerouted its packets.
+* Every missing adjacency has been tried once since the command. An adjacency is exempt if it was
+  also missing when the network was last settled and nothing has changed since.
+* A missing session has also been tried after its loss and after the last change of known state,
+  because that change may have made the other end reachable.
+* Nothing is pending: no database exchange, no session that still sends its table, no computation or
+  update, no daemon timer that triggers a change.
+* The known state of the daemons and the routes of the kernel have not changed for ``REST_S``.
+
+If the caller knows the expected adjacencies and does not ask for confirmation, the first three
+conditions do not apply. Instead, exactly the expected adjacencies must be established. Daemon
+timers are not awaited then.
 
 Times count only while daemons could run: the time that two daemons waited for a processor is
 subtracted.
 
-bgpd retries a failed session with delays that double up to two minutes, and one end may wait for an
+bgpd retries a failed session with delays that double up to two minutes. One end may wait for an
 answer on a connection that the other end has already closed. Therefore all missing or lost sessions
 are cleared, which makes bgpd retry them. A session is cleared again if the known state has changed
-since, and its next try is late or waits for an answer. Two ends that try simultaneously may close
-each other's connection (collision rule of RFC 4271, 6.8), and then repeat this because their timers
-started together. Therefore one of the two ends is cleared again a little later.
+since, and its next try is late or waits for an answer.
+
+Two ends that try simultaneously may close each other's connection (collision rule of RFC 4271,
+6.8). Their timers then start together, so the collision can repeat. Therefore one of the two ends
+is cleared again a little later.
 
 A session counts as established if both ends report it as established. If the packets of one end are
 lost, the other end repeatedly regards the session as established for the hold time and meanwhile
-refuses all tries. Therefore, if only one end regarded a session as established at the last change
-and still does, the session is cleared at that end, too.
+refuses all tries. Therefore the session is also cleared at an end that alone regards it as
+established, both at the last change of known state and now.
 
 Daemons delay some actions according to their current or an earlier configuration; their timers show
 the delays. Actions later than ``SETTLE_S`` are not awaited, and the network counts as unsettled.
@@ -49,45 +53,48 @@ from typing import Any, NamedTuple, TypeAlias
 from netarena_backbone.real.frr import Answer, Terminals, Who
 from netarena_backbone.world.lab_spec import Neighbour
 
-#: A network that has not converged after SETTLE_S counts as unsettled. The time that daemons waited
-#: for a processor is not counted, up to STARVED_S.
+#: Time after which a network that has not converged counts as unsettled (SETTLE_S). Up to STARVED_S
+#: of the time that daemons waited for a processor is not counted.
 SETTLE_S, STARVED_S = 15.0, 30.0
-#: Additional time if the network is quiet except for sessions that are still being retried.
+#: Additional time if nothing changes except sessions that are still being retried.
 _TRIES_S = 5.0
-#: Time without changes in the daemons' known state, longer than any delay between receiving and
-#: advertising a route.
+#: Minimum time without changes in the daemons' known state. It is longer than any delay between
+#: receiving and advertising a route.
 REST_S = 0.3
 #: Time from the expiry of a timer until its effect is visible in the kernel.
 _SHOWS_S = 0.15
-#: Time within which every possible neighbour is found: a little more than the hello interval.
+#: Time within which every possible neighbour is discovered: slightly more than the hello interval.
 MEET_S = 1.1
-#: Duration of a session's establishment or of a database exchange on a busy machine.
+#: Maximum duration of a session's establishment or of a database exchange on a busy machine.
 _BUILD_S = 1.0
-#: Delay before one of two ends that have closed each other's connection is cleared.
+#: If two ends close each other's connection, one of them is cleared after this delay in s.
 _APART_S = 0.3
-#: If a session is lost more often than this, its next try is no longer awaited, because some
-#: sessions flap forever.
+#: If a session is lost more often than this, its next try is not awaited, because some sessions
+#: flap forever.
 _LOSSES = 2
 #: A session is cleared if its next try is later than this.
 _SOON_S = 4.0
-#: Intervals between observations.
+#: Pauses between observations, in s: normal; while the network cannot be settled yet; and the
+#: minimum that is added to a remaining time.
 _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
-#: A session of this age counts as having sent its whole table, even without an end-of-RIB marker.
+#: A session of this age in s counts as having sent its whole table, even without an end-of-RIB
+#: marker.
 _TELLING_S = 4.0
-#: Inaccuracy of the times that daemons report.
+#: Inaccuracy in s of the times that daemons report.
 _JITTER_S = 0.2
 
 _OSPF = ("show ip ospf neighbor json", "show ip ospf interface json", "show ip ospf json")
 _BGP = ("show bgp ipv4 unicast summary json", "show bgp neighbors json")
 _ZEBRA = ("show ip route summary json",)
 _QUESTIONS = {"ospfd": _OSPF, "bgpd": _BGP, "zebra": _ZEBRA}
-#: Command that lists all timers of a daemon, in FRR 8 and in newer versions.
+#: Commands that list all timers of a daemon, in FRR 8 and in newer versions.
 _TIMERS = ("show thread timers", "show event timers")
-#: Command that shows the ages of the entries of ospfd's database.
+#: Command that shows the ages of the LSAs in ospfd's database.
 _AGES = "show ip ospf database json"
 _AGE = re.compile(r'"lsaAge": *(\d+)')
-#: Each LSA is refreshed after half an hour. An older LSA was aged by configuration
-#: (``transmit-delay``) and is removed from all databases after an hour (RFC 2328, B).
+#: Each LSA is refreshed after half an hour. An LSA that is older appears older through
+#: configuration (``transmit-delay``); it is removed from all databases at an age of one hour (RFC
+#: 2328, appendix B).
 _REFRESHED_S, _MAX_AGE_S = 1900, 3600
 _TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
@@ -133,38 +140,39 @@ _ACTING = frozenset(
         "ospf_handle_grace_timer_expiry",
     }
 )
-#: Interval at which bgpd checks a conditional default route (with a route map).
+#: Interval at which bgpd checks the condition of a default route, and the field that shows such a
+#: condition (a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
-#: Time in which OSPF neighbours exchange their databases, if they can and no packet is lost. ospfd
-#: replaces a lost packet after its retransmission interval. An interval above ``_MOST_AGAIN_S`` is
-#: not awaited, because the network would never count as settled.
+#: Time in which OSPF neighbours exchange their databases if no packet is lost. ospfd resends a lost
+#: packet after its retransmission interval. Of a longer interval, only ``_MOST_AGAIN_S`` is
+#: awaited, because otherwise the network might never count as settled.
 _EXCHANGE_S, _MOST_AGAIN_S = 4 * MEET_S, 10.0
-#: Lasting states of OSPF neighbours.
+#: States in which OSPF neighbours can remain permanently.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
-#: Lasting states of BGP peers that were shut down, in bgpd's words.
+#: bgpd's names of the states in which a BGP peer is shut down.
 _SHUT = ("Idle (Admin)", "Idle (PfxCt)")
 _ESTABLISHED, _BOTH = "Established", "advertisedAndReceived"
 #: States in which one end of a session waits for the other end.
 _WAITING = ("OpenSent", "OpenConfirm", _ESTABLISHED)
-#: Fields of the daemons' answers that change only if something happens.
+#: Fields of the daemons' answers that change only if the network's state changes.
 _OSPF_FACTS = ("lsaExternalCounter", "lsaExternalChecksum")
 _INTERFACE_FACTS = ("ifUp", "area", "state", "cost", "drId", "bdrId", "nbrAdjacentCount")
 _BGP_FACTS = ("tableVersion", "ribCount")
 _PEER_FACTS = ("pfxRcd", "pfxSnt")
 _PENDING = ("spfTimerDueInMsecs",)
 
-#: Router, protocol, and the other end.
+#: Router, protocol, and a name of the other end.
 Adjacency: TypeAlias = tuple[str, str, str]
 
 
 class Standing(NamedTuple):
     """State of one adjacency.
 
-    ``state`` is the daemon's word. ``mark`` grows or jumps when a packet arrives from the other
-    end. ``next_s`` is the maximum time until the next try, and ``lost`` is the number of times that
-    the adjacency was up and ended. ``lasting`` is false while the adjacency is being established,
-    ``up`` is true if it is established, and ``shut`` is true if it is shut down. ``low`` is true at
-    the end whose address sorts first.
+    ``state`` is the daemon's word for it. ``mark`` grows or jumps when a packet arrives from the
+    other end. ``next_s`` is the maximum time until the next try. ``lost`` is the number of times
+    that the adjacency was up and ended. ``lasting`` is false while the adjacency is being
+    established. ``up`` is true if it is established, and ``shut`` is true if it is shut down.
+    ``low`` is true at the end whose address sorts first.
     """
 
     state: str
@@ -188,36 +196,39 @@ class Look:
     asked: float = 0.0
     adjacencies: dict[Adjacency, Standing] = field(default_factory=dict)
     neighbours: set[Neighbour] = field(default_factory=set)
-    #: Sessions, (router, address), that this end regards as down, except those that are shut down.
+    #: Sessions, as (router, peer address), that this end regards as down. Sessions that are shut
+    #: down are not included.
     failing: list[tuple[str, str]] = field(default_factory=list)
-    #: Sessions that only this end regards as established. Empty if a daemon has not answered,
-    #: because that daemon may run the other end.
+    #: Sessions, as (router, peer address), that only this end regards as established. Empty if a
+    #: daemon has not answered, because that daemon may run the other end.
     halves: list[tuple[str, str]] = field(default_factory=list)
-    #: Addresses (own, other) of sessions that the end with the own address regards as established.
+    #: Pairs of addresses (own, other) of sessions that the end with the own address regards as
+    #: established.
     ends: set[tuple[str, str]] = field(default_factory=set)
-    #: (router, port) -> OSPF's network type
+    #: (router, port) -> OSPF network type
     types: dict[tuple[str, str], str] = field(default_factory=dict)
     #: Time that each daemon has waited for a processor since it started.
     delayed_s: Sequence[float] = ()
     waiting: bool = False
-    #: Time until the last timer that triggers a change expires, in s, or None if timers were not
+    #: Time in s until the last timer that triggers a change expires, or None if timers were not
     #: queried.
     acts_s: float | None = None
-    #: Whether a default route is advertised conditionally.
+    #: Whether any default route is advertised conditionally.
     defaults: bool = False
     digest: str = ""
-    #: (router, area) -> the router's link-state database of the area
+    #: (router, area) -> the router's link-state database for the area
     databases: dict[tuple[str, str], str] = field(default_factory=dict)
     #: router ID -> the routers that use it
     routers: dict[str, list[str]] = field(default_factory=dict)
-    #: (router, area, router ID of a neighbour that has not acknowledged all LSAs)
+    #: (router, area, router ID of a neighbour) where the neighbour has not acknowledged all LSAs
     owed: list[tuple[str, str, str]] = field(default_factory=list)
     facts: list[object] = field(default_factory=list)
 
     def differs(self) -> bool:
-        """Return whether a neighbour lacks an LSA that it has not acknowledged.
+        """Return whether a neighbour that has not acknowledged an LSA has a different database.
 
-        The databases are compared, because an acknowledgement may arrive up to a second later.
+        The databases are compared because an acknowledgement may arrive up to a second later than
+        the LSA.
         """
         for router, area, number in self.owed:
             match self.routers.get(number, []):
@@ -229,9 +240,9 @@ class Look:
 
 
 class _Tries:
-    """Changes during one wait, and the missing sessions (router, address) to clear.
+    """The changes during one wait, and the missing sessions (router, address) to clear.
 
-    Sessions that ``failed`` before are not cleared. If the expected ``neighbours`` are known,
+    Sessions that have ``failed`` before are not cleared. If the expected ``neighbours`` are known,
     unexpected sessions are not cleared either.
     """
 
@@ -244,20 +255,21 @@ class _Tries:
         self._start, self._failed, self._neighbours = start, failed, neighbours
         #: The first observation since the last change of known state.
         self.moved = start
-        #: Session -> value of ``moved`` when the session was cleared
+        #: Session -> value of ``moved`` when the session was last cleared
         self._told: dict[tuple[str, str], Look] = {}
         self._losses: dict[Adjacency, int] = {}
         #: The observation in which a session was last lost or cleared.
         self._since: dict[Adjacency, Look] = {}
         self._together: dict[Adjacency, Look] = {}
         #: The first observation since ``moved`` in which each adjacency was being established. Some
-        #: adjacencies start and fail forever.
+        #: adjacencies repeatedly start and fail.
         self._entered: dict[Adjacency, Look] = {}
 
     def concerns(self, one: Adjacency) -> bool:
-        """Return whether an adjacency is awaited because it may still be established.
+        """Return whether an adjacency is awaited, because it may still be established.
 
-        OSPF adjacencies are not compared with the expected neighbours, which have only port names.
+        OSPF adjacencies are not compared with the expected neighbours, because these contain only
+        port names.
         """
         is_awaited = self._neighbours is None or one[1] != "bgp" or one in self._neighbours
         return is_awaited and one not in self._failed
@@ -265,8 +277,8 @@ class _Tries:
     def missing(self, now: Look) -> list[tuple[str, str]]:
         """Return the sessions to clear now.
 
-        Each session is cleared once. It is cleared again if the known state has changed since then
-        and is now stable, and if bgpd would not retry the session soon.
+        Each session is cleared once. A session is cleared again if the known state has changed
+        since then and is now stable, and if bgpd would not retry the session soon.
         """
         rest_s = _ran_s(self.moved, now)
         stale = now.halves if rest_s >= REST_S else []
@@ -283,7 +295,7 @@ class _Tries:
         ]
 
     def tell(self, sessions: Sequence[tuple[str, str]], look: Look) -> None:
-        """Record that sessions were cleared, shortly before an observation."""
+        """Record that sessions were cleared shortly before the observation ``look``."""
         self._told |= dict.fromkeys(sessions, self.moved)
         self._since |= {(router, "bgp", peer): look for router, peer in sessions}
 
@@ -303,7 +315,7 @@ class _Tries:
                         self._together[one] = now
 
     def apart(self, now: Look) -> list[tuple[str, str]]:
-        """Return one end of each session that was lost shortly before and waits for a retry."""
+        """Return one end of each session that was lost ``_APART_S`` ago and waits for a retry."""
         due = [one for one, look in self._together.items() if _ran_s(look, now) >= _APART_S]
         for one in due:
             del self._together[one]
@@ -312,15 +324,15 @@ class _Tries:
         return [(one[0], one[2]) for one in due if states.get(one) == "Idle"]
 
     def is_under_way(self, one: Adjacency, now: Look) -> bool:
-        """Return whether an adjacency has only recently started to be established."""
+        """Return whether the establishment of an adjacency has only recently begun."""
         entered = self._entered.get(one, self.moved)
         return not now.adjacencies[one].lasting and _ran_s(entered, now) < _BUILD_S
 
     def since(self, one: Adjacency, now: Look) -> Look:
         """Return the observation after which an adjacency must have been tried.
 
-        Adjacencies other than failing sessions and sessions with only one established end are not
-        awaited again after a change of known state, because they cannot be cleared.
+        After a change of known state, only failing sessions and sessions with one established end
+        are awaited again. Other adjacencies cannot be cleared.
         """
         looks = [self._since.get(one, self._start)]
         if (one[0], one[2]) in now.failing + now.halves:
@@ -329,10 +341,10 @@ class _Tries:
 
 
 class Settling:
-    """Waits for convergence of one network.
+    """Waits until a network has converged.
 
-    ``routers`` has the daemons of each router. ``kernel`` returns the current routes. ``delayed_s``
-    returns the time that each daemon has waited for a processor since the daemon started.
+    ``routers`` lists the daemons of each router. ``kernel`` returns the current routes.
+    ``delayed_s`` returns the time that each daemon has waited for a processor since it started.
     """
 
     def __init__(
@@ -352,12 +364,12 @@ class Settling:
         self._timers = _TIMERS[0]
         self._kernel = kernel
         self._delayed_s = delayed_s
-        #: Adjacencies that were down, although tried, when the network was last settled.
+        #: Adjacencies that had been tried but were down when the network was last settled.
         self._failing: set[Adjacency] = set()
-        #: The last observation, and the reason why the network was not settled then.
+        #: The last observation, and the reason why the network was not settled at that time.
         self.last = Look(0.0)
         self.why = ""
-        #: Duration of the last ``wait``, without time that daemons waited for a processor.
+        #: Duration of the last ``wait`` in s, without the time that daemons waited for a processor.
         self.took_s = 0.0
 
     def wait(
@@ -370,13 +382,13 @@ class Settling:
     ) -> bool:
         """Wait until the network is settled; return False if it is not settled in time.
 
-        The time limit is ``SETTLE_S``, or ``within_s`` if that is shorter.
+        The time limit is ``SETTLE_S``, or ``within_s`` if that is shorter. The limit is a little
+        longer if nothing changes except sessions that are being retried.
 
-        The limit is a little longer if the network is quiet except for sessions that are being
-        retried. ``neighbours`` are the expected neighbours, if known. The wait then ends as soon as
-        they are established, and does not include later actions. With ``confirmed``, the wait does
-        include later actions: each expected neighbour must have sent a message since the last
-        change, and no timer may still trigger a change. Only unexpected sessions are not awaited.
+        ``neighbours`` are the expected neighbours, if known. The wait then ends as soon as they are
+        established, and does not include later actions. With ``confirmed``, the wait includes later
+        actions: each expected neighbour must have sent a message since the last change, and no
+        timer may still trigger a change. Only unexpected sessions are not awaited then.
         """
         start = self._look()
         brief = neighbours is not None and not confirmed
@@ -393,7 +405,7 @@ class Settling:
                 tries.note(before, told)
                 tries.tell(untried, told)
                 before = told
-            # Observations use the daemons' processor time, so there are few observations before
+            # Observations use the daemons' processor time. Therefore they are less frequent before
             # the network can be settled.
             left_s = MEET_S - _ran_s(start, before)
             if left_s > REST_S + _EARLY_LOOK_S:
@@ -419,7 +431,7 @@ class Settling:
             if rests and timed is not None and _ran_s(timed, now) < _SHOWS_S:
                 acting = acting or "effects of a timer that has just expired may not be visible yet"
             self.why = self.why or acting
-            # A timer with a long remaining time may exist only briefly, for example for
+            # A timer with a long remaining time may exist only briefly, for example a timer for
             # retransmissions.
             too_late = acting and _ran_s(start, now) + (now.acts_s or 0.0) > SETTLE_S
             endless = endless or now if too_late else None
@@ -429,16 +441,16 @@ class Settling:
                 self._failing |= down
                 self._failing -= {one for one, found in now.adjacencies.items() if found.up}
                 return True
-            # A keepalive that waits to be sent, for example, is not a change.
+            # Brief pending work is not a change, for example a keepalive that waits to be sent.
             limit_s = SETTLE_S + (0.0 if moved and moving else _TRIES_S)
             if self.took_s > min(limit_s, within_s):
                 return False
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
-        """Clear missing sessions at both ends.
+        """Clear sessions, so that bgpd retries them.
 
-        bgpd then retries the sessions after a second, as on the first try, and no end waits on a
-        connection that the other end has closed.
+        bgpd retries the sessions after a second, as on the first try. This also ends the wait for
+        an answer on a connection that the other end has closed.
         """
         orders: dict[Who, list[str]] = {}
         for router, peer in sessions:
@@ -446,11 +458,11 @@ class Settling:
         self._terminals.ask(orders)
 
     def _missing(self, start: Look, now: Look, tries: _Tries) -> str:
-        """Return a description of a neighbour that may still be found or lost, or "".
+        """Return a description of a neighbour that may still be discovered or lost, or "".
 
-        A packet from each existing neighbour must have arrived since the last change of known
-        state, which may have rerouted its packets. A missing session must also have been tried
-        since this change and since its loss.
+        A packet from each established neighbour must have arrived since the last change of known
+        state, because that change may have rerouted its packets. A missing session must have been
+        tried both since this change and since its loss.
         """
         if _ran_s(start, now) < MEET_S:
             return "routers may still discover neighbours"
@@ -458,7 +470,7 @@ class Settling:
             name = " ".join(one)
             known = tries.moved.adjacencies.get(one)
             if found.up and known is not None and known.up and not _heard(known, found):
-                return f"no packet of {name} has arrived since the last change"
+                return f"no packet of the adjacency {name} has arrived since the last change"
             if found.up or found.shut or not tries.concerns(one):
                 continue
             since = tries.since(one, now)
@@ -469,10 +481,10 @@ class Settling:
         return ""
 
     def _look(self, *, timed: bool = False) -> Look:
-        """Return the current state.
+        """Return the current state of the network.
 
-        Timers are queried first, so that the effects of timers that have expired are already
-        visible in the other answers.
+        Timers are queried first. The effects of timers that have already expired are then visible
+        in the other answers.
         """
         asked = time.monotonic()
         questions: dict[Who, tuple[str, ...]] = self._questions
@@ -507,7 +519,8 @@ class Settling:
                 look.facts.append(answers[who][0].text)
         if len(answers) < len(self._questions):
             look.halves.clear()
-        # Adjacencies whose tries fail move between states, which does not count as a change.
+        # Adjacencies whose tries fail change their state repeatedly. This does not count as a
+        # change of the network, so only established adjacencies are listed.
         look.facts += sorted(one for one, found in look.adjacencies.items() if found.up)
         told = hashlib.blake2b(self._kernel(), digest_size=16)
         told.update(repr(look.facts).encode())
@@ -518,19 +531,20 @@ class Settling:
 
 
 def _ran_s(before: Look, now: Look) -> float:
-    """Return the time between two observations, without time that daemons waited for a processor.
+    """Return the time between two observations, without the time that daemons waited for a
+    processor.
 
-    The waiting times of the two daemons that waited longest are subtracted, because a session has
-    two daemons. At most ``STARVED_S`` is subtracted.
+    The waiting times of the two daemons that waited longest are subtracted, because a session
+    involves two daemons. At most ``STARVED_S`` is subtracted.
     """
     waited = sorted(max(0.0, b - a) for a, b in zip(before.delayed_s, now.delayed_s, strict=True))
     return now.at - before.at - min(sum(waited[-2:]), STARVED_S)
 
 
 def _is_late(session: Adjacency, moved: Look, now: Look, rest_s: float) -> bool:
-    """Return whether a session would not be retried soon after the last change.
+    """Return whether a session would not be retried soon.
 
-    Either the next try is late, or one end has been waiting for an answer since the last change.
+    Either its next try is late, or an end has been waiting for an answer since the last change.
     """
     known, found = moved.adjacencies.get(session), now.adjacencies.get(session)
     if known is None or found is None:
@@ -547,27 +561,28 @@ def _moving(now: Look, rest_s: float) -> str:
 
 
 def _acting(now: Look, rest_s: float) -> str:
-    """Return a message if a timer may still trigger a change later, else ""."""
+    """Return a description of a timer that may still trigger a change, or ""."""
     late = now.acts_s != 0.0 or (now.defaults and rest_s < _DEFAULTS_S + REST_S)
     return "a timer may still change the network" if late else ""
 
 
 def _acts_s(text: str) -> float:
-    """Return the remaining time of the last timer that triggers a change, in s, or 0."""
+    """Return the remaining time in s of the last timer that triggers a change, or 0."""
     times = [left for name, left in _TIMER.findall(text) if name in _ACTING]
     return max((_seconds(left) for left in times), default=0.0)
 
 
 def _ages_s(text: str) -> float:
-    """Return the time until the last unrefreshed LSA in a database is removed, in s, or 0."""
+    """Return the time in s until the last unrefreshed LSA is removed from the database, or 0."""
     ages = [age for age in map(int, _AGE.findall(text)) if _REFRESHED_S < age < _MAX_AGE_S]
     return float(_MAX_AGE_S - min(ages)) if ages else 0.0
 
 
 def _seconds(left: str) -> float:
-    """Return the remaining time of a timer, rounded up a little.
+    """Return the remaining time of a timer in s, plus a small margin.
 
-    Times that are not in hours, minutes and seconds are days or longer, and count as infinite.
+    Times in another format than hours, minutes and seconds are days or longer, and count as
+    infinite.
     """
     if found := _CLOCK.fullmatch(left):
         hours, minutes, seconds = found.groups()
@@ -578,8 +593,8 @@ def _seconds(left: str) -> float:
 def _heard(began: Standing, found: Standing) -> bool:
     """Return whether a packet from the other end arrived between two observations.
 
-    OSPF's mark is the time at which the neighbour would expire; only a hello changes this time.
-    BGP's mark is the number of received messages.
+    For OSPF, the mark is the time at which the neighbour would expire; only a hello changes this
+    time. For BGP, the mark is the number of received messages.
     """
     return abs(found.mark - began.mark) > _JITTER_S
 
@@ -615,13 +630,13 @@ def _read_ospf(router: str, answers: list[Answer], look: Look) -> None:
     for name, one in sorted(rows.items()):
         look.facts += [name, *(one.get(key) for key in _INTERFACE_FACTS)]
         look.types[router, name] = str(one.get("networkType"))
-        # A passive port does not wait for neighbours.
+        # A passive port never leaves this state.
         look.waiting |= one.get("state") == "Waiting" and "timerHelloInMsecs" in one
     look.waiting |= any(name in whole for name in _PENDING)
 
 
 def _ends(answers: list[Answer]) -> set[tuple[str, str]]:
-    """Return the addresses, own first, of the sessions that a router regards as established."""
+    """Return the addresses (own, other) of the sessions that a router regards as established."""
     rows = map(_object, _object(answers[1].value).values())
     return {_end(row) for row in rows if row.get("bgpState") == _ESTABLISHED}
 
@@ -636,8 +651,8 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
     for name, found in _object(summary.get("peers")).items():
         row, more = _object(found), _object(neighbours.get(name))
         state = str(row.get("state", ""))
-        # If the other end receives none of its packets, one end may repeatedly regard a session as
-        # established until the hold time ends.
+        # An end whose packets do not reach the other end may repeatedly regard the session as
+        # established until the hold time ends. Therefore both ends must agree.
         here, there = _end(more)
         up = state == _ESTABLISHED and (not here or (there, here) in look.ends)
         due = [
@@ -649,7 +664,7 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             lasting=up or state in {"Idle", "Active"} or state in _SHUT,
             up=up,
             shut=state in _SHUT,
-            # bgpd reports these times in whole elapsed seconds.
+            # bgpd rounds these times down to whole seconds.
             next_s=1.0 + max(due),
             lost=_number(more.get("connectionsDropped")),
             low=here < there,
@@ -662,11 +677,11 @@ def _read_bgp(router: str, answers: list[Answer], look: Look) -> None:
             family = _object(_object(more.get("addressFamilyInfo")).get("ipv4Unicast"))
             look.defaults |= _DEFAULT_MAP in family
         elif state not in _SHUT and _is_address(name):
-            # If only this end regards the session as established, either the other end will soon
-            # report the loss, or the other end has not yet received the last packet.
+            # If only this end regards the session as established, there are two cases: the other
+            # end will soon report the loss, or it has not yet received the last packet.
             kind = look.halves if state == _ESTABLISHED else look.failing
             kind.append((router, name))
-            # The routes of a closed session have not been removed yet.
+            # bgpd has not removed the routes of the closed session yet.
             look.waiting |= bool(_number(row.get("pfxRcd")))
 
 

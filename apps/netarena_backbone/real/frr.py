@@ -1,8 +1,9 @@
-"""FRR on one router: configuration files, sandboxed daemons, and queries over the daemons' sockets.
+"""FRR on one router: configuration files, sandboxed daemons, and queries to the daemons' sockets.
 
-Each router has four daemons of its own (zebra, staticd, ospfd, bgpd), started from one frr.conf
-that is split as vtysh splits it. Like vtysh, this module sends each daemon a command that ends with
-a null character over the daemon's socket. The answer is text, three null characters and a status.
+Each router has its own four daemons (zebra, staticd, ospfd, bgpd). They are started from one
+frr.conf, which is split in the same way as vtysh splits it. Like vtysh, this module sends each
+daemon a command, terminated by a null character, over the daemon's socket. The answer is text,
+three null characters and a status.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from netarena.sdk import (
     one_line,
 )
 
-#: Daemons in starting order. zebra comes first, because the other daemons look for its socket only
-#: every ten seconds if the first attempt fails.
+#: Daemons in the order in which they start. zebra comes first: if the other daemons do not find its
+#: socket on their first attempt, they retry only every ten seconds.
 DAEMONS = ("zebra", "staticd", "ospfd", "bgpd")
 PROGRAMS, VTYSH = Path("/usr/lib/frr"), Path("/usr/bin/vtysh")
 #: Folder in which commands find the daemons' sockets.
@@ -39,26 +40,27 @@ LOGS = "/var/log/frr"
 STDOUT_LOG, SYSLOG_LOG = "stdout.log", "syslog.log"
 #: Device to which the C library writes messages if no syslog daemon listens.
 _CONSOLE = "/dev/console"
-#: Copies messages from the console, where lines end with a carriage return, to a file. A full file
-#: system loses messages, but the loop reads on, because a daemon that cannot write would stop.
+#: Shell loop that copies messages from the console, where lines end with a carriage return, to a
+#: file. If the file system is full, messages are lost but the loop continues to read, because a
+#: daemon that cannot write would stop.
 _COPY = (
     f"exec 9<>{_CONSOLE}\n"
     f"while :; do (while IFS= read -r line; do printf '%s\\n' \"${{line%?}}\"; done) <&9"
     f" >>{LOGS}/{SYSLOG_LOG} 2>/dev/null; done &"
 )
-#: Limits of a router's daemons. They run for one episode and use about 1 % of its duration as CPU
-#: time.
+#: Resource limits of a router's daemons. They run for one episode and use about 1 % of its duration
+#: as CPU time.
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
-#: Time limit in s for starting daemons, and for saving all configurations, on a busy machine.
+#: Time limit in s on a busy machine, both for starting daemons and for saving all configurations.
 _TRY_S = 20.0
-#: Maximum number of characters of the list of refused log files in a note.
+#: Maximum length in a note of the list of refused log files, in characters.
 _NOTE_CHARS = 200
 #: Folder for zebra's own socket and other files that only daemons may access.
 _PRIVATE = "/run/private"
 _ZEBRA = f"{_PRIVATE}/zserv.api"
 _SLEEP = Path("/bin/sleep")
 
-#: First words of a block -> daemons that the block belongs to; all other blocks belong to every
+#: First words of a block -> daemons to which the block belongs; all other blocks belong to every
 #: daemon
 _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router ospf", ("ospfd",)),
@@ -76,18 +78,18 @@ _OWNERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("key chain ", ("ospfd",)),
 )
 _INTERFACE = "interface "
-#: First words of the lines below ``interface`` that do not belong to zebra.
+#: First words of the lines below ``interface`` that belong to ospfd instead of zebra.
 _OSPF = "ip ospf "
 _NOTHING = ("!", "end", "exit")
 #: Lines in the output of ``show running-config`` that are not commands.
 _HEAD = re.compile(r"^(?:Building|Current) configuration.*$", re.MULTILINE)
-#: Time limit for daemons to end by themselves, and pause between checks.
+#: Time limit for daemons to end after SIGTERM, and pause between checks.
 _END_S, _END_PAUSE_S = 3.0, 0.01
 #: Message that vtysh prints after saving, and the mode of a saved file.
 _SAVED, _SAVED_MODE = b"configuration saved to", 0o640
 
 
-#: Names of log files in the output of ``show logging``, and in the error message about a log file
+#: Name of a log file in the output of ``show logging``, or in the error message about a log file
 #: that cannot be opened.
 _LOG_FILE = re.compile(
     r"^(?:File logging: level \w+, filename |can't open logfile )(?P<path>[^\r\n]+)", re.MULTILINE
@@ -114,12 +116,12 @@ def _is_written(path: Path, logs: Path) -> bool:
     """Return whether FRR has opened the log file, which must be directly in the folder ``logs``."""
     try:
         return path.parent == Path(LOGS) and (logs / path.name).is_file()
-    except OSError:  # a name that is too long
+    except OSError:  # the name is too long
         return False
 
 
 def missing() -> str:
-    """Return a message about missing parts of FRR, or "" if FRR is installed."""
+    """Return a message about missing files of FRR, or "" if FRR is installed."""
     gone = [path for path in (*(PROGRAMS / name for name in DAEMONS), VTYSH) if not path.is_file()]
     return f"FRR is not installed: {gone[0]} does not exist" if gone else ""
 
@@ -152,7 +154,8 @@ def split(text: str) -> dict[str, str]:
 
 
 def needed(text: str) -> tuple[str, ...]:
-    """Return the daemons that an frr.conf needs, for example ospfd only for ``router ospf``."""
+    """Return the daemons that an frr.conf needs; for example, ospfd is needed only for ``router
+    ospf``."""
     words = {"ospfd": "router ospf", "bgpd": "router bgp"}
     lines = text.splitlines()
     return tuple(
@@ -162,7 +165,7 @@ def needed(text: str) -> tuple[str, ...]:
     )
 
 
-def hold(  # noqa: PLR0913 -- everything that daemons of a router need
+def hold(  # noqa: PLR0913 -- all inputs of a router's daemons
     parts: Mapping[str, str],
     *,
     netns: int,
@@ -174,8 +177,8 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
 ) -> Confined:
     """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
-    ``parts`` has the configuration of each daemon. Logs go to the folder ``logs``. ``console`` is a
-    pipe (a FIFO) for the messages of ``log syslog``; it needs ``logs``.
+    ``parts`` contains the configuration of each daemon. Logs are written to the folder ``logs``.
+    ``console`` is a pipe (a FIFO) for the messages of ``log syslog``; it requires ``logs``.
     """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
@@ -189,7 +192,8 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
         f" -z {_ZEBRA} -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS} &"
         for name in daemons
     )
-    # The option -d would close the standard output, so the script waits for zebra's socket itself.
+    # The daemons' option -d would close the standard output. Without it, the script must wait for
+    # zebra's socket.
     wait = f"until [ -S {_ZEBRA} ] || ! kill -0 $! 2>/dev/null; do {_SLEEP} 0.02; done"
     script = "\n".join((first, wait, *rest))
     folders = {SOCKETS: sockets}
@@ -207,14 +211,14 @@ def hold(  # noqa: PLR0913 -- everything that daemons of a router need
         texts=texts,
         folders=folders,
         limits=LIMITS,
-        # Logs in other folders are rejected, because no command could read them.
+        # The daemons see no other log folder, because commands could not read it.
         private=[_PRIVATE],
         home="/" if logs is None else LOGS,
     )
 
 
 def try_out(netns: int) -> str:
-    """Return the reason why daemons do not start on this host, or "".
+    """Return the reason why daemons do not start on this host, or "" if they start.
 
     Must be called by process 1 of an episode's namespaces.
     """
@@ -231,20 +235,21 @@ def try_out(netns: int) -> str:
             while missed := [one for one in DAEMONS if not terminals.reach(("r", one), home)]:
                 if time.monotonic() > deadline or not held.alive:
                     return f"FRR daemon {missed[0]} does not start"
-                time.sleep(0.01)  # until the programs have started
+                time.sleep(0.01)  # wait until the programs have started
         finally:
             terminals.close()
     return ""
 
 
 def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
-    """Save each router's configuration with vtysh; ``routers`` are (name, socket folder, target
-    folder).
+    """Save each router's configuration with vtysh.
 
-    Each vtysh runs in a UTS namespace, because it writes the host name into the file. Raises
-    EnvironmentFailed if vtysh fails. Failures are detected from the output, because the exit status
-    is 1 even if the file was saved: vtysh cannot change the file's owner to FRR's user, who does
-    not exist in a user namespace.
+    ``routers`` yields (name, socket folder, target folder). Each vtysh runs in a UTS namespace,
+    because it writes the host name into the file.
+
+    Raises EnvironmentFailed if vtysh fails. Failures are detected from the output, because the exit
+    status is 1 even if the file was saved: vtysh cannot change the file's owner to FRR's user. This
+    user does not exist in a user namespace.
     """
     running = [
         (
@@ -281,10 +286,10 @@ def save(routers: Iterable[tuple[str, Path, Path]]) -> None:
 def running(
     terminals: Terminals, routers: Mapping[str, Iterable[str]]
 ) -> dict[str, dict[str, str]]:
-    """Return the running configuration of each router's daemons; ``routers`` maps a router to its
-    daemons.
+    """Return the running configuration of each router's daemons.
 
-    Raises EnvironmentFailed if a daemon does not answer.
+    ``routers`` maps each router to its daemons. Raises EnvironmentFailed if a daemon does not
+    answer.
     """
     asked = {
         (name, daemon): ("show running-config",)
@@ -301,23 +306,24 @@ def running(
 
 
 def end(held: Sequence[Confined]) -> None:
-    """End the daemons of several routers with SIGTERM; kill daemons that still run after
-    ``_END_S``."""
+    """End the daemons of several routers with SIGTERM; after ``_END_S``, kill daemons that still
+    run."""
     for one in held:
         one.terminate()
     deadline = time.monotonic() + _END_S
     for one in held:
         while one.running() and time.monotonic() < deadline:
-            time.sleep(_END_PAUSE_S)  # daemons that are not children send no event to wait for
+            # the daemons are not child processes, so their end must be polled
+            time.sleep(_END_PAUSE_S)
         one.close()
 
 
 # -------------------------------------------------------------------------------- queries
 
-#: A machine and a daemon.
+#: A machine and the name of a daemon.
 Who: TypeAlias = tuple[str, str]
 _END = b"\0\0\0"
-#: Time limits of answers: while waiting for convergence, and (longer) for judgements, because a
+#: Time limits for answers: for queries during convergence, and longer for judgements, because a
 #: daemon may be busy.
 _SOON_S, LONG_S = 5.0, 15.0
 #: Maximum size of one answer, enough for a table of thousands of routes.
@@ -340,10 +346,10 @@ class Answer(NamedTuple):
 
 
 class Terminals:
-    """Sockets to all daemons, for queries to many of them at once.
+    """Sockets to all daemons, which can be queried at the same time.
 
-    Daemons run agents' configurations, so their answers are limited in size and time. After a late
-    answer, the next query uses a new socket.
+    Daemons run configurations of agents. Therefore their answers are limited in size and time.
+    After a late answer, the next query uses a new socket.
     """
 
     def __init__(self) -> None:
@@ -351,7 +357,7 @@ class Terminals:
         self._paths: dict[Who, Path] = {}
         #: Daemons whose socket has not been used for a query yet.
         self._fresh: set[Who] = set()
-        #: Daemons that listen, but were late with their last answers.
+        #: Daemons that listen, but did not answer the last queries in time.
         self.late: set[Who] = set()
 
     def close(self) -> None:
@@ -369,11 +375,12 @@ class Terminals:
         return self._socket(who) is not None
 
     def _socket(self, who: Who) -> socket.socket | None:
-        """Return a socket to a daemon known from ``reach``, or None if it does not listen."""
+        """Return a socket to a daemon for which ``reach`` was called, or None if it does not
+        listen."""
         if who in self._sockets or who not in self._paths:
             return self._sockets.get(who)
         one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # A blocking call would hang if the connection queue of a busy daemon is full.
+        # A blocking connect would hang if the connection queue of a busy daemon were full.
         one.setblocking(False)
         try:
             one.connect(str(self._paths[who]))
@@ -389,7 +396,7 @@ class Terminals:
         return one
 
     def forget(self, router: str) -> None:
-        """Close the sockets to a router's daemons, which have ended."""
+        """Close the sockets to a router's daemons, after the daemons have ended."""
         for who in [who for who in self._sockets if who[0] == router]:
             self._forget(who)
         self.late = {who for who in self.late if who[0] != router}
@@ -440,7 +447,8 @@ class Terminals:
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    self._forget(who)  # otherwise a late answer would be read as the next answer
+                    # on the old socket, the late answer would be read as the next answer
+                    self._forget(who)
                     self.late.add(who)
                 break
         return found

@@ -52,17 +52,17 @@ from netarena_network.real.worker import Worker
 _FILES_BYTES, _FILES = 16 << 20, 4096
 _HOME = Path("/mnt")
 _SOCKETS_BYTES, _SOCKETS_FILES = 1 << 16, 32
-#: Limits on the total size and the number of logs that an agent configures.
+#: Limits on the total size and the number of a router's logs, which agents can configure.
 _LOGS_BYTES, _LOGS_FILES = 1 << 20, 18
 #: Subfolders of a machine's folder: the daemons' sockets, the daemons' logs, the services' files,
-#: and the files that vtysh's ``write`` saves.
+#: and the files that vtysh's ``write`` command saves.
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
-#: Pipe in a router's folder for its daemons' messages of ``log syslog``.
+#: Pipe in a router's folder that carries its daemons' messages of ``log syslog``.
 _CONSOLE = "console"
-#: Time limit until all daemons listen, and interval between checks.
+#: Time limit until all daemons listen, and pause between checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 #: Time limit until restarted daemons advertise the same redistributed routes as before the restart.
-#: A saved configuration may lack some of these routes.
+#: The limit can be reached, because a saved configuration may lack some of these routes.
 _READVERTISE_S = 3.0
 #: Maximum size of a saved configuration.
 _SAVED_BYTES = 1 << 20
@@ -70,7 +70,7 @@ _EXTERNAL = ("show ip ospf database external self-originate json",)
 _HEADERS_BYTES = 20 + 8
 _SMALL_BYTES = 56
 _ADDRESS_BYTES, _IFA_LOCAL = 8, 2
-#: Multicast groups of all OSPF routers and of designated routers: IP and MAC addresses.
+#: IP and MAC addresses of OSPF's multicast groups: all OSPF routers, and designated routers.
 _ALL = tuple((f"224.0.0.{number}", b"\x01\x00\x5e\x00\x00" + bytes([number])) for number in (5, 6))
 _NAMES = re.compile(r"^hosts:.*$", re.MULTILINE)
 _OWN = "0.0.0.0"  # noqa: S104 -- the next hop of a router's own routes
@@ -93,15 +93,16 @@ class Lab(Worker):
         self._terminals = frr.Terminals()
         self._wanted: dict[str, tuple[str, ...]] = {}
         self._recipes: dict[str, Recipe] = {}
-        #: Router -> interface indices of its links, as long as the links block all packets.
+        #: Router -> interface indices of its links. Entries exist only while the links block all
+        #: packets.
         self._apart: dict[str, list[int]] = {}
         #: Whether a command might have changed a setting since the last observation.
         self._changed = True
-        #: Convergence time left to the current contingency, in s.
+        #: Convergence time that remains for the current contingency, in s.
         self._converge_s = math.inf
-        #: Machine -> digest of its settings before an agent's first command on the machine.
+        #: Machine -> digest of its settings before the agent's first command on the machine.
         self._first: dict[str, str] = {}
-        #: Settings that each of the setup's edits changes, determined at the first observation.
+        #: Settings that each edit of the setup changes; determined at the first observation.
         self._traces: list[leftover.Trace] = []
         #: Measures packet loss during changes; None if the setup has no pairs to measure.
         self._probes: Probes | None = None
@@ -121,10 +122,10 @@ class Lab(Worker):
         }
 
     def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
-        """Build the network with all of its faults; return the duration of each step, in s.
+        """Build the network with all of its faults; return the duration of each step in s.
 
-        Routers exchange no packets until the network is first used, so that all daemons have read
-        their configuration before they communicate.
+        Routers exchange no packets until the network is first used. By then, all daemons have read
+        their configuration.
         """
         began = time.monotonic()
         self._setup = Setup.model_validate(setup)
@@ -142,7 +143,7 @@ class Lab(Worker):
         self._wires = Wires(self._setup, self._netlinks)
         self._keep_apart(one.machine for one in self._setup.recipes if one.frr is not None)
         self._start_daemons()
-        self._listen()  # while the daemons start
+        self._listen()  # the daemons start meanwhile
         self._know_neighbours()
         self._reach_daemons()
         self._save_configurations()
@@ -154,7 +155,7 @@ class Lab(Worker):
         }
 
     def _keep_apart(self, routers: Iterable[str]) -> None:
-        """Block all packets of new routers, whose queues no agent has changed yet."""
+        """Block all packets of new routers. Their queues still have the default settings."""
         for name in routers:
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
@@ -170,7 +171,8 @@ class Lab(Worker):
 
     @contextlib.contextmanager
     def _muted(self, routers: Iterable[str]) -> Iterator[None]:
-        """Drop all packets that routers send. Queues that an agent may have set stay unchanged."""
+        """Drop all packets that routers send, without changing queues that an agent
+        may have set."""
         with contextlib.ExitStack() as stack:
             for name in routers:
                 with entered(self._spaces[name]):
@@ -225,7 +227,7 @@ class Lab(Worker):
 
     def _save_configurations(self) -> None:
         """Save each router's configuration like ``write memory``, and give all files the same
-        time."""
+        modification time."""
         frr.save(
             (name, _HOME / name / _SOCKETS, _HOME / name / _SAVED)
             for name in self._daemons
@@ -256,7 +258,7 @@ class Lab(Worker):
         )
 
     def _await_daemons(self, routers: Iterable[str]) -> None:
-        """Wait until all daemons of routers listen, and record their processes."""
+        """Wait until all daemons of these routers listen, and record their processes."""
         names = [*routers]
         missing = {(name, one) for name in names for one in self._wanted[name]}
 
@@ -276,9 +278,9 @@ class Lab(Worker):
     def _untold(self, wanted: Mapping[str, AbstractSet[str]]) -> str:
         """Return a message if an ospfd does not advertise all its redistributed routes, else "".
 
-        ``wanted`` has the prefixes of each router. The caller must wait for these advertisements:
-        if the network of a route's next hop left OSPF earlier, ospfd would permanently advertise
-        the route without its forwarding address.
+        ``wanted`` contains the prefixes that each router redistributes. The caller must wait until
+        they are advertised. If the network of a route's next hop left OSPF before that, ospfd would
+        permanently advertise the route without its forwarding address.
         """
         missing = {(name, "ospfd"): prefixes for name, prefixes in wanted.items() if prefixes}
         answers = self._terminals.ask(dict.fromkeys(missing, _EXTERNAL))
@@ -291,8 +293,8 @@ class Lab(Worker):
         """Add permanent ARP entries for direct neighbours and OSPF's multicast groups.
 
         All namespaces share the kernel's ARP table. If other networks fill the table, the kernel
-        drops outgoing hellos, and adjacencies are lost without a cause in this network. Permanent
-        entries are exempt from the table's limit.
+        drops outgoing hellos, and adjacencies are lost without a cause in this network. The table's
+        limit does not apply to permanent entries.
         """
         held = {name: self._addresses(name) for name in self._names}
         for name in self._names:
@@ -396,19 +398,19 @@ class Lab(Worker):
         if self._probes is not None:
             self._probes.begin(machine)
         before = self._settings.of(machine)
-        # The state before the agent's first command.
+        # Only the state before the agent's first command is kept.
         self._first.setdefault(machine, before.digest)
         answer = super().run(machine, command, timeout_s)
-        self._wires.follow()  # the next command may read the carriers
+        self._wires.follow()  # the next command may read the carrier states
         self._changed |= self._settings.of(machine).digest != before.digest
         logs = _HOME / machine / _LOGS
         if machine in self._daemons and (note := frr.refused_logs(answer["output"], logs)):
-            # at the beginning, because the last line reports how the command ended
+            # at the beginning, because the last line of the output reports how the command ended
             answer["output"] = f"[{note}]\n{answer['output']}"
         return answer
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run this project's own commands, given as (machine, command); each must succeed.
+        """Run commands of this project, given as (machine, command); each of them must succeed.
 
         The commands have the same consoles and files as agents' commands. Only tests call this
         method, because an episode's faults are part of its setup.
@@ -438,7 +440,7 @@ class Lab(Worker):
         return 0 if self._probes is None else self._probes.sent()
 
     def _end_probes(self) -> None:
-        """Stop sending requests and discard their losses.
+        """Stop sending probe requests and discard their losses.
 
         The observation of a contingency must not report losses from the time before the
         contingency.
@@ -459,8 +461,8 @@ class Lab(Worker):
         texts = dict(found.texts)
         if resolver := self._resolver(machine):
             texts |= {
-                # Timeouts are short, because programs may look up each address although the server
-                # does not respond.
+                # The timeout is short, because a program may look up each address although the
+                # server does not respond.
                 "/etc/resolv.conf": f"nameserver {resolver}\noptions timeout:1 attempts:1\n",
                 "/etc/nsswitch.conf": _NAMES.sub("hosts: files dns", texts["/etc/nsswitch.conf"]),
             }
@@ -482,16 +484,17 @@ class Lab(Worker):
         self._changed, self._converge_s = True, CONVERGE_S
 
     def restore(self, cable: list[str]) -> None:
-        """Plug the cable between two machines in again."""
+        """Plug in the cable between two machines again."""
         self._end_probes()
         self._wires.restore(*cable)
         self._changed = True
 
     def restart(self, *, from_saved: bool) -> None:
-        """End the daemons of all routers with a login, and start them together.
+        """End the daemons of all routers with a login, and start all of them again.
 
-        The daemons load the saved configuration (``write memory``) or, by default, the running
-        configuration. The routers send no packets until all daemons have read their configurations.
+        The daemons load the saved configuration (``write memory``) if ``from_saved``, otherwise the
+        running configuration. The routers send no packets until all daemons have read their
+        configurations.
         """
         self._end_probes()
         self._let_meet()
@@ -511,7 +514,7 @@ class Lab(Worker):
                 self._terminals.forget(name)
                 self._start_router(name, parts[name])
             self._await_daemons(names)
-            # The saved configuration may lack a redistributed route.
+            # The wait may time out, because the saved configuration may lack a redistributed route.
             with contextlib.suppress(EnvironmentFailed):
                 _await_none(partial(self._untold, wanted), _READVERTISE_S)
         self._changed, self._converge_s = True, CONVERGE_S
@@ -539,7 +542,7 @@ class Lab(Worker):
         if self._probes is not None:
             self._probes.end()
         size = len(self._setup.endpoints)
-        # The time that the daemons need to converge is not padded.
+        # Only the measurement is padded to a fixed duration, not the convergence of the daemons.
         with padded(backbone_s(size * (size - 1))):
             found = self._look(settled=settled)
         if self._probes is not None:
@@ -574,8 +577,8 @@ class Lab(Worker):
     def _neighbours(self) -> set[Neighbour]:
         """Return the neighbours of the converged network, without unusable OSPF adjacencies.
 
-        Two ends of a link with different network types may reach the full state, but use no routes
-        through each other.
+        If the two ends of a link have different network types, the adjacency may reach the state
+        Full, but the ends use no routes through each other.
         """
         look, unlike = self._settling.last, set[Neighbour]()
         for cable in self._setup.cables:
@@ -591,8 +594,8 @@ class Lab(Worker):
     def _ask(self) -> str:
         """Test all services ``_LOOKS`` times and return the majority result of each service.
 
-        All tests are repeated, whatever their results, if other networks filled a queue of the
-        kernel or its ARP table during the tests.
+        All tests are repeated if other networks filled a kernel queue or the kernel's ARP table
+        during the tests, whatever the results are.
         """
         asks = self._setup.asks
         resolvers = {name: self._resolver(name) for name in self._names}
@@ -607,7 +610,7 @@ class Lab(Worker):
             if neighbours_refused() == refused and not crowded():
                 break
         self._servers.close_connections()
-        self._echo.wait()  # to close an established connection, the kernel sends a packet
+        self._echo.wait()  # the kernel sends a packet when it closes an established connection
         return "".join(str(int(count > _LOOKS // 2)) for count in works)
 
     def _ways(self) -> tuple[tuple[str, ...], ...]:
@@ -629,7 +632,7 @@ class Lab(Worker):
         )
 
     def _heard(self, name: str) -> tuple[Heard, ...]:
-        """Return the routes that a router of another autonomous system received from its peers."""
+        """Return the routes that a router of another AS received from its peers."""
         who = name, "bgpd"
         answers = self._terminals.ask({who: ("show bgp ipv4 unicast json",)}, frr.LONG_S)
         table = answers[who][0].value if who in answers else None
@@ -647,19 +650,19 @@ class Lab(Worker):
 
 
 def _await_none(problem: Callable[[], str], within_s: float = _LISTEN_S) -> None:
-    """Wait until ``problem`` returns "", which means that no problem is left.
+    """Wait until ``problem`` returns "", which means that no problem remains.
 
-    Raises EnvironmentFailed with the returned text if that takes longer than ``within_s``.
+    Raises EnvironmentFailed with the last returned text if this takes longer than ``within_s``.
     """
     deadline = time.monotonic() + within_s
     while told := problem():
         if time.monotonic() > deadline:
             raise EnvironmentFailed(told)
-        time.sleep(_ASK_S)  # daemons send no event to wait for
+        time.sleep(_ASK_S)  # daemons send no event when they are ready
 
 
 def _told(answers: Sequence[frr.Answer]) -> set[str]:
-    """Return the prefixes of the external routes that ospfd advertises."""
+    """Return the prefixes of the external routes in an ospfd's answer to ``_EXTERNAL``."""
     value = answers[0].value if answers else None
     rows = value.get("AS External Link States") if isinstance(value, dict) else None
     return {f"{one['linkStateId']}/{one['networkMask']}" for one in (rows or {}).values()}

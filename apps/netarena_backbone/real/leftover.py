@@ -1,10 +1,10 @@
-"""Detects which faults of a network are not repaired, and which requested changes are not made.
+"""Detects faults of a network that are not repaired, and requested changes that are not made.
 
 Each part of a fault is given as a machine's recipes without and with that part (``lab_spec.Edit``).
-A part of a requested change is given as the recipes with and without the change.
-Texts of FRR and of services are compared directly. Kernel settings are applied in scratch
-namespaces by the code that builds networks, and read back, because only the kernel determines how
-settings are listed.
+A part of a requested change is given as the recipes with and without the change. Configurations of
+FRR and of services are compared as text. Kernel settings are applied in scratch namespaces by the
+code that builds networks, and then read back, because only the kernel determines how settings are
+listed.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from netarena_network.real.reading import unfold
 #: Name of the scratch machine that has the far ends of all links.
 _FAR = "far"
 _NO_FILES = Path("/nonexistent")
-#: FRR lines that a requested change need not set: they have no effect on the request, or FRR never
-#: lists them because they are default values.
+#: FRR lines that a requested change need not set, because they do not affect the request, or
+#: because they are default values, which FRR never lists.
 _FREE = re.compile(
     r" / neighbor \S+ (?:description .*|timers connect \d+)$"
     r"| / ip ospf (?:hello-interval 10|dead-interval 40|retransmit-interval 5|network broadcast)$"
 )
-#: Start of lines about kernel routes. They are ignored in requested changes, because they follow
-#: from addresses.
+#: Start of lines about kernel routes. Requested changes ignore these lines, because kernel routes
+#: follow from addresses.
 _ROUTES = f"{GETROUTE} "
-#: An OSPF area in the form of an address. FRR lists the form that was entered.
+#: An OSPF area in dotted form. FRR lists an area in the form in which it was entered.
 _AREA = re.compile(r"\barea (\d+)\.(\d+)\.(\d+)\.(\d+)\b")
 #: An interface's address: its name, its prefix length and the address itself (IFA_LOCAL). The other
 #: attributes depend on the program that sets the address.
@@ -44,8 +44,8 @@ _ADDRESS = re.compile(r"^(address \S+ \d+) .*(\(2, b(['\"]).*?\3\)).*$")
 
 
 class Trace(NamedTuple):
-    """Settings of a machine that exist only after an edit (``new``), or only before it
-    (``gone``)."""
+    """Settings of a machine that exist only after an edit (``new``) or only before
+    it (``gone``)."""
 
     machine: str
     new: frozenset[str]
@@ -65,8 +65,8 @@ class Trace(NamedTuple):
         return not self.new.isdisjoint(now.lines) if self.new else not self.gone <= now.lines
 
     def shown_in(self, now: Setting) -> Trace:
-        """Return this trace without the differences that ``now``, the settings at the start, do not
-        show.
+        """Return this trace without the differences that are missing in ``now``, the settings at
+        the start.
 
         For example, FRR does not list default values. A ``strict`` trace is returned unchanged.
         """
@@ -76,7 +76,7 @@ class Trace(NamedTuple):
 
 
 def traces(edits: Sequence[Edit], cables: Sequence[Cable]) -> list[Trace]:
-    """Return the trace of each edit, in order.
+    """Return the trace of each edit, in the order of the edits.
 
     Raises OSError, pyroute2's NetlinkError or subprocess.CalledProcessError if the scratch machines
     cannot be created.
@@ -103,7 +103,7 @@ def _required(lines: frozenset[str]) -> frozenset[str]:
 
 
 def _plain(line: str) -> str:
-    """Return a line in a normal form, which does not depend on how its setting was entered."""
+    """Return a line in a normal form, which is independent of how its setting was entered."""
     same = line.replace(" Null0", " blackhole")
     return _ADDRESS.sub(r"\1 \2", _AREA.sub(_with_number, same))
 

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 ICMP, ECHO_REPLY, ECHO_REQUEST = 1, 0, 8
 HEADER = struct.Struct("!BBHHH")
-#: Time of a request, as ``ping`` sends it: seconds and microseconds in host byte order.
+#: Time in a request, in the format of ``ping``: seconds and microseconds in host byte order.
 STAMP = struct.Struct("=QQ")
 #: Offset of the protocol in an IPv4 header, in bytes.
 PROTOCOL = 9
-#: Type of packets that this machine sends, in addresses and filters of packet sockets.
+#: Type of packets that the machine itself sends, in addresses and filters of packet sockets.
 OUTGOING = 4
-#: Payload as ``ping`` sends it, 56 bytes in all.
+#: Payload after the time, as in ``ping``. Both together have 56 bytes.
 _FILLING = bytes(range(0x10, 0x10 + 56 - STAMP.size))
 _SO_ATTACH_FILTER = 26
 
 
 def request(stamp: bytes, identifier: int, sequence: int = 1) -> bytes:
-    """Return an echo request (RFC 792) of 64 bytes; ``stamp`` are the 16 bytes of its time."""
+    """Return an echo request (RFC 792) of 64 bytes; ``stamp`` is its time, encoded in 16 bytes."""
     body = stamp + _FILLING
     words = struct.unpack(f"!{len(body) // 2}H", body)
     total = (ECHO_REQUEST << 8) + identifier + sequence + sum(words)
@@ -32,16 +32,16 @@ def request(stamp: bytes, identifier: int, sequence: int = 1) -> bytes:
 def identifiers(number: int) -> list[int]:
     """Return ``number`` different ICMP identifiers.
 
-    The identifiers are random, so that no connection tracker knows them and no filter can match
-    them.
+    The identifiers are random, so that they are unknown to connection trackers and cannot be
+    matched by filters.
     """
     return secrets.SystemRandom().sample(range(1 << 16), number)
 
 
 def attach(one: socket.socket, lines: Sequence[tuple[int, int, int, int]]) -> None:
-    """Attach a packet filter to a socket; it replaces any earlier filter.
+    """Attach a packet filter to a socket; it replaces an earlier filter.
 
-    ``lines`` are the instructions of classic BPF as (code, jump if true, jump if false, value).
+    ``lines`` contains classic BPF instructions as (code, jump if true, jump if false, value).
     """
     code = b"".join(struct.pack("HBBI", *line) for line in lines)
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -1,21 +1,22 @@
-"""Measures for how many seconds pairs of endpoints lose packets while the network changes.
+"""Measures how long pairs of endpoints lose packets while the network changes.
 
 From the start of a command until the network has converged, each pair sends one echo request every
 ``INTERVAL_S``, like ``ping -i 0.05``. The requests of one period have one random identifier per
 pair, increasing sequence numbers and current times. A request is lost if it cannot be sent, or if
 no reply comes from the target within ``LIMIT_S``. **Loss in seconds is the number of lost requests
-times ``INTERVAL_S``.** This is a lower bound: in slots that a busy machine misses, nothing is sent,
-and nothing counts as lost.
+times ``INTERVAL_S``.** This is a lower bound: a busy machine may miss time slots, in which nothing
+is sent and nothing counts as lost.
 
-``LIMIT_S`` is 1 s, after which TCP would repeat a first packet (RFC 6298). Without a fault, replies
-take milliseconds. The kernel records the times at which replies arrive, so a late thread does not
-lose them. Replies to the last requests of a period may arrive until the caller calls ``take``,
-which is at least the duration of an observation later.
+``LIMIT_S`` is 1 s, after which TCP would retransmit a first packet (RFC 6298). Without a fault,
+replies take milliseconds. The kernel records the times at which replies arrive, so replies are not
+lost if the thread reads them late. Replies to the last requests of a period may arrive until the
+caller calls ``take``. At least the duration of an observation lies between them.
 
-The pairs send in turn, one request per slot of ``INTERVAL_S`` divided by the number of pairs. Late
-slots are not caught up, because a burst of requests in a routing loop would look like a storm.
+The pairs send in turn, one request per slot of ``INTERVAL_S`` divided by the number of pairs.
+Missed slots are not made up for, because a burst of requests in a routing loop would look like a
+packet storm.
 
-A thread sends the requests, because the process waits meanwhile for the command and for daemons.
+A thread sends the requests, because the process meanwhile waits for the command and for daemons.
 """
 
 from __future__ import annotations
@@ -47,17 +48,18 @@ from netarena_network.real.prober import open_socket
 
 INTERVAL_S, LIMIT_S = 0.05, 1.0
 _SECOND_NS, _MICROSECOND_NS = 1_000_000_000, 1_000
-#: Socket option and message with a packet's time of arrival: seconds and nanoseconds.
+#: Socket option for packets' times of arrival, and the format of such a time: seconds and
+#: nanoseconds.
 _SO_TIMESTAMPNS = 35
 _TIME = struct.Struct("=qq")
-_SOURCE = slice(12, 16)  # in an IPv4 header
+_SOURCE = slice(12, 16)  # position in an IPv4 header
 _SEQUENCES = 1 << 16
 _ETH_P_ALL, _SOL_PACKET, _PACKET_STATISTICS = 0x0003, 263, 6
-#: Number of packets that passed a packet socket's filter since the last query, and number of these
-#: packets that were dropped.
+#: Number of packets that passed a packet socket's filter since the last query, and how many of
+#: these were dropped.
 _STATISTICS = struct.Struct("=II")
 _LEAST_BUFFER_BYTES = 1
-_PACKET_TYPE = 0xFFFFF000 + 4  # position of a packet's type for filter instructions
+_PACKET_TYPE = 0xFFFFF000 + 4  # offset at which filter instructions read a packet's type
 _DROP = (0x06, 0, 0, 0)
 
 
@@ -67,21 +69,20 @@ class _Request(NamedTuple):
 
 
 class Tally:
-    """Counts requests without a reply; ``targets`` has the packed address of each pair's target."""
+    """Counts requests without a reply; ``targets`` contains the packed address of each pair's
+    target."""
 
     def __init__(self, targets: Sequence[bytes]) -> None:
         self._targets = targets
-        #: (identifier, sequence number) of each unanswered request.
+        #: (identifier, sequence number) -> unanswered request
         self._waiting: dict[tuple[int, int], _Request] = {}
 
     def ask(self, pair: int, identifier: int, sequence: int, sent_ns: int) -> None:
-        """Record a pair's request and its time (UNIX, ns); a request that cannot be sent is
-        recorded too."""
+        """Record a pair's request and its time (UNIX, ns), even if the request cannot be sent."""
         self._waiting[identifier, sequence] = _Request(pair, sent_ns)
 
     def answer(self, packet: bytes, arrived_ns: int) -> None:
-        """Process a received IPv4 packet; if it is a reply that arrived in time, its request is not
-        lost."""
+        """Process a received IPv4 packet; a reply that arrived in time removes its request."""
         start = (packet[0] & 15) * 4
         payload = start + HEADER.size
         if len(packet) < payload + STAMP.size:
@@ -110,9 +111,9 @@ class Tally:
 class Probes:
     """Sends requests between pairs of endpoints and measures their loss.
 
-    ``pairs`` are indices of ``endpoints``, which are (machine, address). ``spaces`` are the network
-    namespaces of all machines. Packets are counted, and tracked connections removed, in all of
-    them.
+    ``pairs`` contains pairs of indices of ``endpoints``, which are (machine, address). ``spaces``
+    contains the network namespaces of all machines. In all of them, packets are counted and tracked
+    connections are removed.
     """
 
     def __init__(
@@ -158,8 +159,8 @@ class Probes:
             one.close()
 
     def begin(self, machine: str) -> None:
-        """Start to send requests, unless they are already being sent, and start to count packets on
-        a machine."""
+        """Start to send requests, if they are not being sent already, and to count packets on a
+        machine."""
         self._is_new = True
         if self._thread is None:
             self._identifiers = identifiers(len(self._pairs))
@@ -177,7 +178,8 @@ class Probes:
         self._counted = 0
 
     def sent(self) -> int:
-        """Return the number of probe packets that the machine of ``begin`` has sent since then.
+        """Return the number of probe packets that the machine given to ``begin`` has sent since
+        then.
 
         These are requests and replies, including forwarded packets, on all interfaces.
         """
@@ -186,7 +188,7 @@ class Probes:
         return self._counted
 
     def end(self) -> None:
-        """Stop sending, and remove the connections of the requests from all connection trackers.
+        """Stop sending, and remove the requests' entries from all connection trackers.
 
         Raises EnvironmentFailed if the thread failed.
         """
@@ -230,7 +232,7 @@ class Probes:
     def _live(self) -> None:
         try:
             self._send_all()
-        except Exception as error:  # noqa: BLE001 -- ``end`` reports it
+        except Exception as error:  # noqa: BLE001 -- ``end`` reports the error
             self._error = error
 
     def _send_all(self) -> None:
@@ -258,7 +260,7 @@ class Probes:
     def _read(self) -> None:
         """Read the replies that have arrived."""
         for one in self._sockets.values():
-            with contextlib.suppress(OSError):  # no more packets
+            with contextlib.suppress(OSError):  # raised when no packets are left
                 while True:
                     packet, told, _, _ = one.recvmsg(2048, socket.CMSG_SPACE(_TIME.size))
                     self._tally.answer(packet, _arrival_ns(told))
@@ -267,19 +269,19 @@ class Probes:
 def due(slot: int, passed: float) -> int:
     """Return the slot for the next request: ``slot``, or the current slot if ``slot`` has passed.
 
-    ``passed`` is the time since the start in slots.
+    ``passed`` is the number of slots since the start.
     """
     return max(slot, int(passed))
 
 
 def stamp(now_ns: int) -> bytes:
-    """Return a time (UNIX, ns) as ``ping`` sends it."""
+    """Return a time (UNIX, ns) in the format of ``ping``."""
     now, rest_ns = divmod(now_ns, _SECOND_NS)
     return STAMP.pack(now, rest_ns // _MICROSECOND_NS)
 
 
 def _arrival_ns(told: Sequence[tuple[int, int, bytes]]) -> int:
-    """Return the time of arrival that the kernel reports with a packet."""
+    """Return the time at which a packet arrived according to the kernel, in ns (UNIX)."""
     for level, kind, content in told:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
             now, rest_ns = _TIME.unpack_from(content)
@@ -288,7 +290,7 @@ def _arrival_ns(told: Sequence[tuple[int, int, bytes]]) -> int:
 
 
 def _receiver(address: str) -> socket.socket:
-    """Return a socket that pings from an address of the calling thread's namespace."""
+    """Return a socket for pings from an address of the calling thread's namespace."""
     one = open_socket(address, whole=True)
     attach(one, [_DROP])
     one.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
@@ -306,8 +308,10 @@ def _counter() -> socket.socket:
 
 
 def _count(counter: socket.socket) -> int:
-    """Return the number of packets since the last call, including packets that were dropped
-    because the socket's buffer was full."""
+    """Return the number of packets since the last call.
+
+    Packets that were dropped because the socket's buffer was full are included.
+    """
     told = counter.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
     return int(_STATISTICS.unpack(told)[0])
 

@@ -1,15 +1,15 @@
 """Services of a backbone's machines: servers, DNS servers, and the tests of both.
 
-Servers run in the lab's process, each socket in its machine's namespace. A file of the machine
-(``SERVICES``, lines of ``name protocol address port``) lists the servers. Agents may edit this
-file, so it is read again before each observation and while a command runs. A server answers an HTTP
-request with its name and echoes all other data. The server named ``dns`` answers from the file
-``ZONE``.
+Servers run in the lab's process; each of their sockets is in the namespace of its machine. The
+servers of a machine are listed in one of its files (``SERVICES``, lines of ``name protocol address
+port``). Agents may edit this file. Therefore it is read again before each observation and while a
+command runs. A server answers an HTTP request with its name and echoes all other data. The server
+named ``dns`` answers from the file ``ZONE``.
 
-The judge sends the same bytes as ordinary programs, so that no filter can distinguish its requests:
-TCP like ``curl``, DNS queries like ``dig`` and the resolver of the C library, and UDP like
-``logger``, an NTP client or a SIP client. Identifiers, cookies and ports are random, as in these
-programs. The ``ETag`` header of each HTTP response is unique and shows the judge which server
+The judge sends the same bytes as ordinary programs, so that filters cannot distinguish its
+requests: TCP like ``curl``, DNS queries like ``dig`` and the resolver of the C library, and UDP
+like ``logger``, an NTP client or a SIP client. Identifiers, cookies and ports are random, as in
+these programs. The ``ETag`` header of each HTTP response is unique and shows the judge which server
 answered.
 """
 
@@ -37,28 +37,28 @@ from netarena.sdk import entered
 from netarena_backbone.world.lab_spec import Ask
 from netarena_network.real.netlink import SOCK_DIAG, Message, Netlink
 
-#: Limits on how much of a machine's files is read, because agents can write these files.
+#: Limits on the size and the number of lines that are read from a machine's files, because agents
+#: can write these files.
 _MOST_BYTES, _MOST_LINES = 1 << 14, 64
 _BACKLOG = 64
-#: Maximum number of bytes of one read.
+#: Maximum number of bytes per read.
 ECHO_BYTES = 4000
 #: Length of an HTTP response in bytes, which is more than two full-size packets.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
-#: Number of tests that continue before the servers answer; connections to addresses are opened
-#: earlier, all at once. A test sends up to two packets at once, ``Servers.serve`` answers up to
-#: ``_MOST_LINES`` packets of a socket, and a socket buffers about 270 small packets
-#: (net.core.rmem_default).
+#: Number of test steps until the servers answer; connections to addresses are opened earlier, all
+#: at once. A test sends up to two packets at once, ``Servers.serve`` answers up to ``_MOST_LINES``
+#: packets per socket, and a socket buffers about 270 small packets (net.core.rmem_default).
 _BURST = _MOST_LINES // 2
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
-#: Time within which answers arrive unless the kernel is busy.
+#: Time in s after which missing answers are expected only if the kernel is busy.
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _RESET = struct.pack("ii", 1, 0)
-#: Socket option for datagrams without the flag "don't fragment".
+#: Socket option for datagrams without the "don't fragment" flag.
 _MTU_DISCOVER, _OMIT = 10, 5
 _DNS = "dns"
 _DNS_PORT, _HTTP_PORT, _NTP_PORT, _SIP_PORT = 53, 80, 123, 5060
@@ -71,16 +71,16 @@ _OPTIONS, _COOKIE_BYTES = struct.pack("!xHHIHHH", 41, 1232, 0, 12, 10, 8), 8
 #: Seconds from 1900, the epoch of NTP, to 1970.
 _NTP_EPOCH_S = 2_208_988_800
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
-#: From linux/inet_diag.h: types of the messages that list and close sockets, layout of a message
-#: without the cookie, and a cookie that matches any socket.
+#: Constants from linux/inet_diag.h: types of the messages that list and close sockets, layout of a
+#: message without the cookie, and a cookie that matches any socket.
 _SOCK_LIST, _SOCK_DESTROY = 20, 21
 _DIAG, _NO_COOKIE = struct.Struct("=BBxxI2s2s4s12x4s12xI"), bytes([255] * 8)
-#: Layout of a message up to the socket's id, position of this id in a listed socket, length of the
-#: id, and all states except LISTEN.
+#: Layout of a message up to the socket's ID, position of the ID in a listed socket, length of the
+#: ID, and a bit mask of all states except LISTEN.
 _DIAG_HEAD, _ID, _ID_BYTES, _CONNECTED = struct.Struct("=BBxxI"), slice(4, 52), 48, ~(1 << 10)
 _NAME_CHARS, _LABEL_CHARS = 253, 63
 
-#: Name, protocol, address and port.
+#: Name, protocol, address and port of a service.
 Place: TypeAlias = tuple[str, str, str, int]
 
 
@@ -103,7 +103,8 @@ def places(text: str) -> list[Place]:
 
 
 def addresses(text: str) -> dict[str, str]:
-    r"""Return the address of each name in a zone file; only the first line of a name counts.
+    r"""Return the address of each name in a zone file; if a name occurs repeatedly, its first line
+    counts.
 
     >>> addresses("Web.example 192.0.2.1\nweb.example 192.0.2.2")
     {'web.example': '192.0.2.1'}
@@ -125,7 +126,7 @@ def address(text: str) -> str:
 
 
 def read(path: Path, most_bytes: int = _MOST_BYTES) -> str:
-    """Return the beginning of a regular file, or "" if the path is not a readable regular file."""
+    """Return the beginning of a file, or "" if the path is not a readable regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -144,7 +145,8 @@ def read(path: Path, most_bytes: int = _MOST_BYTES) -> str:
 
 
 def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> bytes:
-    """Return a DNS query like those of ``dig`` if a cookie is given, else like the C library's.
+    """Return a DNS query like that of ``dig`` if a cookie is given, else like that of the C
+    library.
 
     Raises ValueError if the name is invalid.
     """
@@ -162,7 +164,7 @@ def question(number: int, name: str, kind: int = _A, cookie: bytes = b"") -> byt
 
 @cache
 def _curl() -> str:
-    """Return the user agent of the ``curl`` that is installed on this machine."""
+    """Return the user agent string of the ``curl`` that is installed on this machine."""
     program = shutil.which("curl") or ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run([program, "-V"], capture_output=True, timeout=_MOST_S, check=True)
@@ -179,7 +181,7 @@ def web_request(target: str, port: int) -> bytes:
 
 
 def datagram(source: str, target: str, port: int, local: str) -> bytes:
-    """Return a UDP datagram of an ordinary client, with random contents.
+    """Return a UDP datagram like that of an ordinary client, with random contents.
 
     It is an NTP request, a SIP request from address ``local``, or a line of ``logger`` on machine
     ``source``.
@@ -204,7 +206,8 @@ def _word(letters: int) -> str:
 
 
 def _asked(packet: bytes) -> tuple[str, int, int]:
-    """Return the name of a query, its type, and the end of the question; raises ValueError."""
+    """Return the name and type that a query asks for, and the end of its question; raise ValueError
+    if it is invalid."""
     at = 12
     labels: list[str] = []
     while at < len(packet) and (size := packet[at]):
@@ -227,7 +230,7 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
         return b""
     known = zone.get(name)
     answers = known is not None and kind in {1, 255}
-    flags = 0x8580 if known is not None else 0x8583  # authoritative answer; or no such name
+    flags = 0x8580 if known is not None else 0x8583  # flags: authoritative answer; or no such name
     head = packet[:2] + struct.pack("!5H", flags, 1, int(answers), 0, 0) + packet[12:end]
     if not answers:
         return head
@@ -235,7 +238,8 @@ def reply(packet: bytes, zone: Mapping[str, str]) -> bytes:
 
 
 def answers(packet: bytes, number: int, kind: int) -> bool:
-    """Return whether ``packet`` answers the DNS query ``number`` of type ``kind`` without error."""
+    """Return whether ``packet`` is a successful answer to the DNS query ``number`` of type
+    ``kind``."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
         told, flags = struct.unpack_from("!2H", packet)
         return told == number and flags & 0x800F == 0x8000 and _asked(packet)[1] == kind
@@ -243,7 +247,7 @@ def answers(packet: bytes, number: int, kind: int) -> bool:
 
 
 def answer(packet: bytes, number: int) -> str:
-    """Return the address in a DNS answer, or "" if it has none."""
+    """Return the address in a DNS answer, or "" if the answer contains no address."""
     with contextlib.suppress(ValueError, IndexError, struct.error):
         told, flags, _, answers = struct.unpack_from("!4H", packet)
         if told == number and flags & 0x8000 and not flags & 0xF and answers:
@@ -279,9 +283,10 @@ class _Talk:
 
 
 class Servers:
-    """All servers of a network; ``files`` has each machine's folder of ``SERVICES`` and ``ZONE``.
+    """All servers of a network.
 
-    ``serve`` must be called whenever packets may have arrived.
+    ``files`` contains each machine's folder with ``SERVICES`` and ``ZONE``. ``serve`` must be
+    called whenever packets may have arrived.
     """
 
     def __init__(self, spaces: Mapping[str, int], files: Mapping[str, Path]) -> None:
@@ -295,7 +300,7 @@ class Servers:
         self._zones: dict[str, dict[str, str]] = {}
         #: Digest of a datagram -> its receivers; ``ETag`` of a response -> its sender
         self._heard: dict[bytes, set[str]] = {}
-        _curl()  # called early, because it starts a program, which would delay an observation
+        _curl()  # called now, because it starts a program, which would delay an observation
 
     def close(self) -> None:
         for one in (*self._open.values(), *(talk.connection for talk in self._talks.values())):
@@ -303,7 +308,7 @@ class Servers:
         self._poll.close()
 
     def update(self) -> None:
-        """Start the servers that the files list, and stop all others."""
+        """Start the servers that the files list, and stop servers that are no longer listed."""
         for machine, folder in self._files.items():
             self._zones[machine] = addresses(read(folder / "zone"))
             text = read(folder / "services")
@@ -330,7 +335,7 @@ class Servers:
             one.bind((address, port))
             if protocol == "tcp":
                 one.listen(_BACKLOG)
-        except OSError:  # like any server, this one does not start if it cannot bind its address
+        except OSError:  # a server does not start if it cannot bind its address
             one.close()
             return
         self._open[key] = one
@@ -340,7 +345,7 @@ class Servers:
     def heard(self) -> dict[bytes, set[str]]:
         """Return the receivers of datagrams and the senders of responses since the last call.
 
-        Keys are digests of datagrams and ``ETag`` values of responses.
+        The keys are digests of datagrams and ``ETag`` values of responses.
         """
         told, self._heard = self._heard, {}
         return told
@@ -371,10 +376,10 @@ class Servers:
     def close_connections(self) -> None:
         """Close all TCP connections of the servers in the kernel, because ``ss`` lists them.
 
-        If its replies are lost, a server stays in state SYN_RECV and repeats them for a minute. If
-        a filter drops the last packets of a connection, the connection also remains. Each such
-        socket shows which host reaches the service. The client's address is not compared, because
-        NAT may have changed it.
+        A server whose replies are lost stays in state SYN_RECV and repeats them for a minute. If a
+        filter drops the last packets of a connection, the connection also remains. Each such socket
+        would reveal to an agent which host reaches the service. The client's address is not
+        compared, because NAT may have changed it.
         """
         ports: dict[str, set[bytes]] = {}
         for machine, (_, protocol, _, port) in self._open:
@@ -386,7 +391,7 @@ class Servers:
                 netlink = Netlink(SOCK_DIAG)
             with netlink:
                 listed = [one[_ID] for one in netlink.dump(_SOCK_LIST, head + bytes(_ID_BYTES))]
-                # the id starts with the socket's own port
+                # the ID starts with the socket's own port
                 netlink.send(
                     [Message(_SOCK_DESTROY, head + one) for one in listed if one[:2] in own]
                 )
@@ -448,9 +453,9 @@ class _Client:
         self.source = ask.source
         self._space = space
         self._unsent = self._got = b""
-        #: Mark that shows that the intended server answered.
+        #: Digest or tag that shows that the intended server answered.
         self._mark = b""
-        #: Unanswered DNS queries in order, and the addresses found so far.
+        #: DNS queries in order that are not answered yet, and the addresses found so far.
         self._names: list[_Names] = []
         self._found: set[str] = set()
         self.socket: socket.socket | None = None
@@ -465,7 +470,7 @@ class _Client:
             self._connect(resolver, _DNS_PORT, "udp")
 
     def _connect(self, address: str, port: int, protocol: str) -> bool:
-        """Open a connection; return whether it is being established."""
+        """Open a connection; return False if this fails immediately."""
         with entered(self._space):
             kind = _KINDS[protocol] | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
             self.socket = socket.socket(socket.AF_INET, kind)
@@ -482,7 +487,7 @@ class _Client:
         return True
 
     def begin(self) -> None:
-        """Send the UDP packets, which need not wait for a connection."""
+        """Send the first UDP packets, if any; they need not wait for a connection."""
         assert self.socket is not None
         if self._names:
             for text in self._names[0].questions:
@@ -501,7 +506,7 @@ class _Client:
             self.fail()
 
     def fail(self) -> None:
-        """Abort the test and reset its connection, so that no socket lingers."""
+        """End the test and reset its connection, so that its socket does not linger."""
         if self.socket is not None:
             if self.socket.type == socket.SOCK_STREAM:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -513,7 +518,7 @@ class _Client:
         return select.POLLIN | (select.POLLOUT if self._unsent else 0)
 
     def go_on(self) -> None:
-        """Continue after the socket has become ready."""
+        """Continue the test after the socket has become ready."""
         assert self.socket is not None
         try:
             if self._names:
@@ -540,7 +545,8 @@ class _Client:
             self.fail()
 
     def _resolved(self) -> None:
-        """Continue with the next query, or with the service if all queries gave one address."""
+        """Continue with the next query, or with the service if all queries returned the same
+        address."""
         self.fail()
         address = next(iter(self._found))
         ask = self._ask
@@ -561,12 +567,13 @@ class _Client:
         self.socket = None
 
     def came_to(self, heard: Mapping[bytes, set[str]], *servers: str) -> bool:
-        """Return whether the test succeeded and only one of the intended servers took part."""
+        """Return whether the test succeeded and one intended server took part, but no
+        other server."""
         return self.works and any(heard.get(self._mark) == {server} for server in servers)
 
 
 class _Names:
-    """DNS queries for a name, and their answers.
+    """DNS queries for one name, and their answers.
 
     The queries are like those of ``dig`` if ``careful``, else like those of the C library.
     """
@@ -583,7 +590,7 @@ class _Names:
         self.address = ""
 
     def take(self, packet: bytes) -> bool:
-        """Record an answer; return whether all answers have arrived."""
+        """Record an answer; return whether all queries have been answered."""
         for query in self._open:
             if answers(packet, *query):
                 self._open.remove(query)
@@ -614,7 +621,8 @@ def _end_waiting(clients: Sequence[_Client], spaces: Mapping[str, int]) -> None:
         with entered(spaces[source]):
             netlink = Netlink(SOCK_DIAG)
         with netlink:
-            netlink.send(messages)  # errors are ignored: a socket may have been closed meanwhile
+            # errors are ignored, because a socket may have been closed meanwhile
+            netlink.send(messages)
 
 
 def ask(
@@ -624,7 +632,8 @@ def ask(
     servers: Servers,
     wait: Callable[[], object],
 ) -> str:
-    """Test all services at once; return ``1`` for each service that answered, else ``0``.
+    """Test all services at once; return a string with ``1`` for each service that answered, else
+    ``0``.
 
     ``wait`` returns when the kernel has processed all packets.
     """

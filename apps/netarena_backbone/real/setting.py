@@ -1,8 +1,8 @@
-"""Settings of a machine: configurations of its daemons and kernel, and its services' files.
+"""Settings of a machine: configurations of its daemons and kernel, and the files of its services.
 
-Two digests of a machine are equal if all visible settings that a command can change are equal.
-State that daemons have learnt or installed in the kernel is left out, and so are counters, numbers
-and times.
+A machine's digest is the same at two times if all settings that commands can change and read are
+the same. State that daemons have learnt or installed in the kernel is left out. Counters, index
+numbers and times are left out too.
 """
 
 from __future__ import annotations
@@ -35,46 +35,46 @@ from netarena_network.real.netlink import (
 )
 from netarena_network.real.reading import ages, are_fleeting, effective, is_bucket, unfold, waits
 
-#: Daemon settings that take effect with a delay that no timer shows.
+#: Daemon settings that take effect with a delay that is not visible in any timer.
 _LATE = re.compile(r"^ *(?:neighbor \S+ shutdown rtt|ip ospf transmit-delay \d{3})", re.MULTILINE)
 _SYSCTLS, _SYSCTL_BYTES = Path("/proc/sys/net"), 1 << 16
 #: Folder of sysctls that do not affect any observation.
 _UNSEEN = "ipv6"
-#: A sysctl that is a counter, which no command sets.
+#: A sysctl that is a counter. It cannot be set by commands.
 _COUNTED = "/proc/sys/net/netfilter/nf_conntrack_count "
 _FILES = ("services", "zone", "resolver")
-#: Prefix of the lines of a running configuration, the same for all daemons.
+#: Prefix of lines of a running configuration; the prefix is the same for all daemons.
 FRR = "frr"
 
-#: Netlink attributes that count as settings, from <linux/if_link.h> (address, MTU, queue, bridge),
-#: if_addr.h (all except times), rtnetlink.h (all except caches; of queues, the kind) and
-#: neighbour.h (IP address, MAC address).
+#: Netlink attributes that count as settings: from <linux/if_link.h>, the address, MTU, queue and
+#: bridge; from if_addr.h, all except times; from rtnetlink.h, all except caches, and of queues only
+#: the kind; from neighbour.h, the IP and MAC address.
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 _KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)
 _IFA_CACHEINFO, _RTA_CACHEINFO = 6, 12
-#: Suffix of settings that expire or take effect later.
+#: Suffix that marks settings that expire or take effect later.
 _FLEETING = " for a while"
 _LEARNT = 0x200  # RTM_F_CLONED
 _PERMANENT = 0x80
-#: Origins of routes: zebra and its daemons.
+#: Origins of routes that zebra and the other daemons install.
 _OF_DAEMONS = range(186, 200)
 _OF_ZEBRA = 11
 _HEADERS = {GETADDR: 8, GETROUTE: 12, GETRULE: 12, GETNEIGH: 12, GETQDISC: 20}
 
 
 class Setting(NamedTuple):
-    """Settings of one machine; ``fleeting`` is true if any setting expires or takes effect
-    later."""
+    """Settings of one machine; ``fleeting`` is true if any setting expires or takes
+    effect later."""
 
     digest: str
-    #: One line per setting, preceded by the lines of the enclosing blocks.
+    #: One text per setting. It begins with the lines of the enclosing blocks.
     lines: frozenset[str] = frozenset()
     fleeting: bool = False
 
 
 class Settings:
-    """Settings of all machines; ``files`` has each machine's folder of services."""
+    """Settings of all machines; ``files`` contains each machine's folder of service files."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Settings:
         self._spaces = spaces
         self._netlinks = netlinks
         self._files = files
-        #: Machine -> generation of its filters, and their text
+        #: Machine -> generation of its nftables rules, and their text
         self._filters: dict[str, tuple[int, str]] = {}
 
     def of(self, machine: str) -> Setting:
@@ -152,7 +152,8 @@ class Settings:
                 try:
                     text = effective(run_shell("nft --stateless list ruleset").stdout)
                 except (OSError, subprocess.SubprocessError):
-                    text = str(generation)  # unreadable: each generation differs
+                    # the rules cannot be read, so the text must differ for each generation
+                    text = str(generation)
                 self._filters[machine] = generation, text
         return self._filters[machine][1]
 
@@ -186,14 +187,14 @@ def _is_learnt(route: bytes) -> bool:
 def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
     """Return a netlink entry as text, without fields that the kernel changes by itself.
 
-    The result is "" if no command set the entry.
+    The result is "" if the entry was not set by a command.
     """
     header = content[: _HEADERS[kind]]
     found = attributes(content, _HEADERS[kind])
     if kind == GETROUTE:
         if _is_learnt(content) or header[5] in _OF_DAEMONS or header[5] == _OF_ZEBRA:
             return ""
-        header = header[1:5] + header[7:8]  # lengths, service, table, type
+        header = header[1:5] + header[7:8]  # lengths, type of service, table, type
         found.pop(_RTA_CACHEINFO, None)
     elif kind == GETADDR:
         index = int.from_bytes(header[4:8], "little")
@@ -206,8 +207,8 @@ def _told(kind: int, content: bytes, names: Mapping[int, str]) -> str:
             return ""
         return f"neighbour {names.get(index)} {found.get(1)!r} {found.get(2)!r}"
     elif kind == GETQDISC:
-        # The device, the parent (the root or another queue), and the queue's kind and options;
-        # every queue may filter.
+        # The device, the parent (the root or another queue), and the queue's kind and options.
+        # Every kind is included, because every queue may filter packets.
         index, parent = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
         lasts = _FLEETING if is_bucket(found) else ""
         picked = [found.get(one) for one in (_KIND, _OPTIONS)]

@@ -1,7 +1,8 @@
 """Captures packets on each machine to find the machines that a ping crosses.
 
-Each documented pair sends one ping. Each machine has a socket that receives the pings that arrive
-on any interface. The order of the machines follows from the TTL, which forwarding decrements.
+Each documented pair sends one ping. Each machine has a socket that receives all pings that arrive
+on any of its interfaces. The order of the machines follows from the TTL, which each router
+decrements.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _TTL = 8  # of an IPv4 header
 #: Difference between the marks of successive pings in microseconds; a prime, so that marks differ.
 _PACE_US = 618_029
 _MOST_S = 5.0
-#: A mark is the time of a ping, as ``ping`` sends it: seconds and microseconds. All marks of a
-#: network have the same seconds, taken from the last 24 hours. The network's taps filter on this
-#: value and therefore receive only its own pings.
+#: A mark is the time in a ping, in the format of ``ping``: seconds and microseconds. All marks of a
+#: network have the same value of seconds, drawn from the last 24 hours. The network's taps filter
+#: on this value and therefore receive only its own pings.
 _DAY_S, _SECOND_US = 86_400, 1_000_000
 
 
 class Taps:
     """Sockets, one per machine, that receive only the pings of documented pairs.
 
-    The sockets stay open, because the kernel needs 20 ms to close a socket.
+    The sockets stay open, because closing a socket takes the kernel 20 ms.
     """
 
     def __init__(self, spaces: Mapping[str, int]) -> None:
@@ -63,8 +64,8 @@ class Taps:
         sockets: Sequence[socket.socket],
         wait: Callable[[], object],
     ) -> tuple[tuple[str, ...], ...]:
-        """Send a ping for each pair; return the machines that each ping crossed, in order, without
-        its ends.
+        """Send a ping for each pair and return the machines that it crossed, in order, without its
+        ends.
 
         ``sockets`` are the sending sockets of the endpoints. ``wait`` returns when the kernel has
         processed all packets.
@@ -76,7 +77,7 @@ class Taps:
         ]
         names = identifiers(len(pairs))
         for mark, name, (source, target) in zip(marks, names, pairs, strict=True):
-            with contextlib.suppress(OSError):  # no route
+            with contextlib.suppress(OSError):  # the machine has no route to the target
                 sockets[source].sendto(request(mark, name), (endpoints[target][1], 0))
         seen = self._collect(marks, wait)
         return tuple(
@@ -87,7 +88,7 @@ class Taps:
     def _collect(
         self, marks: Sequence[bytes], wait: Callable[[], object]
     ) -> dict[bytes, list[tuple[int, str]]]:
-        """Return mark -> list of (TTL, machine), with an entry for each received ping."""
+        """Return mark -> list of (TTL, machine), with one item for each received ping."""
         seen: dict[bytes, list[tuple[int, str]]] = {mark: [] for mark in marks}
         deadline = time.monotonic() + _MOST_S
         waited = not marks

@@ -4,9 +4,9 @@ Such a cable consists of two veth pairs and a bridge between them (``build``). I
 bridge are down, both machines lose their carrier, as if the cable were unplugged. Otherwise each
 machine has a carrier if the interface at the other end is up, as with a cable without a bridge.
 
-Agents may rename, move, delete and replace the machines' ends, but cannot reach the judge's ports.
-Therefore an end is identified by the index of its interface, which the kernel reports as the peer
-of the judge's port.
+Agents may rename, move, delete and replace the machines' ends of a cable, but cannot reach the
+judge's ports. Therefore an end is identified by the index of its interface, which the kernel
+reports as the peer of the judge's port.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ _Peer: TypeAlias = tuple[bytes | None, ...]
 
 
 class _Wire(NamedTuple):
-    """A cable with a bridge: its ends, and the bridge's port towards each end."""
+    """A cable with a bridge: its ends, and the port of the bridge towards each end."""
 
     ends: tuple[End, ...]
     ports: tuple[int, ...]
-    #: The peer of each port when the network was built (values of ``_PEER``).
+    #: The peer of each port at the time when the network was built (values of ``_PEER``).
     peers: tuple[_Peer, ...]
 
 
 class Wires:
-    """The cables that contingencies cut; ``netlinks`` has a socket in each machine's namespace.
+    """The cables that contingencies cut.
 
-    The socket of the bridges' namespace has the name "". Must be created in that namespace.
+    ``netlinks`` contains a socket in each machine's namespace, and under the name "" a socket in
+    the bridges' namespace. The object must be created in the bridges' namespace.
     """
 
     def __init__(self, setup: Setup, netlinks: Mapping[str, Netlink]) -> None:
@@ -72,7 +73,8 @@ class Wires:
     def cut(self, one: str, other: str) -> None:
         """Unplug the cable between two machines; return when both have lost their carrier.
 
-        Raises KeyError for an unknown cable, and EnvironmentFailed if a carrier stays.
+        Raises KeyError for an unknown cable, and EnvironmentFailed if a machine does not lose its
+        carrier.
         """
         pair = frozenset((one, other))
         self._set(self._wires[pair], up=(False, False))
@@ -80,7 +82,7 @@ class Wires:
         self._await_carriers(pair)
 
     def restore(self, one: str, other: str) -> None:
-        """Plug the cable in again; return when the carriers are back.
+        """Plug in the cable between two machines again; return when the carriers are back.
 
         Raises the same errors as ``cut``.
         """
@@ -93,15 +95,15 @@ class Wires:
     def follow(self) -> None:
         """If a machine has set an interface up or down, change the carrier of the other end.
 
-        The interfaces themselves are read: the kernel reports a changed carrier up to a second
-        later, and not at all to a port that is down.
+        The state of the interfaces themselves is read. The kernel reports a changed carrier up to a
+        second later, and does not report it at all to a port that is down.
         """
         for pair, wire in self._wires.items():
             if pair not in self._cut:
                 self._set(wire, up=self._wanted(wire))
 
     def _wanted(self, wire: _Wire) -> tuple[bool, ...]:
-        """Return, for each port of the bridge, whether the interface at the other end is up."""
+        """Return for each port of the bridge whether the interface at the other end is up."""
         return tuple(_has(link, IFF_UP) for link in self._links(wire)[::-1])
 
     def _set(self, wire: _Wire, *, up: tuple[bool, ...]) -> None:
@@ -118,8 +120,8 @@ class Wires:
     def _await_carriers(self, pair: frozenset[str]) -> None:
         """Wait until the kernel has processed the changed carriers at both ends of a cable.
 
-        The kernel would otherwise notify daemons of the change up to a second later. Ends that the
-        agent has removed are not awaited.
+        Without this wait, the kernel would notify daemons of the change up to a second later. Ends
+        that the agent has removed are not awaited.
         """
         wire = self._wires[pair]
         deadline = time.monotonic() + _NOTICED_S
@@ -133,7 +135,7 @@ class Wires:
             ]
             judge = self._netlinks[""]
             inner = [link for link in links(judge) if link.ifindex in wire.ports]
-            # a bridge port may not forward at once when its carrier is back
+            # after its carrier is back, a bridge port may not forward at once
             shut = [
                 forward(link.ifindex) for link in inner if link.flags & IFF_UP and blocked(link)
             ]
@@ -155,8 +157,8 @@ class Wires:
         found: list[Link | None] = []
         for end, port, peer in zip(wire.ends, wire.ports, wire.peers, strict=True):
             one = None
-            # If an end is deleted, the judge's port is deleted too, and another interface may get
-            # the end's index.
+            # If a command deletes an end, the kernel deletes the judge's port too, and another
+            # interface may get the index of the end.
             if judged.get(port) == peer:
                 with contextlib.suppress(OSError):
                     for link in links(self._netlinks[end.machine]):

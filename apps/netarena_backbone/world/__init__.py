@@ -1,1 +1,1 @@
-"""Backbones as data: data model, routing, forwarding and the intended state."""
+"""Model of backbones: data, routing, forwarding and the intended state."""

@@ -1,7 +1,7 @@
-"""Contingencies of a world: planned disturbances that a repair must survive.
+"""Contingencies of a world: planned disturbances that the final network must withstand.
 
-Each link of ``World.contingencies`` fails in turn, with a loss of carrier at both ends. Finally,
-the daemons of all our routers restart at the same time. All functions are pure.
+The links of ``World.contingencies`` fail one after the other, with a loss of carrier at both ends.
+Finally, the daemons of all our routers restart at the same time. All functions are pure.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from netarena_backbone.world.fib import is_on
 from netarena_backbone.world.model import Link, Router, Static, World
 
-#: Time limit for convergence in one contingency, in s; failure and restoration of a link share it.
-#: The time that daemons waited for a processor is not counted.
+#: Time limit for convergence in one contingency, in s. The failure and the restoration of a link
+#: share it. The time that daemons waited for a processor is not counted.
 CONVERGE_S = 20.0
 
 
 class Contingency(NamedTuple):
     """A link failure, or the restart of the daemons of all our routers if ``cable`` is None."""
 
-    #: Words for prompts and records.
+    #: Name of the contingency in prompts and records.
     name: str
     #: Names of the two machines that the link connects.
     cable: tuple[str, str] | None
 
     @property
     def link(self) -> str:
-        """The link that fails, in words; "" for the restart."""
+        """The name of the link that fails; "" for the restart."""
         return " - ".join(self.cable or ())
 
 
@@ -43,7 +43,8 @@ def contingencies(world: World) -> tuple[Contingency, ...]:
 
 
 def failures(world: World) -> tuple[Contingency, ...]:
-    """Return only the link failures of a world, in the order in which they are tried."""
+    """Return the link failures of a world, without the restart, in the order in which they are
+    tried."""
     return tuple(
         Contingency(f"the failure of link {' - '.join(one)}", one) for one in world.contingencies
     )
@@ -52,9 +53,9 @@ def failures(world: World) -> tuple[Contingency, ...]:
 def during(world: World, contingency: Contingency) -> World:
     """Return the world as it is during a contingency; a restart does not change the world.
 
-    Without carrier, FRR removes the networks and routes of both ports. The kernel keeps routes that
-    no daemon manages, and drops the packets that take them. Raises ValueError if the two machines
-    do not have exactly one link.
+    When a link loses its carrier, FRR removes the networks and routes of both ports. The kernel
+    keeps routes that no daemon manages, and drops the packets that use them. Raises ValueError if
+    there is not exactly one link between the two machines.
     """
     if contingency.cable is None:
         return world

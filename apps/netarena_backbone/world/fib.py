@@ -1,4 +1,4 @@
-"""Routing table of a router, and its lookups."""
+"""The routing table of a router."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Address: TypeAlias = str
 
 
 class Hop(NamedTuple):
-    """A next hop: an outgoing port, and a gateway unless the target is directly connected.
+    """A next hop: an outgoing port, and a gateway unless the destination is directly connected.
 
-    An empty port means that packets are dropped.
+    If the port is empty, packets are dropped.
     """
 
     port: str
@@ -34,7 +34,7 @@ class Route(NamedTuple):
 
 
 class Table:
-    """Routing table of one router; lookups return the longest matching prefix."""
+    """Routing table of one router; lookups return the route with the longest matching prefix."""
 
     def __init__(self, routes: Iterable[Route] = ()) -> None:
         self._by_length: dict[int, dict[int, Route]] = {}
@@ -64,8 +64,10 @@ class Table:
             self._found.clear()
 
     def look_up(self, address: Address, *, default: bool = True) -> Route | None:
-        """Return the route to ``address``; with ``default=False``, a default route does not
-        count."""
+        """Return the route to ``address``.
+
+        With ``default=False``, the default route is not returned.
+        """
         if address not in self._found:
             self._found[address] = self._look_up(number_of(address))
         route = self._found[address]
@@ -84,7 +86,7 @@ class Table:
 
     @property
     def hops(self) -> Mapping[IPv4Network, Hop]:
-        """Next hop of each prefix."""
+        """Map of each prefix to its next hop."""
         return {route.prefix: route.hop for route in self}
 
     def __iter__(self) -> Iterator[Route]:
@@ -94,7 +96,7 @@ class Table:
 
 @lru_cache(maxsize=65536)
 def network_of(address: str) -> IPv4Network:
-    """Return the network of an address with a prefix length."""
+    """Return the network of an address that has a prefix length."""
     return IPv4Interface(address).network
 
 
@@ -107,7 +109,8 @@ def number_of(address: Address) -> int:
 
 @lru_cache(maxsize=65536)
 def is_on(address: Address, network: str) -> bool:
-    """Return whether an address is in the network of another address."""
+    """Return whether an address is in a network, which is given as an address with a
+    prefix length."""
     net = network_of(network)
     return number_of(address) >> net.max_prefixlen - net.prefixlen == _head(network)
 
@@ -120,8 +123,10 @@ def _head(network: str) -> int:
 
 
 def resolve(table: Table, address: Address) -> Hop | None:
-    """Return the hop that reaches a next-hop address, or None if only a default route or no
-    route leads to the address."""
+    """Return the hop that reaches a next-hop address.
+
+    Returns None if there is no route to the address, or only a default route.
+    """
     route = table.look_up(address, default=False)
     if route is None:
         return None

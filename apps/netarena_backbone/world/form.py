@@ -1,10 +1,10 @@
-"""Shapes of configurations: their lines as an agent reads them, without values that identify a
-network.
+"""Shapes of configurations: configuration lines as an agent reads them, without values that
+identify a network.
 
-Names, addresses, keys and passwords are left out, and so are most numbers that do not distinguish
-faults. The shapes count lines, the contents of whole blocks, and references between the parts of
-one machine's configuration. Machines are not compared with each other, because that would be
-diagnosis.
+The shapes omit names, addresses, keys and passwords, and most numbers that do not distinguish
+faults. They count lines, the contents of whole blocks, and references between the parts of one
+machine's configuration. Machines are not compared with each other, because such a comparison would
+be diagnosis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIRE = 30
 
 
 def shapes(machine: Router | Host) -> Mapping[str, float]:
-    """Return the shapes in a machine's configuration, each with its number of occurrences."""
+    """Return the shapes in a machine's configuration, each with the number of its occurrences."""
     found = _of_router(machine) if isinstance(machine, Router) else _of_host(machine)
     return {shape: float(number) for shape, number in sorted(Counter(found).items())}
 

@@ -1,8 +1,8 @@
 """Forwarding in a converged backbone: the path of each packet and whether the packet arrives.
 
-A search for faults forwards the same packets through many similar worlds. Results are therefore
-cached by the parts that determine them: the settings of all machines, and the next hops of all
-routers to the addresses of both ends.
+A search for faults forwards the same packets through many similar worlds. Therefore results are
+cached under a key of everything that determines them: the settings of all machines, and the next
+hops of all routers to the addresses of both ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from netarena_backbone.world.fib import Address, Hop, Table, is_on
 from netarena_backbone.world.model import Link, Machine, Rule, World, bare
 
 SMALL_BYTES = 84
-#: Source port of clients, which no filter or service uses.
+#: Number that stands for the source port of clients. Filters and services do not use it.
 _EPHEMERAL = -1
 
-#: Number of addresses and hops of one ``_Fabric`` after which their paths are deleted.
+#: Maximum number of ``_Column`` objects for which one ``_Fabric`` caches paths. When it is
+#: exceeded, all paths are deleted.
 _MOST_COLUMNS = 1024
 #: Maximum number of machines that may differ between two fabrics that share paths.
 _MOST_CHANGED = 4
@@ -30,7 +31,7 @@ Word: TypeAlias = Literal["tcp", "udp", "icmp"]
 
 
 class Packet(NamedTuple):
-    """A packet; ``reply`` marks answers, and ``third`` marks the acknowledgement of a reply."""
+    """A packet. ``reply`` marks answers, and ``third`` marks the acknowledgement of a reply."""
 
     source: str
     target: str
@@ -45,28 +46,28 @@ class Packet(NamedTuple):
 
 @dataclass
 class _Flow:
-    """A packet and its reply, with the connection-tracking machines that each has passed."""
+    """The connection-tracking machines that a packet (``seen``) and its reply (``answered``) have
+    passed."""
 
     seen: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
 
 
 class _Stage(NamedTuple):
-    """A machine that might drop a packet or tracks its connection."""
+    """A machine on a path that might drop a packet or tracks its connection."""
 
     name: str
-    #: Incoming port if it has strict reverse-path filtering; else empty.
+    #: Incoming port if it has strict reverse-path filtering, else "".
     strict: str
     #: Rules of the machine that might match the packet and its protocol.
     rules: Sequence[Rule]
-    #: MTUs of the outgoing port and of the port at the other end, if either is too small; else
-    #: empty.
+    #: MTUs of the outgoing port and of the port at the other end if either is too small, else ().
     mtus: tuple[int, ...]
     tracks: bool
 
 
 class _Stages(NamedTuple):
-    """The stages of a path that matter for packets of each protocol."""
+    """The machines on a path that might drop or track packets, for each protocol."""
 
     tcp: tuple[_Stage, ...] = ()
     udp: tuple[_Stage, ...] = ()
@@ -75,13 +76,14 @@ class _Stages(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Course:
-    """The path of a packet according to routing tables only.
+    """The path of a packet according to the routing tables, without filters.
 
     Equal paths in similar worlds are often the same object.
 
-    ``passed`` are the machines on the path, and ``came`` is the destination, empty if the packet is
-    lost. ``stages`` are the machines on the path at which filters, MTUs or connection tracking
-    matter. ``states`` are the machines with rules on connection states that the packet might match.
+    ``passed`` contains the machines on the path. ``came`` is the destination, or "" if the packet
+    is lost. ``stages`` contains the machines on the path at which filters, MTUs or connection
+    tracking matter. ``states`` contains the machines with rules on connection states that the
+    packet might match.
     """
 
     stages: _Stages
@@ -96,7 +98,8 @@ _LOST = _Course(_NO_STAGES, (), (), "")
 
 @dataclass(eq=False)
 class _Column:
-    """An address, and the next hops of all routers to it; the same object in all worlds."""
+    """An address, and the next hops of all routers to this address; equal columns are the same
+    object."""
 
     target: Address
     hops: Mapping[str, Hop | None]
@@ -108,17 +111,18 @@ def _column(target: Address, routers: tuple[str, ...], hops: tuple[Hop | None, .
 
 
 class _Rules(NamedTuple):
-    """The rules that packets of each protocol might match at one machine between two ports."""
+    """The rules of one machine that packets of each protocol might match between two ports."""
 
     tcp: tuple[Rule, ...]
     udp: tuple[Rule, ...]
     icmp: tuple[Rule, ...]
-    #: True if any of these rules is about connection states.
+    #: True if any of these rules matches connection states.
     have_states: bool
 
 
 class _Node:
-    """A machine in any world where it has these settings."""
+    """A machine with certain settings, shared by all worlds in which the machine has these
+    settings."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -128,7 +132,7 @@ class _Node:
         self._chains: dict[str, list[Rule]] = {}
         for rule in machine.rules:
             self._chains.setdefault(rule.chain, []).append(rule)
-        #: Chains with rules for certain targets.
+        #: Chains that contain rules for certain destination addresses.
         self.targeted = frozenset(rule.chain for rule in machine.rules if rule.target)
         self._rules: dict[tuple[str, str, str], _Rules] = {}
 
@@ -164,7 +168,7 @@ def _node(machine: Machine) -> _Node:
 class _Fabric:
     """All machines with their cables, and the cached paths of packets between them.
 
-    The settings are everything that decides how packets are forwarded, except routes.
+    The machines' settings include everything that decides how packets are forwarded, except routes.
     """
 
     def __init__(self, nodes: Sequence[_Node], links: Sequence[Link], packet_bytes: int) -> None:
@@ -175,24 +179,25 @@ class _Fabric:
         for link in links:
             self._far |= {link.one: link.other, link.other: link.one}
         #: (machine, chain, incoming port, outgoing port) -> stages of the machine, and whether it
-        #: has rules on connection states; without chains that have rules for certain targets
+        #: has rules on connection states. Chains that contain rules for certain destination
+        #: addresses are not cached.
         self._met: dict[tuple[str, str, str, str], tuple[_Stages, bool]] = {}
-        #: Address and hops -> (machine, incoming port, which is "" at the source) -> rest of the
-        #: path, which does not depend on the source
+        #: Column -> (machine, incoming port, which is "" at the source) -> rest of the path. The
+        #: rest of a path does not depend on the source.
         self._courses: dict[_Column, dict[tuple[str, str], _Course]] = {}
-        #: A recent fabric, and the machines whose settings or cables differ from it.
+        #: A similar recent fabric, and the machines whose settings or cables differ from it.
         self._model: ReferenceType[_Fabric] | None = None
         self._changed: frozenset[str] = frozenset()
 
     def follow(self, recent: Iterable[_Fabric]) -> None:
-        """Use the paths of one of the recent fabrics if few machines differ from it."""
+        """Share the paths of the most similar recent fabric if few machines differ from it."""
         for other in recent:
             changed = self._difference(other)
             if changed is not None and (self._model is None or len(changed) < len(self._changed)):
                 self._model, self._changed = ref(other), changed
 
     def _difference(self, other: _Fabric) -> frozenset[str] | None:
-        """Return the machines whose settings or cables differ, or None if they are many."""
+        """Return the machines whose settings or cables differ, or None if there are too many."""
         if self._nodes.keys() != other._nodes.keys() or self._packet_bytes != other._packet_bytes:
             return None
         names = {name for name, node in self._nodes.items() if node is not other._nodes[name]}
@@ -202,15 +207,16 @@ class _Fabric:
         return frozenset(names.union(name for end, _ in cables for name in end[:1]))
 
     def node(self, name: str) -> _Node:
-        """Return the machine with a name."""
+        """Return the machine with this name."""
         return self._nodes[name]
 
     def known(self, column: _Column) -> Mapping[tuple[str, str], _Course]:
-        """Return the paths to an address that are already computed."""
+        """Return the paths to an address that have already been computed."""
         return self._courses.get(column, {})
 
     def courses(self, column: _Column) -> dict[tuple[str, str], _Course]:
-        """Return the paths to an address, including those that are the same in the model."""
+        """Return the cached paths to an address, including paths that are the same in the similar
+        fabric."""
         found = self._courses.get(column)
         if found is None:
             model = self._model() if self._model else None
@@ -229,7 +235,7 @@ class _Fabric:
         return found
 
     def course(self, column: _Column, name: str) -> _Course:
-        """Return the path from a machine."""
+        """Return the path from a machine to the address of a column."""
         place, courses = (name, ""), self.courses(column)
         passed: dict[tuple[str, str], Hop] = {}
         while (course := courses.get(place)) is None:
@@ -246,7 +252,7 @@ class _Fabric:
         return course
 
     def _next(self, column: _Column, name: str, into: str) -> Hop | None:
-        """Return the hop at which a packet leaves a machine, or None if the path ends there."""
+        """Return the next hop of a packet at a machine, or None if the path ends there."""
         node, target = self._nodes[name], column.target
         machine = node.machine
         if target in node.owned or (into and not machine.forwards):
@@ -263,7 +269,7 @@ class _Fabric:
         return hop if (hop.gateway or target) in self._nodes[far].owned else None
 
     def _end(self, column: _Column, name: str, into: str) -> _Course:
-        """Return the path at the machine where a packet is received or lost."""
+        """Return the rest of a path at the machine where the packet is received or lost."""
         if column.target not in self._nodes[name].owned:
             return _LOST
         stages, has_states = self._meet(name, "INPUT", column.target, into, "")
@@ -286,7 +292,7 @@ class _Fabric:
     ) -> tuple[_Stages, bool]:
         """Return the stages of one machine for a packet that passes a chain between two ports.
 
-        Also return whether any rule on connection states might match the packet.
+        The second result is whether the packet might match any rule on connection states.
         """
         node, key = self._nodes[name], (name, chain, into, out)
         found = None if chain in node.targeted else self._met.get(key)
@@ -313,7 +319,7 @@ class _Fabric:
         return found
 
 
-#: The newest fabrics.
+#: The fabrics that were created most recently.
 _RECENT: deque[_Fabric] = deque(maxlen=32)
 
 
@@ -326,7 +332,7 @@ def _fabric(nodes: tuple[_Node, ...], links: tuple[Link, ...], packet_bytes: int
 
 
 class _Trip(NamedTuple):
-    """Both directions between two addresses.
+    """The paths in both directions between two addresses.
 
     ``there`` is the path from the machine ``one`` to ``to``, and ``back`` is the path from the
     machine ``other`` to ``home``.
@@ -346,14 +352,15 @@ class Follower:
     def __init__(self, world: World, tables: Mapping[str, Table]) -> None:
         self._world = world
         self._tables = tables
-        #: (machine, address) of connections whose success depends on earlier connection tracking.
+        #: (machine, address) of clients whose connections succeed or fail depending on older
+        #: entries of connection tracking.
         self.doubtful: set[tuple[str, str]] = set()
         self._fabric = _fabric(
             tuple(_node(machine.forwarding) for machine in world.machines.values()),
             world.links,
             world.packet_bytes,
         )
-        #: Address -> its column, and the paths to it that are known
+        #: Address -> its column, and the known paths to this address
         self._known: dict[Address, tuple[_Column, Mapping[tuple[str, str], _Course]]] = {}
 
     def _to(self, name: str, target: Address) -> tuple[_Column, _Course]:
@@ -374,11 +381,12 @@ class Follower:
         return _Trip(one, home, there, other, to, back)
 
     def ping(self, one: tuple[str, str], other: tuple[str, str], length: int) -> bool:
-        """Return whether an echo request between two (machine, address) pairs is answered."""
+        """Return whether an echo request from one (machine, address) pair to another
+        is answered."""
         return _ping(self._trip(*one, *other), length)
 
     def way(self, one: str, address: str) -> tuple[str, ...]:
-        """Return the machines that a packet to ``address`` passes if filters are ignored."""
+        """Return the machines that a packet to ``address`` crosses if filters are ignored."""
         return self._to(one, address)[1].passed
 
     def ask(self, source: str, address: str, protocol: Word, port: int) -> bool:
@@ -391,11 +399,11 @@ class Follower:
         return _ask(trip, self._fabric.node(came), protocol, port, self._world.packet_bytes)
 
     def talk(self, one: tuple[str, Address], other: tuple[str, Address], port: int) -> bool:
-        """Return whether a TCP connection between two (machine, address) pairs always works.
+        """Return whether a TCP connection from one (machine, address) pair to another always works.
 
         The connection is added to ``doubtful`` if only one of its directions passes a
-        connection-tracking machine, because the machine may still have an entry from a time when
-        both directions passed the machine.
+        connection-tracking machine. Such a machine may still have an entry from a time when both
+        directions passed it.
         """
         works, is_doubtful = _talk(self._trip(*one, *other), port)
         if is_doubtful:
@@ -426,15 +434,15 @@ def _ask(trip: _Trip, server: _Node, protocol: Word, port: int, packet_bytes: in
     back = Packet(address, own, protocol, _EPHEMERAL, length, reply=True, fits=stream)
     if not _goes(trip, back, flow):
         return False
-    # If the request passed a firewall but the reply did not, the firewall treats the third
-    # packet as invalid.
+    # If the request passed a firewall but the reply did not, the firewall treats the third packet
+    # as invalid.
     third = Packet(own, address, protocol, port, third=True, fits=True)
     return not stream or _goes(trip, third, flow)
 
 
 @lru_cache(maxsize=1 << 12)
 def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
-    """Return whether a connection works, and whether it is doubtful."""
+    """Return whether a connection works, and whether this result is doubtful."""
     there, back = trip.there, trip.back
     if (there.came, back.came) != (trip.other, trip.one):
         return False, False
@@ -449,7 +457,8 @@ def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
 
 
 def _goes(trip: _Trip, packet: Packet, flow: _Flow) -> bool:
-    """Return whether a packet of a trip arrives; only replies are on the path back."""
+    """Return whether a packet arrives; replies take the path back, and all other packets the path
+    there."""
     if packet.reply:
         course, end, back = trip.back, trip.one, trip.to
     else:
@@ -459,7 +468,7 @@ def _goes(trip: _Trip, packet: Packet, flow: _Flow) -> bool:
     for stage in getattr(course.stages, packet.protocol):
         if stage.strict:
             hop = back.hops[stage.name]
-            # Strict rp_filter: the route back to the source must use the incoming port.
+            # Strict rp_filter: the route back to the source must leave through the incoming port.
             if hop is None or hop.port != stage.strict:
                 return False
         if _drops(stage, packet, flow) or _is_too_long(stage, packet):

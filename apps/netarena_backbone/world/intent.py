@@ -1,4 +1,5 @@
-"""Computed observation of a world; the fault-free world's observation is the intended state."""
+"""Computed observation of a world. The observation of the fault-free world is the
+intended state."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ from netarena_backbone.world.routing import Tables, neighbours, settle
 def expected(
     world: World, tables: Tables | None = None, follower: Follower | None = None
 ) -> Observation:
-    """Return the observation of the converged ``world``, in the order of ``render``'s setup.
+    """Return the computed observation of the converged ``world``, in the order of ``render``'s
+    setup.
 
-    ``follower`` must belong to this world and these tables; it caches computed paths.
+    If ``follower`` is given, it must belong to this world and these tables; its cached paths are
+    used.
     """
     tables = tables or settle(world)
     follower = follower or Follower(world, tables.fib)
@@ -53,8 +56,8 @@ def is_expected(world: World, tables: Tables, seen: Observation) -> bool:
 def is_told(world: World, tables: Tables, seen: Observation) -> bool:
     """Return whether the state of the routing protocols is the same as in ``seen``.
 
-    Only sessions, adjacencies and the routes that other ASes received are compared, not the results
-    of pings and services.
+    The comparison covers sessions, adjacencies and the routes that other ASes received. It does not
+    cover the results of pings and services.
     """
     return _used(tables) == seen.neighbours and _all_heard(world, tables) == seen.heard
 
@@ -64,14 +67,14 @@ def _equal(found: Iterator[object], wanted: Iterable[object]) -> bool:
 
 
 def reached(world: World, follower: Follower) -> Iterator[str]:
-    """Return a row per endpoint, with ``1`` for each endpoint that answers its ping."""
+    """Return a row for each endpoint, with ``1`` for each endpoint that answers its pings."""
     ends = world.endpoints
     for a in ends:
         yield "".join("1" if a == b or follower.ping(a, b, SMALL_BYTES) else "0" for b in ends)
 
 
 def _reached_by_large(world: World, follower: Follower, small: Iterable[str]) -> Iterator[str]:
-    """Return the rows of ``reached`` for pings of the world's full packet size."""
+    """Return rows as in ``reached``, but for pings with the world's full packet size."""
     if not _is_narrow(world):
         yield from small
         return
@@ -107,9 +110,9 @@ class Backup(NamedTuple):
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     """Return the backup paths of the documented pairs.
 
-    A pair's backup path applies if a certain cable fails: the first cable on the intended path
-    without which the pair still communicates over a predictable path. A pair has no entry if there
-    is no such cable.
+    The backup path of a pair applies if one certain cable fails. This is the first cable on the
+    intended path without which the pair still communicates over a predictable path. Pairs without
+    such a cable have no entry.
     """
     addresses = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)
@@ -132,8 +135,10 @@ def backups(world: World) -> Mapping[tuple[str, str], Backup]:
 
 
 def _follow_without(world: World, cable: tuple[str, str]) -> Follower | None:
-    """Return a Follower of ``world`` with ``link`` removed, or None if the resulting routes are
-    unpredictable."""
+    """Return a Follower of ``world`` during the failure of ``cable``.
+
+    Returns None if the resulting routes are unpredictable.
+    """
     less = during(world, Contingency("", cable))
     tables = settle(less)
     return None if tables.doubtful else Follower(less, tables.fib)
@@ -180,7 +185,7 @@ def _unused(tables: Tables) -> set[Neighbour]:
 
 
 def _is_narrow(world: World) -> bool:
-    """Return whether any MTU or rule treats large packets differently from small packets."""
+    """Return whether any MTU or rule treats full-size packets differently from small packets."""
     return any(
         any(port.mtu < world.packet_bytes for port in machine.ports)
         or any(0 < rule.length <= world.packet_bytes for rule in machine.rules)

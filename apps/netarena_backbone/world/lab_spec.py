@@ -1,4 +1,4 @@
-"""Data that the lab receives and returns.
+"""Data types for the input and output of the lab.
 
 A world (``model``) is rendered to a ``Setup``: machines with their cables and programs. The lab
 (``lab``) builds the setup and returns an ``Observation``. ``intent`` computes an ``Observation``
@@ -14,15 +14,15 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from netarena.sdk import Record
 
 Protocol: TypeAlias = Literal["tcp", "udp"]
-#: A router, ``ospf`` or ``bgp``, and the neighbour, which is identified by the router's interface
-#: towards the neighbour (OSPF) or by the neighbour's address (BGP).
+#: A router, ``ospf`` or ``bgp``, and the neighbour. An OSPF neighbour is named by the router's
+#: interface towards it, and a BGP peer by its address.
 Neighbour: TypeAlias = tuple[str, str, str]
 #: Files on a machine that the lab writes and that agents may edit.
 SERVICES, ZONE, RESOLVER = "/etc/serve/services", "/etc/serve/zone", "/etc/serve/resolver"
 
 
 class End(Record):
-    """One end of a link; ``mac`` is six bytes such as ``02:4e:...``."""
+    """One end of a link; ``mac`` has six bytes, as in ``02:4e:...``."""
 
     machine: str
     interface: str
@@ -30,7 +30,7 @@ class End(Record):
 
 
 class Cable(Record):
-    """A cable (two ends), or a switch that agents never see (more ends)."""
+    """A cable with two ends, or a switch with more than two. Agents never see switches."""
 
     ends: tuple[End, ...]
 
@@ -38,13 +38,16 @@ class Cable(Record):
 class Recipe(Record):
     """Configuration of one machine, in the order in which the fields are applied.
 
-    ``commands`` are shell lines, run in the machine's namespace once its cables are up: addresses,
-    routes, filters, sysctls. Each must succeed. ``frr`` is the text of frr.conf, or None if no
-    daemon runs. ``services`` are the lines of the file ``SERVICES``: a name, ``tcp`` or ``udp``, a
-    local address or 0.0.0.0, and a port. Each line is a server that answers every client. The
-    server named ``dns`` (udp, port 53) answers DNS queries for addresses from ``zone``, whose lines
-    have a name and an address. ``resolver`` is the address of the DNS server that the machine uses.
-    ``login`` is true if agents may run commands on the machine. ``told`` are prefixes of
+    ``commands`` are shell lines for addresses, routes, filters and sysctls. They run in the
+    machine's namespace once its cables are up, and each must succeed. ``frr`` is the text of
+    frr.conf, or None if no daemon runs.
+
+    ``services`` are the lines of the file ``SERVICES``: a name, ``tcp`` or ``udp``, a local address
+    or 0.0.0.0, and a port. Each line is a server that answers every client. The server named
+    ``dns`` (udp, port 53) answers DNS queries for addresses from ``zone``, whose lines have a name
+    and an address. ``resolver`` is the address of the DNS server that the machine uses.
+
+    ``login`` is true if agents may run commands on the machine. ``told`` contains the prefixes of
     redistributed static routes that ospfd advertises with a forwarding address.
     """
 
@@ -62,8 +65,8 @@ class Ask(Record):
     """A test of a service from one machine.
 
     ``target`` is an address, or a name that the machine's DNS server must resolve. The test
-    succeeds only if ``server`` answers. If the service moves to another host, ``also`` is that
-    host, which may answer too.
+    succeeds only if ``server`` answers. If the service moves to another host, ``also`` is this
+    host, and its answer counts too.
     """
 
     source: str
@@ -75,12 +78,12 @@ class Ask(Record):
 
 
 class Edit(Record):
-    """One machine before and after one fault; the lab reports whether the fault still exists.
+    """The configuration of one machine before and after one fault; the lab reports whether the
+    fault still exists.
 
     For a requested change, ``before`` has the change, and ``after`` lacks it. For a change that
-    must be refused, ``after`` has it. Such edits are ``strict``: an edit counts as left unless the
-    machine has all settings that only ``before`` has, and none of the settings that only ``after``
-    has.
+    must be refused, ``after`` has it. Edits of both kinds are ``strict``: they count as left unless
+    the machine has all settings that only ``before`` has, and no setting that only ``after`` has.
     """
 
     before: Recipe
@@ -89,16 +92,18 @@ class Edit(Record):
 
 
 class Setup(Record):
-    """Everything that the lab needs.
+    """The complete input of the lab.
 
     ``endpoints`` are (machine, address) pairs that ping each other with both packet sizes, each
     from its own address. ``asks`` are tests of services. ``ways`` are pairs of endpoint indices
     whose paths are observed. ``ears`` are routers of other autonomous systems whose BGP tables are
     observed. ``cuttable`` are links that the lab can interrupt, as pairs of machines with only one
-    link between them. ``edits`` are the parts of faults, one per machine of each fault, which the
-    recipes contain. They are also the parts of requested changes and of changes that must be
-    refused, which the recipes do not contain. ``probed`` are pairs of endpoint indices, source
-    first, whose seconds of loss are measured from each command until convergence.
+    link between them.
+
+    ``edits`` are the parts of faults, one per machine of each fault; the recipes contain these
+    faults. They are also the parts of requested changes and of changes that must be refused; the
+    recipes do not contain these changes. ``probed`` are pairs of endpoint indices, source first,
+    whose seconds of loss are measured from each command until convergence.
     """
 
     cables: tuple[Cable, ...]
@@ -110,15 +115,15 @@ class Setup(Record):
     cuttable: tuple[tuple[str, str], ...] = ()
     edits: tuple[Edit, ...] = ()
     probed: tuple[tuple[int, int], ...] = ()
-    #: Size of an IP packet that each path must carry, in bytes.
+    #: Size of an IP packet in bytes that each path must carry.
     full_bytes: int = 1500
 
 
 class Heard(NamedTuple):
-    """A route received by a router of another AS.
+    """A route that a router of another AS received.
 
-    ``path`` has the AS numbers, ``peer`` is the address of the sender, and ``used`` is true if the
-    router selected this route for its prefix.
+    ``path`` contains the AS numbers, ``peer`` is the address of the sender, and ``used`` is true if
+    the router selected this route for its prefix.
     """
 
     prefix: str
@@ -132,16 +137,19 @@ class Observation(Record):
     """Observation of a settled network, in the order of the setup's fields.
 
     ``small`` and ``full`` have a row of ``1`` and ``0`` for each endpoint: results of pings of 84
-    bytes, and of unfragmented pings of ``full_bytes``. ``services`` is one such row for ``asks``.
-    ``ways`` are the machines that a ping of each pair crossed, without source and target, even if
-    the ping did not arrive. ``heard`` are the routes that each router of ``ears`` received from its
-    peers, selected or not, sorted. ``neighbours`` are the ends of full OSPF adjacencies that carry
-    routes and of BGP sessions established at both ends, sorted. ``down`` are daemons that have
-    ended, as ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
+    bytes, and of unfragmented pings of ``full_bytes``. ``services`` is such a row for ``asks``.
+    ``ways`` has the machines that a ping of each pair crossed, without source and target, even if
+    the ping did not arrive. ``heard`` has the sorted routes that each router of ``ears`` received
+    from its peers, whether selected or not.
+
+    ``neighbours`` are the sorted ends of full OSPF adjacencies that carry routes, and of BGP
+    sessions that are established at both ends. ``down`` are daemons that have ended, as
+    ``machine/daemon``. ``settled`` is false if the network had not converged after 15 s.
     ``touched`` are machines whose settings differ from those before an agent's first command there.
-    ``leftover`` are indices of the setup's ``edits`` of which some setting still exists. ``lost_s``
-    are the seconds of loss of each pair of ``probed`` during the last command and until convergence
-    (see ``real/probe.py``). It is empty without pairs, and JSON then omits it.
+    ``leftover`` are indices of the setup's ``edits`` that are left (see ``Edit``).
+
+    ``lost_s`` has the seconds of loss of each pair of ``probed`` during the last command and until
+    convergence (see ``real/probe.py``). It is empty without pairs, and JSON then omits it.
     """
 
     small: tuple[str, ...]

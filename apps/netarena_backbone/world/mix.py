@@ -3,7 +3,7 @@
 Only the documentation and the other machines show whether a setting is correct; the form of the
 setting never shows it. MTUs, costs, timers, keys, filters and policies of fault-free machines are
 drawn from the values that faults use. Most of these settings have no effect on documented
-behaviour; the effects of the remaining settings are documented.
+behaviour. The effects of the others are documented.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from netarena_backbone.world.odd import (
 )
 
 _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
-#: Timers of ports without neighbours, weighted to resemble the timers of ports with neighbours.
+#: Timers of ports without neighbours. Their weights resemble the timers of ports with neighbours.
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
-#: Block with the addresses of absent ASes, which have left or have not joined yet.
+#: Block of the addresses of absent ASes, which have left or have not been connected yet.
 _ABSENT = IPv4Network("198.19.0.0/16")
 #: Block from which networks of absent ASes are drawn.
 _OTHERS = IPv4Network("172.16.0.0/12")
-#: Maximum number of draws until a zone counts as having no spare network.
+#: Maximum number of draws in a zone. After that, the zone counts as having no unused network.
 _TRIES = 40
-#: Number of areas that no port uses, so that a fault can move a port into an unused area.
+#: Number of areas that no port uses. They allow faults to move a port into an unused area.
 _SPARE_AREAS = 3
 _RARELY, _FEW, _SOME, _HALF = 0.04, 0.12, 0.3, 0.5
 
@@ -68,7 +68,8 @@ _Edit: TypeAlias = Callable[[Router], Router]
 
 
 def mix(world: World, rng: random.Random) -> World:
-    """Return the fault-free world with fault-like but correct settings added."""
+    """Return the fault-free world with additional settings that are correct but look
+    like faults."""
     world = world.model_copy(update={"packet_bytes": rng.choice(PACKETS_BYTES)})
     world = _vary_links(world, rng)
     world = _add_passwords(world, rng)
@@ -96,7 +97,10 @@ class _Spare:
         self._used = {block: [net for net in used if net.overlaps(block)] for block in self._blocks}
 
     def __call__(self, *lengths: int) -> IPv4Network:
-        """Return an unused network in a zone; its prefix has one of these lengths, or is longer."""
+        """Return an unused network in a zone.
+
+        Its prefix length is one of ``lengths``, or greater if the zone is small.
+        """
         length = self._rng.choice(lengths)
         for block in self._rng.sample(self._blocks, len(self._blocks)):
             for _ in range(_TRIES):
@@ -131,13 +135,13 @@ def _is_lan(world: World, router: str, port: str) -> bool:
 
 
 def _vary_links(world: World, rng: random.Random) -> World:
-    """Vary the MTU and OSPF settings of links, the same at both ends."""
+    """Vary the MTU and OSPF settings of links in the same way at both ends."""
     updates: dict[tuple[str, str], dict[str, object]] = {}
     ours = {router.name: router for router in world.routers}
     for link in world.links:
         ends = link.one, link.other
         is_lan = any(isinstance(world.machines[name], Host) for name, _ in ends)
-        # Hosts use an MTU that fits every path, so that no path MTU discovery is needed.
+        # Hosts use an MTU that fits every path. Path MTU discovery is therefore not needed.
         mtu = world.packet_bytes if is_lan else rng.choice(wide(world.packet_bytes))
         dead = rng.choice(DEADS) if rng.random() < _HALF else DEADS[0]
         hello = HELLOS[1] if dead > DEADS[0] and rng.random() < _FEW else HELLOS[0]
@@ -186,7 +190,8 @@ def _with_peers(router: Router, change: Callable[[Peer], Peer]) -> Router:
 
 
 def _add_passwords(world: World, rng: random.Random) -> World:
-    """Add passwords to some sessions between our routers, and vary which end initiates them."""
+    """Add passwords to some sessions between our routers, and choose which end may initiate a
+    session."""
     chosen: dict[frozenset[str], tuple[str, str]] = {}
     for router in world.routers:
         for peer in router.bgp.peers:
@@ -216,7 +221,7 @@ def _add_passwords(world: World, rng: random.Random) -> World:
 
 
 def _speak_across(world: World, rng: random.Random) -> World:
-    """Move some sessions of directly connected routers to the addresses of their cable."""
+    """Configure some sessions of directly connected routers with the addresses of their cable."""
     for link in world.inner_links():
         ends = (link.one, link.other)
         if rng.random() >= _FEW:
@@ -295,7 +300,7 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             return router
         taken = {one.ospf.area for each in world.routers for one in each.ports if one.ospf}
         inner = [port for port in router.ports if port.ospf and not port.ospf.passive]
-        # A border router of an area must be in area 0.
+        # A border router of an area must also be in area 0.
         is_core = any(port.ospf.area == BACKBONE_AREA for port in inner if port.ospf)
         areas = [area for area in AREAS if area not in taken] if is_core else []
         ports = tuple(drawn(router.ospf, router, port, areas) for port in router.ports)
@@ -315,8 +320,8 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Add summaries of unused networks.
 
-    Area border routers get more summaries, because a fault may add a summary that is not advertised
-    and hides a network.
+    Area border routers get more summaries: a fault may add a summary that hides a network and is
+    not advertised, so such summaries must also be common without faults.
     """
     del world
 
@@ -365,8 +370,8 @@ def _routes(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _services_by_static(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Add static routes to service addresses that are not in use yet.
 
-    The next hops of these routes are hosts, unused addresses or unreachable addresses. OSPF
-    redistributes some of the routes.
+    Their next hops are hosts, unused addresses or unreachable addresses. OSPF redistributes some of
+    the routes.
     """
     name, listed = "STATIC-TO-OSPF", "SERVICE-ADDRESSES"
 
@@ -450,7 +455,7 @@ def _kinds(world: World) -> Collection[str]:
 
 
 def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
-    """Vary policies of sessions with other ASes.
+    """Vary the policies of sessions with other ASes.
 
     The documentation shows the effect of prepended paths. The other changes have no effect on the
     ASes that exist.
@@ -485,7 +490,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
             if rng.random() < _SOME and all(one.community_list != name for one in entries):
                 seq = 10 + max((one.seq for one in entries), default=0)
                 entries.append(MapEntry(seq=seq, community_list=name))
-        # Some lists start with a later sequence number, as if an entry were missing.
+        # Some route maps start with a later sequence number, as if an entry were missing.
         ahead = 10 if rng.random() < _SOME else 0
         moved = (one.model_copy(update={"seq": one.seq + ahead}) for one in entries)
         return found.model_copy(update={"entries": tuple(moved)})
@@ -528,7 +533,7 @@ def _policies(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _short(system: str) -> str:
-    """Return the prefix of the names of lists and route maps of a session with another AS."""
+    """Return the prefix for the names of lists and route maps of a session with another AS."""
     return system.rpartition("_")[2].upper()
 
 
@@ -552,8 +557,8 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
         hops = [IPv4Interface(one.address).ip for one in router.bgp.peers if one.asn != world.asn]
         is_known = all(any(hop in net for net in known) for hop in hops)
         tags = not is_border and not reflects
-        # Some border routers correctly have no next-hop-self on any session. A router from which a
-        # fault has removed it therefore has no unusual form.
+        # Some border routers correctly lack next-hop-self on all sessions. Otherwise, the
+        # configuration of a router without next-hop-self would show that a fault has removed it.
         omits_next_hop_self = is_border and is_known and rng.random() < _SOME
 
         def drawn(peer: Peer) -> Peer:
@@ -582,7 +587,7 @@ def _sessions(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 
 
 def _add_absent(world: World, rng: random.Random) -> World:
-    """Add sessions with absent ASes and routers, which are down by design.
+    """Add sessions with ASes and routers that are absent. These sessions are down by design.
 
     Some of them are shut down, and each may have any setting that a fault uses.
     """
@@ -606,16 +611,16 @@ def _add_absent(world: World, rng: random.Random) -> World:
 
 
 def _with_closed(world: World, router: Router) -> World:
-    """Replace a router whose last session is down by design."""
+    """Replace a router, and mark its last session as down by design."""
     world = world.edit(router.name, lambda _: router)
     closed = (router.name, router.bgp.peers[-1].address)
     return world.model_copy(update={"closed": (*world.closed, closed)})
 
 
 def _shut(world: World, rng: random.Random) -> World:
-    """Shut down unneeded sessions by design, at one end or both.
+    """Shut down unnecessary sessions by design, at one end or at both ends.
 
-    A session is unneeded if neither router has routes to advertise to the other.
+    A session is unnecessary if both routers have no routes to advertise to each other.
     """
     told = {
         router.name
@@ -666,7 +671,8 @@ def _absent_peer(
 
 
 def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> Router:
-    """Return the router with a session to an absent AS, its lists and its route maps."""
+    """Return the router with an additional session to an absent AS, and with its lists and route
+    maps."""
     short = _short(far)
     others = {one.name for one in world.outside}
     wires = [port for port in router.ports if world.far[router.name, port.name][0] in others]
@@ -680,7 +686,7 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         if address not in taken and own.isdisjoint(_peers_of(world, name))
     ]
     if near and rng.random() < _HALF:
-        # The other AS exists, but has not configured this session.
+        # The other AS exists, but has not configured its end of this session.
         address = rng.choice(near)
         far = hops[address]
         asn = world.router(far).asn
@@ -704,11 +710,11 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
         **limits,
     )
     # FRR accepts connections from the address of a known peer at any of the router's own addresses.
-    # This session would then compete with the session that is in use.
+    # Without this change, this session would compete with the session that is in use.
     if peer.update_source in _peers_of(world, far):
         peer = peer.model_copy(update={"update_source": ""})
     last = PrefixEntry(seq=20, verdict=rng.choice(("deny", "permit")), prefix="0.0.0.0/0", le=24)
-    if rng.random() < _SOME:  # entries as for an upstream
+    if rng.random() < _SOME:  # the same entries as for an upstream
         entries = [
             PrefixEntry(seq=5, verdict="deny", prefix=world.block, le=32),
             PrefixEntry(seq=10, verdict="deny", prefix=world.infrastructure, le=32),
@@ -759,7 +765,7 @@ def _meet_absent(world: World, router: Router, far: str, rng: random.Random) -> 
 
 
 def _peers_of(world: World, name: str) -> Collection[str]:
-    """Return the peer addresses of another AS's router, or none if there is no such router."""
+    """Return the peer addresses of another AS's router; empty if there is no such router."""
     return {peer.address for one in world.outside if one.name == name for peer in one.bgp.peers}
 
 
@@ -779,9 +785,9 @@ def _blocks_of_others(world: World, number: int, rng: random.Random) -> Sequence
 
 
 def _close_zones(world: World, rng: random.Random) -> World:
-    """Separate some pairs of zones with a rule on each router of one of the two zones.
+    """Block the traffic from one zone to another, with a rule on each router of the other zone.
 
-    The DNS server's zone is never chosen.
+    This is done for a few pairs of zones. The DNS server's zone is never chosen.
     """
     asked = {host.zone for host in world.hosts if host.records}
     zones = [zone for zone in world.zones if zone.name not in asked]
@@ -822,7 +828,7 @@ def _first_rule(world: World, routers: Sequence[str], rule: Rule) -> World:
 
 
 def _add_services(world: World, rng: random.Random) -> World:
-    """Add services that only the host itself uses."""
+    """Add services that only the host itself can use."""
 
     def change(host: Host) -> Host:
         names = {service.name for service in host.services}
@@ -832,7 +838,7 @@ def _add_services(world: World, rng: random.Random) -> World:
             protocol: Protocol = "tcp"
             address = rng.choice((_LOCAL, bare(host.port.address)))
         else:
-            # The service has the same name as services that other hosts offer.
+            # Services of other hosts have the same name.
             name, protocol, ports = rng.choice([one for one in SERVICES if one[0] not in names])
             port = rng.choice([one for one in range(ports[0], ports[0] + 9) if one not in taken])
             address = _LOCAL

@@ -5,7 +5,7 @@ All functions are pure. ``draw`` generates a fault-free world, and ``fault`` cha
 paths of packets. Routers of other autonomous systems have the same data type as ours, but agents
 must not log in to them.
 
-Addresses are strings; interface addresses include their prefix length (``10.1.2.3/30``).
+Addresses are strings. Addresses of interfaces include their prefix length (``10.1.2.3/30``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class OspfPort(Record):
     hello: int = 1
     dead: int = 3
     passive: bool = False
-    #: Key of the message digest, and the key's number; the key is empty without authentication.
+    #: Key for message-digest authentication, and the number of the key. The key is empty without
+    #: authentication.
     key: str = ""
     key_id: int = 1
     mtu_ignore: bool = False
@@ -50,9 +51,9 @@ class Port(Record):
     address: str
     mac: str
     mtu: int = FULL_MTU
-    #: None if the port does not take part in OSPF.
+    #: None if the port does not run OSPF.
     ospf: OspfPort | None = None
-    #: OSPF settings that are configured although the port does not take part in OSPF.
+    #: OSPF settings that are configured although the port does not run OSPF.
     idle: OspfPort | None = None
 
 
@@ -77,7 +78,8 @@ class Ospf(Record):
     area: str = BACKBONE_AREA
     loopback: bool = True
     ranges: tuple[Range, ...] = ()
-    #: Name of the route map that filters redistributed static routes; empty without redistribution.
+    #: Name of the route map that filters redistributed static routes; empty if no routes are
+    #: redistributed.
     redistribute: str = ""
 
 
@@ -86,17 +88,17 @@ class Peer(Record):
 
     address: str
     asn: int
-    #: Name of the other machine, used only for the description. Code looks up the machine by the
-    #: address instead.
+    #: Name of the other machine. It is only the description of the peer; code looks up the machine
+    #: by the address instead.
     description: str
     update_source: str = ""
     next_hop_self: bool = False
     client: bool = False
     shutdown: bool = False
-    #: Waits for the other end to initiate the session.
+    #: True if the router waits for the other end to initiate the session.
     passive: bool = False
     send_community: bool = True
-    #: Maximum number of hops of an external session; 0 if unset.
+    #: Maximum number of hops of an external session; 0 if not set.
     multihop: int = 0
     ttl_security: int = 0
     password: str = ""
@@ -118,7 +120,7 @@ class Bgp(Record):
 
 
 class PrefixEntry(Record):
-    """An entry of a prefix list; ``ge`` and ``le`` are 0 if unset."""
+    """An entry of a prefix list; ``ge`` and ``le`` are 0 if not set."""
 
     seq: int
     verdict: Verdict
@@ -128,7 +130,8 @@ class PrefixEntry(Record):
 
 
 class PrefixList(Record):
-    """A prefix list: the first matching entry decides; a prefix without a match is denied."""
+    """A prefix list. The first matching entry decides; a prefix without a matching
+    entry is denied."""
 
     name: str
     entries: tuple[PrefixEntry, ...]
@@ -142,7 +145,7 @@ class CommunityList(Record):
 
 
 class MapEntry(Record):
-    """An entry of a route map; an empty or None field matches all routes or sets nothing."""
+    """An entry of a route map. An empty field or None matches all routes or sets nothing."""
 
     seq: int
     verdict: Verdict = "permit"
@@ -156,14 +159,14 @@ class MapEntry(Record):
 
 
 class RouteMap(Record):
-    """A route map: the first matching entry decides; a route without a match is denied."""
+    """A route map. The first matching entry decides; a route without a matching entry is denied."""
 
     name: str
     entries: tuple[MapEntry, ...]
 
 
 class Static(Record):
-    """A static route; ``via`` is an address, which may resolve recursively, or ``blackhole``."""
+    """A static route. ``via`` is ``blackhole`` or an address, which may be resolved recursively."""
 
     prefix: str
     via: str
@@ -192,7 +195,7 @@ class Rule(Record):
 
 
 class Machine(NamedTuple):
-    """The settings of a router or host, except routes, that decide how it handles packets."""
+    """The settings of a router or host that decide how it handles packets, except routes."""
 
     name: str
     addresses: tuple[str, ...]
@@ -215,7 +218,7 @@ class Router(Record):
     asn: int
     #: Address of the loopback interface, without a prefix length.
     loopback: str
-    #: Further addresses of the loopback interface.
+    #: Additional addresses of the loopback interface.
     held: tuple[str, ...] = ()
     ports: tuple[Port, ...]
     ospf: Ospf | None = None
@@ -224,14 +227,14 @@ class Router(Record):
     community_lists: tuple[CommunityList, ...] = ()
     route_maps: tuple[RouteMap, ...] = ()
     statics: tuple[Static, ...] = ()
-    #: Routes added with ``ip route add``, which no daemon manages.
+    #: Routes that are added with ``ip route add`` and not managed by any daemon.
     kernel_routes: tuple[Static, ...] = ()
     rules: tuple[Rule, ...] = ()
     #: Sysctls as (name, value).
     sysctls: tuple[tuple[str, str], ...] = ()
 
     def port(self, name: str) -> Port:
-        """Return the port with a name; raises KeyError."""
+        """Return the port with this name; raise KeyError if there is no such port."""
         return self._ports[name]
 
     @cached_property
@@ -281,7 +284,7 @@ class Host(Record):
     zone: str
     port: Port
     gateway: str
-    #: Further addresses of the loopback interface, for services.
+    #: Additional addresses of the loopback interface, for services.
     held: tuple[str, ...] = ()
     services: tuple[Service, ...] = ()
     #: DNS records (name, address) if the host is a DNS server.
@@ -317,7 +320,7 @@ class Link(Record):
 
 
 class Zone(Record):
-    """A group of hosts that are treated alike; ``block`` contains all their addresses."""
+    """A group of hosts with the same access rights; ``block`` contains all their addresses."""
 
     name: str
     block: str
@@ -333,7 +336,7 @@ class Outsider(Record):
 
 
 class Offer(Record):
-    """A service from the clients' point of view, with its DNS name and port."""
+    """A service as clients see it, with its DNS name and port."""
 
     name: str
     host: str
@@ -351,7 +354,7 @@ class World(Record):
 
     prefix: str
     asn: int
-    #: Our announced prefix, and our infrastructure prefix, which is not announced.
+    #: The prefix that we announce, and our infrastructure prefix, which we do not announce.
     block: str
     infrastructure: str
     routers: tuple[Router, ...]
@@ -361,16 +364,18 @@ class World(Record):
     zones: tuple[Zone, ...]
     outsiders: tuple[Outsider, ...]
     offers: tuple[Offer, ...]
-    #: Router that certain traffic must pass, and pairs of machines whose paths are documented.
+    #: Router that filters some transit traffic statefully (the firewall), and pairs of machines
+    #: whose paths are documented.
     firewall: str
     ways: tuple[tuple[str, str], ...]
     #: Size of the largest IP packet that each documented path must carry without fragmentation.
     packet_bytes: int = FULL_MTU
-    #: Sessions (our router, peer address) that are down by design, whether shut down or not.
+    #: Sessions, as (our router, peer address), that are down by design, whether shut down or not.
     closed: tuple[tuple[str, str], ...] = ()
-    #: Links that fail in turn once the agent has finished, as pairs of machines with a single link.
+    #: Links that fail one after the other once the agent has finished, as pairs of machines with a
+    #: single link.
     contingencies: tuple[tuple[str, str], ...] = ()
-    #: True if routers restart with their saved configuration, which the judge does not update.
+    #: True if routers restart with their saved configurations, which the judge does not update.
     only_saved_survives: bool = False
     #: Pairs of endpoints, source first, whose seconds of loss are measured during changes.
     probed: tuple[tuple[str, str], ...] = ()
@@ -403,14 +408,14 @@ class World(Record):
         )
 
     def router(self, name: str) -> Router:
-        """Return the router with a name; raises KeyError for any other machine."""
+        """Return the router with this name; raise KeyError for any other machine."""
         found = self.machines[name]
         if not isinstance(found, Router):
             raise KeyError(name)
         return found
 
     def host(self, name: str) -> Host:
-        """Return the host with a name; raises KeyError for any other machine."""
+        """Return the host with this name; raise KeyError for any other machine."""
         found = self.machines[name]
         if not isinstance(found, Host):
             raise KeyError(name)

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 from netarena_backbone.world.lab_spec import Protocol
 
-#: MTUs of links, and sizes of IP packets that every documented path carries.
+#: Possible MTUs of links, and possible sizes of the IP packets that every documented path carries.
 MTUS: Sequence[int] = (*range(1200, 1500, 20), 1492, 1500, 1500, 1600, 2000, 4000, 9000)
 PACKETS_BYTES: Sequence[int] = range(1280, 1501, 20)
-#: OSPF areas other than area 0, and IDs of OSPF keys.
+#: Possible OSPF areas other than area 0, and possible IDs of OSPF keys.
 AREAS = ("1", "2", "3", "5", "7", "10", "20", "30")
 KEY_IDS = range(1, 20)
 COSTS: Sequence[int] = (*range(1, 200), 300, 400, 500, 700, 900, 1000, 1200, 1500, 1800, 2000)
-#: High OSPF costs, and the share of links that have one in addition to those drawn from ``COSTS``.
-#: Faults often use high costs.
+#: High OSPF costs, and the share of links with a high cost in addition to those drawn from
+#: ``COSTS``. Faults often set high costs.
 _HIGH_COSTS, _HIGH_SHARE = [cost for cost in COSTS if cost >= 200], 0.1
-#: Hello and dead intervals of OSPF adjacencies, in seconds.
+#: Possible hello and dead intervals of OSPF adjacencies, in seconds.
 HELLOS, DEADS = (1, 2), (3, 4, 5)
-#: Numbers of autonomous systems.
+#: Possible numbers of autonomous systems.
 SYSTEMS = range(64512, 65500)
 #: Services: name, protocol and usual ports.
 SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
@@ -35,14 +35,14 @@ SERVICES: Sequence[tuple[str, Protocol, tuple[int, ...]]] = (
     ("call", "udp", (5060,)),
     ("files", "tcp", (445, 2049)),
 )
-#: Number of MTUs directly below a world's packet size, from which too small MTUs are drawn.
+#: Number of MTUs directly below a world's packet size from which too small MTUs are drawn.
 _NEAR = 3
-#: Words for names of zones, keys and passwords.
+#: Words that occur in names of zones, keys and passwords.
 WORDS = ("office", "lab", "servers", "guests", "storage", "cameras", "build", "voice", "desks")
 
 
 def draw_costs(rng: random.Random, number: int) -> Sequence[int]:
-    """Return OSPF costs for ``number`` links, all different."""
+    """Return ``number`` different OSPF costs for links."""
     costs = rng.sample(COSTS, number)
     for place in range(number):
         if rng.random() < _HIGH_SHARE:
@@ -52,7 +52,7 @@ def draw_costs(rng: random.Random, number: int) -> Sequence[int]:
 
 
 def key_of(number: int) -> str:
-    """Return the OSPF key for a number; the same number always gives the same key.
+    """Return the OSPF key for a number; equal numbers give equal keys.
 
     >>> key_of(35)
     'desks102'
@@ -61,7 +61,7 @@ def key_of(number: int) -> str:
 
 
 def password_of(number: int) -> str:
-    """Return the BGP password for a number; the same number always gives the same password.
+    """Return the BGP password for a number; equal numbers give equal passwords.
 
     >>> password_of(35)
     'desks-1002'
@@ -70,7 +70,7 @@ def password_of(number: int) -> str:
 
 
 def wide(packet_bytes: int) -> Sequence[int]:
-    """Return the MTUs of links that carry packets of a given size."""
+    """Return the MTUs of links that can carry packets of a given size."""
     return [mtu for mtu in MTUS if mtu >= packet_bytes]
 
 

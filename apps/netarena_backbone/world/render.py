@@ -1,7 +1,7 @@
 """Renders a world as the configuration of its machines: frr.conf, Linux commands and service files.
 
-Lines of FRR are worded as in ``show running-config``. The commands that inject and repair a fault
-are derived from two renderings (``fault.derive``).
+Lines of FRR have the same form as in ``show running-config``. The commands that inject and repair a
+fault are derived from two renderings (``fault.derive``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def render(world: World) -> Setup:
 def asks(world: World) -> tuple[Ask, ...]:
     """Return a test of each offered service from every other host.
 
-    Hosts with a DNS server use the service's name, and other hosts its address.
+    Hosts with a DNS server use the service's name; other hosts use its address.
     """
     return _asks(world.offers, tuple((host.name, host.resolver) for host in world.hosts))
 
@@ -130,32 +130,32 @@ def _settings(sysctls: Sequence[tuple[str, str]], rules: Sequence[Rule]) -> Iter
     if sysctls:
         yield "sysctl -q -w " + " ".join(f"{name}={value}" for name, value in sysctls)
     if rules:
-        # Chains are passed to iptables-restore one after the other, so that the handles of rules
-        # increase within each chain.
+        # The chains are passed to iptables-restore one after the other. The handles of the rules
+        # then increase within each chain.
         ordered = sorted(rules, key=lambda rule: rule.chain)
         lines = "\\n".join(f"-A {rule_text(rule)}" for rule in ordered)
         yield f"printf '*filter\\n{lines}\\nCOMMIT\\n' | iptables-restore"
 
 
 def service_line(service: Service) -> str:
-    """Return a service's line in the machine's service file."""
+    """Return the line of a service in the machine's service file."""
     return f"{service.name} {service.protocol} {service.address} {service.port}"
 
 
 def record_line(name: str, address: str) -> str:
-    """Return a record's line in the DNS server's zone file."""
+    """Return the line of a DNS record in the server's zone file."""
     return f"{name} {address}"
 
 
 def kernel_route(static: Static) -> str:
-    """Return the arguments of ``ip route add``."""
+    """Return the arguments of ``ip route add`` for a static route."""
     if static.via == "blackhole":
         return f"blackhole {static.prefix}"
     return f"{static.prefix} via {static.via}"
 
 
 def rule_text(rule: Rule) -> str:
-    """Return the arguments of ``iptables -A``."""
+    """Return the arguments of ``iptables -A`` for a rule."""
     words: list[str] = [rule.chain]
     words += ["-s", rule.source] if rule.source else []
     words += ["-d", rule.target] if rule.target else []
@@ -202,13 +202,13 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 
 def static_text(static: Static) -> str:
-    """Return the arguments of ``ip route`` in FRR."""
+    """Return the arguments of FRR's ``ip route`` command for a static route."""
     distance = f" {static.distance}" if static.distance != 1 else ""
     return f"{static.prefix} {static.via}{distance}"
 
 
 def port_lines(ospf: Ospf, port: Port) -> list[str]:
-    """Return the lines below ``interface``, or no lines if the port has no OSPF settings."""
+    """Return the lines below ``interface``; empty if the port has no OSPF settings."""
     has = port.ospf or port.idle
     if has is None:
         return []
@@ -221,7 +221,7 @@ def port_lines(ospf: Ospf, port: Port) -> list[str]:
         *([key_text(has)] if has.key else []),
         *(["ip ospf mtu-ignore"] if has.mtu_ignore else []),
         # Passive ports need this line too. A port of another type elects a designated router after
-        # the dead interval, after which all routes are recomputed.
+        # the dead interval. All routes are then recomputed.
         f"ip ospf network {has.network}",
         *(["ip ospf passive"] if has.passive else []),
         "ip ospf retransmit-interval 1",
@@ -263,7 +263,7 @@ def network_of(port: Port) -> str:
 
 
 def range_text(one: Range) -> str:
-    """Return a summary's line below ``router ospf``."""
+    """Return the line of a summary below ``router ospf``."""
     return f"area {one.area} range {one.prefix}{'' if one.advertise else ' not-advertise'}"
 
 
@@ -325,7 +325,7 @@ def bgp_lines(bgp: Bgp) -> list[str]:
 
 
 def peer_lines(peer: Peer) -> list[str]:
-    """Return a peer's lines below ``router bgp``."""
+    """Return the lines of a peer directly below ``router bgp``."""
     head = f"neighbor {peer.address}"
     lines = [f"{head} remote-as {peer.asn}", f"{head} description {peer.description}"]
     if peer.password:
@@ -345,7 +345,7 @@ def peer_lines(peer: Peer) -> list[str]:
 
 
 def family_lines(peer: Peer) -> list[str]:
-    """Return a peer's lines below ``address-family ipv4 unicast``."""
+    """Return the lines of a peer below ``address-family ipv4 unicast``."""
     head = f"neighbor {peer.address}"
     lines = []
     if peer.weight:

@@ -1,11 +1,11 @@
-"""Converged OSPF and BGP state of all routers, and the routing table of each.
+"""Converged OSPF and BGP state of all routers, and the routing table of each router.
 
 The formulas model FRR only for the settings that occur in generated worlds:
 - OSPF adjacencies, shortest paths with areas, summaries and external routes (RFC 2328);
 - BGP sessions, policies and best-path selection (RFC 4271) with ``deterministic-med`` and
   ``compare-routerid``, so that no selection depends on the order of events.
 
-``Tables.doubtful`` holds results that depend on a tie or on the order in which sessions come up.
+``Tables.doubtful`` contains results that depend on a tie or on the order in which sessions come up.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from netarena_backbone.world.model import (
     bare,
 )
 
-#: Administrative distances of FRR; routes of the kernel always win.
+#: Administrative distances in FRR. Routes of the kernel always take precedence.
 _CONNECTED, _KERNEL, _EBGP, _OSPF, _IBGP = 0, 0, 20, 110, 200
-#: Metric of external routes of type 2 that ``redistribute`` originates.
+#: Metric of the external routes of type 2 that ``redistribute`` originates.
 _EXTERNAL_METRIC = 20
 _DEFAULT_PREFERENCE = 100
 _OWN_WEIGHT = 32768
-#: Number of rounds after which a state that still changes counts as never converging.
+#: Maximum number of rounds. A state that still changes after them counts as never converging.
 _ROUNDS = 60
 _BGP_PORT = 179
 _RESOLVED = 8
@@ -64,7 +64,8 @@ T = TypeVar("T")
 
 
 class Path(NamedTuple):
-    """A BGP route at a router; ``peer`` is the sender's index, or -1 for the router's own route."""
+    """A BGP route at a router; ``peer`` is the index of the sender, or -1 for the router's own
+    route."""
 
     prefix: str
     as_path: tuple[int, ...] = ()
@@ -81,14 +82,14 @@ class Path(NamedTuple):
     clusters: tuple[str, ...] = ()
 
 
-#: Placeholder for a result that is not cached yet; None means that a route is rejected.
+#: Placeholder for a result that is not cached yet. None means that the route is rejected.
 _UNKNOWN = Path("")
 
 
 class Session(NamedTuple):
-    """An established session at the end ``router``.
+    """An established session, seen from the end ``router``.
 
-    ``peer`` is the index of the session among the peers of ``router``, and ``other_peer`` is the
+    ``peer`` is the index of the session among the peers of ``router``, and ``other_peer`` is its
     index among the peers of ``other``.
     """
 
@@ -96,14 +97,14 @@ class Session(NamedTuple):
     peer: int
     other: str
     other_peer: int
-    #: Addresses of both ends.
+    #: Addresses of the two ends.
     here: Address
     there: Address
 
 
 @dataclass(eq=False)
 class _Base:
-    """Routes of one router without BGP, which are the same object if the settings are equal."""
+    """Routes of one router without BGP; equal settings give the same object."""
 
     name: str
     #: Connected, kernel and OSPF routes only.
@@ -115,7 +116,8 @@ class _Base:
     _tables: dict[tuple[Route, ...], Table] = field(default_factory=dict)
 
     def with_routes(self, routes: Iterable[Route]) -> Table:
-        """Return the table with BGP routes, over which static routes may then resolve."""
+        """Return the table with these BGP routes; static routes may then be resolved through BGP
+        routes."""
         key = (*routes,)
         if key not in self._tables:
             table = self.inner.copy()
@@ -128,7 +130,7 @@ class _Base:
 
 @dataclass(eq=False)
 class _Policy:
-    """A router whose BGP settings matter, which is the same object if these settings are equal."""
+    """A router and its BGP settings; equal settings give the same object."""
 
     router: Router
 
@@ -140,7 +142,7 @@ class _Policy:
 
 
 class _Alike(Generic[T]):
-    """An argument of cached functions, which equals all objects with the same ``key``."""
+    """An argument of cached functions that equals every argument with the same ``key``."""
 
     def __init__(self, one: T, key: tuple[object, ...]) -> None:
         self.one = one
@@ -169,7 +171,7 @@ class Tables:
     #: Full adjacencies that carry no routes because their two ends have different network types.
     unused: list[Link] = field(default_factory=list)
     #: (router, prefix) of routes that depend on a tie or never converge, and of kernel routes whose
-    #: gateway is in no connected network.
+    #: gateway is not in any connected network.
     doubtful: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -192,7 +194,7 @@ def settle(world: World, *, anyhow: bool = False) -> Tables:
     sessions: tuple[Session, ...] = ()
     speakers: _Speakers | None = None
     fib = reachable = {one.name: one.table for one in base}
-    # BGP routes, for example a default route, may make further peers reachable.
+    # BGP routes can make more peers reachable, for example a default route.
     for _ in range(_ROUNDS):
         follower = Follower(world, fib)
         sessions = tuple(_sessions(met, fib, follower, owners, closed))
@@ -241,9 +243,10 @@ def _port_to(router: Router, address: Address) -> Port | None:
 
 
 def _stranded(router: Router) -> Iterator[tuple[str, str]]:
-    """Yield the router and prefix of each kernel route whose gateway is in no connected network.
+    """Yield the router and prefix of each kernel route whose gateway is not in any connected
+    network.
 
-    The effect of such a route depends on the time at which the port lost its address.
+    The effect of such a route depends on when the port lost its address.
     """
     for static in router.kernel_routes:
         if static.via != "blackhole" and _port_to(router, static.via) is None:
@@ -270,7 +273,7 @@ def _add_statics(table: Table, statics: Sequence[Static]) -> None:
 
 
 class _Spf(NamedTuple):
-    """Cost and first hop from one router of an area to all other routers."""
+    """Cost and first hop from one router of an area to the other routers."""
 
     cost: dict[str, int]
     hop: dict[str, Hop]
@@ -294,7 +297,7 @@ class _Ospf:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        #: As in ``Tables``.
+        #: Same meaning as in ``Tables``.
         self.adjacent: list[Link] = []
         self.unused: list[Link] = []
         self.doubtful: set[tuple[str, str]] = set()
@@ -347,10 +350,10 @@ class _Ospf:
         """Mark border routers without an adjacency in area 0 as doubtful.
 
         A border router with neighbours in area 0 learns inter-area routes only in area 0. FRR does
-        not treat a router without such neighbours as a border router: the router advertises nothing
-        between its areas and learns inter-area routes in all of them. Neighbours with different
-        network types may reach the full state late or never, so the result is unpredictable if the
-        router has no other neighbours in area 0.
+        not treat a router without such neighbours as a border router: the router advertises no
+        routes between its areas and learns inter-area routes in all of them. Neighbours with
+        different network types may reach the state Full late or never. If a router has no other
+        neighbours in area 0, its state is therefore unpredictable.
         """
         for router in self._world.routers:
             alone = router.name not in self._edges.get(BACKBONE_AREA, {})
@@ -396,7 +399,8 @@ class _Ospf:
         return found
 
     def _exchange(self) -> None:
-        """Add inter-area routes, first from other areas to area 0, then in reverse."""
+        """Add inter-area routes: first routes from other areas to area 0, then routes from area 0
+        to them."""
         borders = [
             router
             for router in self._world.routers
@@ -460,7 +464,7 @@ class _Ospf:
         return told
 
     def _way_to(self, name: str, target: str) -> tuple[int, Hop] | None:
-        """Return cost and first hop from one of our routers to another router."""
+        """Return the cost and first hop from one of our routers to another router."""
         ways = [
             (spf.cost[target], spf.hop[target])
             for (_, start), spf in self._spf.items()
@@ -475,7 +479,7 @@ class _Ospf:
         return min(ways, default=None)
 
     def base(self, router: Router) -> _Base:
-        """Return the routes of a router without BGP."""
+        """Return the routes of a router without its BGP routes."""
         key = router.name, router.ports, router.kernel_routes, router.statics
         if key not in self._bases:
             routes = (*_connected(router), *self._routes(router.name))
@@ -490,7 +494,7 @@ class _Ospf:
         for prefix, (cost, _, hop) in known.items():
             if hop.port:
                 yield Route(prefix, hop, _OSPF, cost)
-        # The OSPF results are shared by worlds with other routers of other ASes.
+        # Worlds whose other ASes have different routers share the OSPF results.
         router = self._world.router(name) if name in self._world.names else None
         if router is not None and router.ospf:
             for one in router.ospf.ranges:
@@ -522,8 +526,8 @@ class _Ospf:
 def externals(router: Router) -> Iterator[tuple[IPv4Network, Address]]:
     """Return the static routes that ``router`` redistributes, each with its forwarding address.
 
-    The forwarding address is the next hop if the next hop is on a network in OSPF. Otherwise the
-    forwarding address is empty, and other routers send packets to ``router`` itself.
+    The forwarding address is the next hop if the next hop is on a network in OSPF. Otherwise it is
+    empty, and other routers send packets to ``router`` itself.
     """
     if router.ospf is None or not router.ospf.redistribute:
         return
@@ -562,7 +566,7 @@ def is_adjacent(one: Router, here: Port, other: Router, there: Port) -> bool:
         return False
     if network_of(here.address) != network_of(there.address):
         return False
-    # The end with the smaller MTU rejects the other's database descriptions.
+    # The end with the smaller MTU rejects database descriptions from the other end.
     smaller = min(here, there, key=lambda port: port.mtu)
     return here.mtu == there.mtu or bool(smaller.ospf and smaller.ospf.mtu_ignore)
 
@@ -581,9 +585,10 @@ def _sessions(
     owners: Mapping[Address, str],
     closed: set[tuple[str, int]],
 ) -> Iterator[Session]:
-    """Return the established sessions, each from both ends; at least one end must initiate.
+    """Return the established sessions, each from both ends; at least one end must initiate a
+    session.
 
-    ``routers`` also has the index of the peer with each address.
+    ``routers`` contains each router, and the index of its peer with each address.
     """
     found: set[tuple[str, int]] = set()
     for name, (router, _) in routers.items():
@@ -628,9 +633,9 @@ def _agree(router: Router, peer: Peer, other: Router, answer: Peer) -> bool:
 
 
 def _begins(router: Router, peer: Peer, table: Table) -> bool:
-    """Return whether a router initiates a session.
+    """Return whether a router can initiate a session.
 
-    The peer must be reachable, and an external peer must be within the allowed hops.
+    The peer must be reachable, and an external peer must be within the allowed number of hops.
     """
     if resolve(table, peer.address) is None:
         return False
@@ -659,9 +664,9 @@ def _policy(router: _Alike[Router]) -> _Policy:
 
 @lru_cache(maxsize=1024)
 def _told(session: Session, one: _Policy, other: _Policy) -> dict[Path, Path | None]:
-    """Return a cache: advertised route -> the route as the other end of a session accepts it.
+    """Return the cache of a session: advertised route -> the route as the other end accepts it.
 
-    The results depend only on the policies of the two routers.
+    The cached routes depend only on the session and on the policies of its two routers.
     """
     del session, one, other
     return {}
@@ -678,7 +683,7 @@ def _speakers(
 
 
 class _Speakers:
-    """All BGP speakers, which have exchanged routes until all best paths are stable."""
+    """All BGP speakers, after they have exchanged routes until all best paths are stable."""
 
     def __init__(
         self,
@@ -719,7 +724,8 @@ class _Speakers:
         self.fib = {one.name: one.with_routes(self._routes(one.name)) for one in base}
 
     def _shared(self, best: Mapping[str, dict[str, Path]]) -> Iterator[tuple[str, Path]]:
-        """Yield best paths that are equal to another path up to the comparison of router IDs.
+        """Yield best paths that equal another path in all criteria before the comparison of router
+        IDs.
 
         FRR distributes packets over both paths with an unpredictable hash.
         """
@@ -740,8 +746,9 @@ class _Speakers:
     def wedged(self) -> set[tuple[str, str]]:
         """(router, prefix) of best paths that depend on the order in which sessions come up.
 
-        Each external session in turn comes up after all others have converged. Sessions that then
-        exceed their maximum number of prefixes are included as (router, peer index).
+        Each external session in turn is assumed to come up after all others have converged.
+        Sessions that then exceed their maximum number of prefixes are included as (router, peer
+        index).
         """
         found: set[tuple[str, str]] = set()
         best = self.best
@@ -751,14 +758,14 @@ class _Speakers:
                 for side in (one, back)
                 for path in best[side.other].values()
             ):
-                continue  # No best path uses this session, so its absence changes nothing.
+                continue  # This session carries no best path, so its absence changes nothing.
             found |= copy(self).come_up_late(one, back)
         return found
 
     def come_up_late(self, one: Session, back: Session) -> set[tuple[str, str]]:
         """Return the part of ``wedged`` for one session, given by its two ends.
 
-        Afterwards this object has the routes that are received if the session comes up last.
+        Afterwards, this object contains the routes that are received if the session comes up last.
         """
         best = self.best
         self._heard = {name: dict(by_peer) for name, by_peer in self._heard.items()}
@@ -787,8 +794,8 @@ class _Speakers:
         """Yield both ends of each external session that may make routes depend on the order of
         events.
 
-        Sessions of a router that has only one session are left out, because the routes that this
-        router receives cannot conflict with the routes that it advertises.
+        If a router has only one session, the session is left out: the routes that the router
+        receives cannot conflict with the routes that it advertises.
         """
         sessions = self.sessions
         number = Counter(session.router for session in sessions)
@@ -805,7 +812,7 @@ class _Speakers:
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
         """Return the converged best paths, and (router, prefix) of best paths that never converge.
 
-        A round updates all routers at once. In the first round, the routers in ``asked`` select
+        Each round updates all routers at once. In the first round, the routers in ``asked`` select
         their best paths to the given prefixes. Only the sessions in ``told`` advertise changes.
         """
         best = dict(best)
@@ -826,7 +833,7 @@ class _Speakers:
                     }
             if not moved:
                 break
-            # A router whose received routes are unchanged keeps its best paths.
+            # A router keeps its best paths if its received routes are unchanged.
             heard: dict[str, dict[str, None]] = {}
             for name, prefixes in moved.items():
                 for session in sessions.get(name, ()):
@@ -838,8 +845,10 @@ class _Speakers:
     def _hear(
         self, session: Session, best: Mapping[str, Path], prefixes: Iterable[str]
     ) -> list[str]:
-        """Store the routes to ``prefixes`` that a session now advertises; return the prefixes whose
-        route changed."""
+        """Store the routes to ``prefixes`` that a session now advertises.
+
+        Returns the prefixes whose route changed.
+        """
         memo = _told(session, self._policies[session.router], self._policies[session.other])
         by_peer = self._heard[session.other]
         heard = dict(by_peer.get(session.other_peer, {}))
@@ -860,7 +869,7 @@ class _Speakers:
         return changed
 
     def overfull(self) -> set[tuple[str, int]]:
-        """Return sessions (router, peer index) that exceed their maximum number of prefixes."""
+        """Return the sessions (router, peer index) that exceed their maximum number of prefixes."""
         return {
             (name, index)
             for name, heard in self._heard.items()
@@ -869,7 +878,7 @@ class _Speakers:
         }
 
     def _routes(self, name: str) -> Iterator[Route]:
-        """Return the routes that a router's best paths add to its routing table."""
+        """Yield the routes that a router's best paths add to its routing table."""
         for path in self.best[name].values():
             if path.peer >= 0 and self._is_installed(name, path):
                 hop = resolve(self._base[name], path.next_hop)
@@ -892,7 +901,7 @@ class _Speakers:
         return self._metric(name, path.next_hop) is not None
 
     def _metric(self, name: str, next_hop: Address) -> int | None:
-        """Return the metric of the route to a next hop, or None if it has no valid route."""
+        """Return the metric of the route to a next hop, or None if there is no valid route."""
         known = self._reach[name]
         if next_hop not in known:
             route = self._base[name].look_up(next_hop, default=False)
@@ -909,7 +918,7 @@ class _Speakers:
         return not near or _is_connected(self._base[name], path.next_hop)
 
     def _best(self, name: str, paths: Sequence[Path]) -> Path:
-        """Return the best path among the best paths of each neighbouring AS.
+        """Return the best path: the winner among the best paths of each neighbouring AS.
 
         The metric (MED) is compared only between paths from the same neighbouring AS.
         """
@@ -927,7 +936,11 @@ class _Speakers:
         return min(winners, key=lambda path: self._rank(name, path, 0))
 
     def _merit(self, name: str, path: Path, metric: int | None = None) -> tuple[object, ...]:
-        """Return the first part of the comparison key; ``metric`` replaces the path's metric."""
+        """Return the comparison key without its last criteria; ``metric`` replaces the path's
+        metric.
+
+        ``_rank`` adds the criteria from the router ID onwards.
+        """
         return (
             -path.weight,
             -path.preference,
@@ -986,14 +999,17 @@ class _Speakers:
 
 
 def _known(table: Table, prefix: str) -> bool:
-    """Return whether the table has exactly the prefix of a ``network`` statement."""
+    """Return whether the table contains exactly the prefix of a ``network`` statement."""
     return table.get(network_of(prefix)) is not None
 
 
 def _filter(
     router: Router, path: Path, prefix_list: str, route_map: str, *, outer: bool
 ) -> Path | None:
-    """Return a route after a policy, or None; external sessions without a policy pass no routes."""
+    """Return a route after a policy has been applied, or None if the policy rejects the route.
+
+    External sessions without a policy pass no routes.
+    """
     if prefix_list and not _in_list(router, prefix_list, path.prefix):
         return None
     if not route_map:
@@ -1047,7 +1063,8 @@ def permits(router: Router, route_map: str, prefix: str) -> bool:
 
 
 def _in_list(router: Router, name: str, prefix: str) -> bool:
-    """Return whether a prefix list permits a prefix; a missing list permits all, as in FRR."""
+    """Return whether a prefix list permits a prefix; a missing list permits all prefixes, as in
+    FRR."""
     found = next((one for one in router.prefix_lists if one.name == name), None)
     if found is None:
         return True
@@ -1068,5 +1085,5 @@ def _covers(entry: PrefixEntry, network: IPv4Network) -> bool:
 
 
 def speaks(bgp: Bgp, address: Address) -> Peer | None:
-    """Return the peer with an address, or None."""
+    """Return the peer with this address, or None."""
     return next((peer for peer in bgp.peers if peer.address == address), None)

@@ -1,1 +1,1 @@
-"""Real networks: namespaces, links, probes, and commands in a sandbox."""
+"""Live networks: namespaces, links, probes, and commands in a sandbox."""

@@ -1,4 +1,4 @@
-"""Settings of new namespaces, and shell commands that this program runs in them."""
+"""Settings of new namespaces, and shell commands of this program that run in them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import subprocess
 
 _NET = "/proc/sys/net"
-#: Environment of this program's own commands.
+#: Environment variables for this program's own commands.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
-#: Values of settings below /proc/sys/net that a new namespace might inherit from the host. Settings
-#: that the kernel lacks are skipped.
+#: Values for settings below /proc/sys/net that a new namespace might inherit from the host.
+#: Settings that the kernel does not have are skipped.
 BASELINE = {
-    "ipv6/conf/all/disable_ipv6": "1",  # networks do not use IPv6
+    "ipv6/conf/all/disable_ipv6": "1",  # the networks do not use IPv6
     "ipv6/conf/default/disable_ipv6": "1",
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/default/rp_filter": "0",
@@ -22,10 +22,10 @@ BASELINE = {
     "ipv4/conf/default/arp_ignore": "0",
     "ipv4/ip_forward": "0",
     "ipv4/icmp_echo_ignore_all": "0",
-    # Bridges join 224.0.0.106 (RFC 4286) and report this at random times; packet counters would
-    # include these reports.
+    # Bridges join the multicast group 224.0.0.106 (RFC 4286) and report this at random times.
+    # Packet counters would include these reports.
     "ipv4/igmp_link_local_mcast_reports": "0",
-    # With 1, bridged packets would pass the filters of the switches' namespace.
+    # With the value 1, bridged packets would pass the filters of the switches' namespace.
     "bridge/bridge-nf-call-iptables": "0",
     "bridge/bridge-nf-call-arptables": "0",
     "bridge/bridge-nf-call-ip6tables": "0",
@@ -33,7 +33,7 @@ BASELINE = {
 
 
 def set_baseline() -> None:
-    """Reset the settings that the calling thread's new namespace might have inherited."""
+    """Reset the settings that the new namespace of the calling thread might have inherited."""
     for name, value in BASELINE.items():
         with contextlib.suppress(FileNotFoundError):
             file = os.open(f"{_NET}/{name}", os.O_WRONLY | os.O_CLOEXEC)
@@ -44,11 +44,11 @@ def set_baseline() -> None:
 
 
 def number_settings(folder: str = _NET) -> None:
-    """Make the kernel assign inodes to all network settings of the thread, in a fixed order.
+    """Make the kernel assign inode numbers to all network settings of the thread, in a fixed order.
 
-    The kernel assigns the inode of a setting when its folder is first listed or its path is first
-    looked up. Without this call, the order of the inodes reveals which settings this program
-    writes or reads later.
+    The kernel assigns the inode number of a setting when its folder is first listed or its path is
+    first looked up. Without this call, the order of the numbers would reveal which settings this
+    program writes or reads later.
     """
     with os.scandir(folder) as entries:
         folders = [one.path for one in entries if one.is_dir(follow_symlinks=False)]
@@ -61,7 +61,7 @@ def run_shell(text: str) -> subprocess.CompletedProcess[str]:
 
     Raises subprocess.CalledProcessError if the command fails.
     """
-    return subprocess.run(  # the commands may contain shell syntax
+    return subprocess.run(  # a shell is necessary, because the commands may contain shell syntax
         ["/bin/sh", "-c", text],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Asynchronous interface of the service to networks, each of which is a separate process.
+"""Asynchronous client for networks, each of which runs in a separate process.
 
     async with Warm("package.module:Class") as warm:
         net = await warm.begin({"world": ...}, 5)
@@ -8,7 +8,7 @@
         finally:
             await net.close()
 
-``close`` returns when every process of the network has ended. If the service dies first, the warm
+``close`` returns when every process of the network has ended. If this process dies first, the warm
 process and all networks end.
 """
 
@@ -33,21 +33,21 @@ from netarena.sdk import (
     try_out,
 )
 
-_START_S = 60.0  # time to start the interpreter and import modules
+_START_S = 60.0  # time to start the interpreter and to import modules
 _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
 #: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
 _ANSWER_BYTES = 64 << 20
-#: Extra time that the sandbox needs on a busy machine, in addition to a command's own timeout.
+#: Additional time that the sandbox needs on a busy machine, on top of a command's own timeout.
 _RUN_GRACE_S = 90.0
-#: Timeout of other requests, and extra time per ordered pair. A probe round on a busy machine takes
-#: 0.1 ms per pair.
+#: Timeout of other requests, and additional time per ordered pair. On a busy machine, a probe round
+#: takes 0.1 ms per pair.
 _ANSWER_S = 60.0
 _ANSWER_PER_PAIR_S = 0.0005
 
 
 class Order(Protocol):
-    """One of this program's own commands, and the machine that runs the command."""
+    """One of this program's own commands, with the machine that runs the command."""
 
     @property
     def machine(self) -> str: ...
@@ -70,23 +70,23 @@ class Output(Record):
 
 
 class Net:
-    """One network; every method raises EnvironmentFailed if the network fails or has ended."""
+    """One network. Every method raises EnvironmentFailed if the network fails or has ended."""
 
     def __init__(self, made_of: dict[str, Any], endpoints: int, life: _Life) -> None:
-        """Prepare a network; ``made_of`` are arguments of the worker's ``build``, and ``endpoints``
-        is the number of endpoints."""
+        """Prepare a network; ``made_of`` contains arguments of the worker's ``build``, and
+        ``endpoints`` is the number of endpoints."""
         self._made_of = made_of
         self._endpoints = endpoints
         self._life = life
         self._busy = asyncio.Lock()
-        #: Request that was cancelled before its answer arrived. The next answer belongs to it and
-        #: must not be used.
+        #: A request that was cancelled before its answer arrived. The next answer belongs to this
+        #: request and must be discarded.
         self._unanswered = ""
         #: Total time in s spent waiting for pings that never arrived.
         self.waited_s = 0.0
         #: CPU time in s of the process and its ended children.
         self.cpu_s = 0.0
-        #: Times of the last ``build``; see ``Worker.build``.
+        #: Durations of the steps of the last ``build``; see ``Worker.build``.
         self.times: dict[str, float] = {}
 
     async def build(
@@ -94,11 +94,11 @@ class Net:
     ) -> None:
         """Build the network with its faults and verify it.
 
-        Exactly the pairs of ``wanted`` must work, which has a row of ``0`` and ``1`` per source. By
-        default, these are the intended pairs.
+        Exactly the pairs in ``wanted`` must work. It has a row of ``0`` and ``1`` per source; by
+        default, the intended pairs must work.
 
-        With ``traced``, states report the parts of faults that remain. Without faults, they report
-        the changes that an agent's commands made.
+        With ``traced``, states report the parts of faults that remain. If there are no faults, they
+        report the changes that commands of an agent made.
         """
         broken: dict[str, Any] = {}
         if commands := [[one.machine, one.command] for one in faults]:
@@ -109,7 +109,7 @@ class Net:
         self.waited_s += self.times["waited_s"]
 
     async def inject(self, orders: Iterable[Order]) -> None:
-        """Run this program's own commands as root of the network; each must succeed."""
+        """Run this program's own commands as root of the network; each of them must succeed."""
         await self.ask("inject", commands=[[one.machine, one.command] for one in orders])
 
     async def run(self, machine: str, command: str, timeout_s: float) -> Output:
@@ -147,11 +147,11 @@ class Net:
         return state
 
     async def close(self) -> None:
-        """Shut down the network; when this method returns, all of its processes have ended."""
+        """Shut down the network; return when all of its processes have ended."""
         await self._life.close()
 
     async def ask(self, do: str, within_s: float | None = None, **arguments: Any) -> Any:
-        """Send a request to the worker and return its answer; by default within a minute."""
+        """Send a request to the worker and return its answer; the default timeout is a minute."""
         if within_s is None:
             within_s = _ANSWER_S + _ANSWER_PER_PAIR_S * self._endpoints**2
         async with self._busy:
@@ -174,9 +174,9 @@ class Net:
         return self._content(do, answer)
 
     async def drop_pending(self) -> None:
-        """Wait until a request that was cancelled has ended, and discard its result.
+        """Wait until a cancelled request has ended, and discard its result.
 
-        There is no time limit. Raises EnvironmentFailed if that request failed, for example because
+        There is no time limit. Raises EnvironmentFailed if the request failed, for example because
         an agent's command broke the network.
         """
         async with self._busy:
@@ -215,7 +215,8 @@ class _Life:
             ) from None
 
     async def receive(self) -> dict[str, Any]:
-        """Return the next answer; if cancelled, a later call returns the same answer."""
+        """Return the next answer. If this call is cancelled, a later call returns the
+        same answer."""
         try:
             line = await self._reader.readline()
         except (OSError, ValueError) as error:
@@ -223,8 +224,8 @@ class _Life:
                 f"the network's worker process does not answer: {error}"
             ) from None
         if not line.endswith(b"\n"):
-            # The process has died and closed its socket; the zygote (the process that forked it)
-            # reports the exit at once.
+            # The process has died and closed its socket. The zygote (the process that forked it)
+            # reports the exit immediately.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.end), _CLOSE_S)
             raise EnvironmentFailed(f"the network's worker process exited{self._last_words()}")
@@ -253,10 +254,11 @@ class _Life:
 
 
 class Warm(Forking):
-    """Starts processes of networks, each with an application's subclass of ``worker.Worker``."""
+    """Warm process that starts networks, each with an application's subclass of
+    ``worker.Worker``."""
 
     def __init__(self, kind: str) -> None:
-        """Set the worker's class to ``kind``, in the form MODULE:NAME."""
+        """Set the class of the workers to ``kind``, in the form MODULE:NAME."""
         start = partial(command, kind)
         super().__init__(Forker("no networks", start, start_s=_START_S, stop_s=_STOP_S))
 
@@ -270,7 +272,7 @@ class Warm(Forking):
 
 
 def lacking() -> str:
-    """Return the reason why this machine cannot run networks, in one line, or "".
+    """Return the reason why this machine cannot run networks, in one line, or "" if it can.
 
     The check takes about half a second.
     """

@@ -1,7 +1,7 @@
-"""Removes the grader's connections from the connection tracking tables of machines.
+"""Removes the judge's connections from the connection tracking tables of machines.
 
-An entry exists for 30 s after its ping. If entries were not removed, ``conntrack -L`` would reveal
-which of the grader's pings were answered. ``Connections`` records the entries that a measurement
+An entry exists for 30 s after its ping. If the entries remained, ``conntrack -L`` would reveal
+which of the judge's pings were answered. ``Connections`` records the entries that a measurement
 creates on a machine and deletes them afterwards, except entries of routing daemons. Entries of the
 agent's own traffic are retained.
 """
@@ -23,16 +23,16 @@ _TRACKER = 1 << 8
 _NEW, _GET, _DELETE = _TRACKER, _TRACKER | 1, _TRACKER | 2
 _HEADER = struct.Struct("=BBH")
 _IPV4 = 2
-#: Numbers of an entry's attributes (linux/netfilter/nfnetlink_conntrack.h): original direction, id,
-#: zone.
+#: Numbers of attributes of an entry (linux/netfilter/nfnetlink_conntrack.h): original direction,
+#: ID, zone.
 _ORIGINAL, _ID, _ZONE = 1, 12, 18
-#: Numbers of a direction's attributes: the protocol, and within it the protocol number, the
-#: ports, and the identifier of a ping.
+#: Numbers of attributes of a direction: the protocol, and within it the protocol number, the ports,
+#: and the identifier of a ping.
 _PROTOCOL, _NUMBER, _PORTS, _IDENTIFIER = 2, 1, (2, 3), 4
 _NESTED = 0x8000
 _ICMP, _TCP, _UDP = 1, 6, 17
 _BGP = (179).to_bytes(2, "big")
-#: Multicast group for new entries.
+#: Multicast group that announces new entries.
 _NEW_ENTRIES = 1
 _TRACKED = Path("/proc/sys/net/netfilter")
 
@@ -47,8 +47,8 @@ class Connections:
     """The tracked connections of several machines.
 
     New entries are received as events, because listing all entries takes about 20 ms per machine.
-    Entries are listed only if a command has disabled events, or if a socket's buffer overflows. In
-    the latter case the earlier entries are unknown, and all entries are deleted.
+    Entries are listed only if a command has disabled events, or if the buffer of a socket
+    overflows. After an overflow, the earlier entries are unknown, and all entries are deleted.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,8 @@ class Connections:
         self._poll = select.epoll()
 
     def add(self, netfilter: Netlink) -> None:
-        """Add the machine of the calling thread's namespace; ``netfilter`` is a socket in it."""
+        """Add the machine of the calling thread's namespace; ``netfilter`` is a socket in this
+        namespace."""
         tracker = _Tracker(netfilter)
         self._trackers[tracker.events.fileno()] = tracker
         self._poll.register(tracker.events.fileno(), select.EPOLLIN)
@@ -72,12 +73,12 @@ class Connections:
             one.watch()
 
     def hear(self) -> None:
-        """Record the entries received so far; a socket buffers about 300 entries."""
+        """Record the entries that have been received so far; a socket buffers about 300 entries."""
         for descriptor, _ in self._poll.poll(0):
             self._trackers[descriptor].hear()
 
     def forget(self, identifiers: AbstractSet[int] | None = None) -> None:
-        """Delete the entries created since ``watch``, except entries of daemons.
+        """Delete the entries that were created since ``watch``, except entries of daemons.
 
         With ``identifiers``, only entries of pings with one of these identifiers are deleted.
         """
@@ -90,12 +91,13 @@ class _Tracker:
         self._netfilter = netfilter
         self.events = Netlink(NETFILTER)
         self._files: list[int] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without connection tracking
+        # the kernel does not support connection tracking
+        with contextlib.suppress(FileNotFoundError):
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
         self._new: dict[bytes, _Entry] = {}
-        #: Entries that existed before ``watch`` (only if events are disabled), and whether all
-        #: events were received.
+        #: Entries that already existed at ``watch`` (recorded only if events are disabled), and
+        #: whether all events have been received.
         self._before: set[bytes] = set()
         self._heard_all = True
 
@@ -126,7 +128,7 @@ class _Tracker:
             return
         self.hear()
         self.events.leave(_NEW_ENTRIES)
-        # a command may have disabled events meanwhile
+        # a command may have disabled events in the meantime
         if not self._heard_all or self._read(1) <= 0:
             new = (one for one in self._listed() if one.number not in self._before)
             self._new |= {one.number: one for one in new}
@@ -159,7 +161,7 @@ def _entry(content: bytes) -> _Entry:
 
 
 def _is_of_judge(entry: _Entry) -> bool:
-    """Return whether an entry is a ping or a service test; daemons use OSPF and BGP."""
+    """Return whether an entry belongs to a ping or a service test; daemons use OSPF and BGP."""
     protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
     number = protocol.get(_NUMBER, b"\0")[0]
     if number in {_TCP, _UDP}:
@@ -168,7 +170,7 @@ def _is_of_judge(entry: _Entry) -> bool:
 
 
 def _identifier(entry: _Entry) -> int | None:
-    """Return the identifier of an entry's ping, or None if the entry is not a ping."""
+    """Return the identifier of the ping that an entry belongs to, or None if it is not a ping."""
     protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
     if protocol.get(_NUMBER, b"\0")[0] != _ICMP or _IDENTIFIER not in protocol:
         return None

@@ -1,9 +1,9 @@
 """Limits on the kernel resources that episodes share.
 
-Packets use processor time that all episodes share. All namespaces of the kernel share one ARP
-table, and process limits do not cover the kernel memory of a namespace. A guard measures the use of
-these resources while a command runs on a machine. It measures once more after the command has
-ended, because the kernel may continue to send packets, for example in a bridge loop.
+Packets use processor time, and all episodes share the processors. All namespaces of the kernel
+share one ARP table. Process limits do not cover the kernel memory of a namespace. A guard measures
+the use of these resources while a command runs on a machine. It measures once more after the
+command has ended, because the kernel may continue to send packets, for example in a bridge loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from netarena_network.real.netlink import (
     ruleset_generation,
 )
 
-#: Duration of the measurement after each command.
+#: Duration in s of the measurement after each command.
 _LISTEN_S = 0.003
 #: Maximum total packet rate of a machine's interfaces. If it is exceeded, all interfaces that carry
 #: at least 1/_LOUD of the busiest interface's packets are taken down. This is repeated up to _LOOKS
@@ -44,8 +44,8 @@ _STORM_PACKETS_PER_S, _LOUD, _LOOKS = 20_000, 10, 5
 #: Maximum number of interfaces that a message names.
 _MOST_NAMED = 4
 #: Limits on kernel objects per machine. A command is killed if a number exceeds both its limit and
-#: its value before the command. A socket uses up to 0.2 MB of kernel memory, and a queue of a link
-#: 10 KB (a pair of links has two queues per processor). Nftables rules use about ten times their
+#: its value before the command. A socket uses up to 0.2 MB of kernel memory. A queue of a link uses
+#: 10 KB, and a pair of links has two queues per processor. Nftables rules use about ten times their
 #: size in netlink messages.
 _MOST: Mapping[str, int] = {
     "interfaces": 512,
@@ -58,13 +58,13 @@ _MOST: Mapping[str, int] = {
     "NOARP entries": 4_096,
     "bytes of nftables rules": 1 << 20,
 }
-#: Pause between netlink queries, as a multiple of the last query's duration. Queries wait for
-#: concurrent changes, and listing large sets is slow.
+#: Pause between netlink queries, as a multiple of the last query's duration. Queries must wait for
+#: concurrent changes, and large sets take long to list.
 _LOOK_AWAY = 4
 _PERMANENT = 0x4  # ATF_PERM of <linux/if_arp.h>; the kernel does not count these entries
 _IP, _NFT = shutil.which("ip") or "ip", shutil.which("nft") or "nft"
 _TIMEOUT_S = 20.0
-_NONE = -2  # no ruleset has this generation number
+_NONE = -2  # different from every generation number of a ruleset
 
 
 #: Number of processes that the sandbox adds to each command: bubblewrap and its timer.
@@ -77,8 +77,8 @@ def process_limit(endpoints: int, netns: int) -> int:
     """Return the kernel's process limit for one command in a network with this many endpoints.
 
     The kernel counts the processes and threads of the user namespace that owns ``netns``. These
-    include a router's daemons, but not processes of other machines. Call this function while no
-    command runs on the machine.
+    include a router's daemons, but not processes of other machines. This function must be called
+    while no command runs on the machine.
     """
     return _running(netns) + _ATTENDANTS + 1 + most_processes(endpoints)
 
@@ -101,8 +101,8 @@ class Guard:
 
     The guard must be created before the command starts. ``neighbours`` is the network's number of
     endpoints, which determines the limit on ARP entries. ``judged`` returns the number of the
-    judge's packets that the machine has sent since the command began. They do not count towards the
-    packet limit.
+    judge's packets that the machine has sent since the command began. These packets do not count
+    towards the packet limit.
     """
 
     def __init__(self, netns: int, neighbours: int, judged: Callable[[], int] = lambda: 0) -> None:
@@ -138,8 +138,10 @@ class Guard:
         return ""
 
     def _look(self) -> Mapping[str, int]:
-        """Return the numbers of objects that netlink reports, or an empty mapping if the last query
-        was too recent."""
+        """Return the numbers of objects that netlink reports.
+
+        Returns an empty mapping if the last query was too recent.
+        """
         began = time.monotonic()
         if began < self._look_again:
             return {}
@@ -187,9 +189,9 @@ class Guard:
     def _still(self) -> list[str]:
         """Take down interfaces that carry a packet storm; return their names.
 
-        Several loops share the processors, so that each of them carries few packets. After the
-        busiest interfaces have been taken down, the remaining loops carry more packets. Therefore
-        the measurement is repeated.
+        If there are several loops, they share the processors, so that each loop carries few
+        packets. After the busiest interfaces have been taken down, the remaining loops carry more
+        packets. Therefore the measurement is repeated.
         """
         stilled: list[str] = []
         for _ in range(_LOOKS):
@@ -197,13 +199,14 @@ class Guard:
             first = self._within(_sent_packets)
             time.sleep(_LISTEN_S)
             sent = _difference(first, self._within(_sent_packets))
-            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)  # in the measured time
+            # maximum number of packets in the measured time
+            most = _STORM_PACKETS_PER_S * (time.monotonic() - began)
             if sum(sent.values()) <= most:
                 break
             least = max(sent.values()) / _LOUD
             loud = sorted(name for name, packets in sent.items() if packets >= least)
-            # A single command takes down all interfaces, because the storm delays the start of each
-            # process.
+            # A single command takes down all interfaces, because the storm delays the start of
+            # every process.
             lines = "".join(f"link set dev {name} down\n" for name in loud)
             self._command(_IP, "-force", "-batch", "-", fed=lines)
             stilled += loud
@@ -214,7 +217,7 @@ class Guard:
             return measure(Path("/proc/thread-self/net"))
 
     def _command(self, *line: str, fed: str = "") -> None:
-        # If a storm starves this command of processor time, the next check stops the storm.
+        # If a storm delays this command too long, the next check stops the storm.
         with entered(self._netns), suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 line, check=False, capture_output=True, timeout=_TIMEOUT_S, input=fed, text=True
@@ -222,8 +225,8 @@ class Guard:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """Return the numbers of the namespace's objects according to /proc, with the keys of
-    ``_MOST``."""
+    """Return the numbers of the namespace's objects according to /proc, with the keys
+    of ``_MOST``."""
     return {
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),
@@ -240,19 +243,25 @@ def _sent_packets(folder: Path) -> dict[str, int]:
 
 
 def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """Return the packets per interface since ``before``. The counter of a recreated interface
-    starts at zero."""
+    """Return the number of packets per interface since ``before``.
+
+    The counter of a recreated interface starts at zero.
+    """
     since = {name: sent - before.get(name, 0) for name, sent in after.items()}
     return {name: sent if sent >= 0 else after[name] for name, sent in since.items()}
 
 
 def _passing_neighbours(folder: Path) -> int:
-    """Return the number of the namespace's entries in the kernel's ARP table."""
+    """Return the number of the namespace's entries in the kernel's ARP table, without permanent
+    entries."""
     return _neighbours(folder, 0)
 
 
 def _neighbours(folder: Path, permanent: int) -> int:
-    """Return the number of the namespace's permanent ARP entries, or of all other ARP entries."""
+    """Return the number of the namespace's ARP entries that are (or are not) permanent.
+
+    ``permanent`` is ``_PERMANENT`` to count permanent entries, and 0 to count all others.
+    """
     lines = (folder / "arp").read_text(encoding="ascii", errors="replace").splitlines()[1:]
     return sum(int(line.split()[2], 16) & _PERMANENT == permanent for line in lines)
 

@@ -2,10 +2,10 @@
 
 Sets of ``ipset`` belong to the network namespace. Rules add elements to sets, count packets in
 them, and renew timeouts. ``Sets`` creates a copy of each set with the same elements and swaps the
-two, so that rules use the copies. Afterwards ``Sets`` swaps them back and destroys the copies.
-Therefore the measurement does not change the original sets.
+two, so that rules use the copies. Afterwards it swaps them back and destroys the copies. Therefore
+a measurement does not change the original sets.
 
-Messages are those of linux/netfilter/ipset/ip_set.h.
+The messages are defined in linux/netfilter/ipset/ip_set.h.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from netarena_network.real.netlink import (
 
 _SETS = 6 << 8
 _CREATE, _DESTROY, _SWAP, _LIST, _ADD = (_SETS | one for one in (2, 3, 6, 7, 9))
-_HEADER = bytes([2, 0, 0, 0])  # IPv4, regardless of the set's family
+_HEADER = bytes([2, 0, 0, 0])  # IPv4, independent of the set's family
 _PROTOCOL = attribute(1, bytes([7]))
 _NAME, _OTHER_NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ELEMENTS, _LINE = 2, 3, 3, 4, 5, 7, 8, 9
 _NESTED, _ORDER, _KIND = 0x8000, 0x4000, 0x3FFF
-#: Attributes that are listed but cannot be set: numbers of references, bytes and elements.
+#: Attributes that the kernel lists but that cannot be set: numbers of references, bytes and
+#: elements.
 _COUNTS = (24, 25, 26)
 _NAME_BYTES = 31
 
@@ -41,7 +42,7 @@ class _Copy(NamedTuple):
 
 
 def lacking() -> str:
-    """Return the reason why this kernel has no ipsets, or ""."""
+    """Return the reason why this kernel does not support ipsets, or "" if it does."""
     try:
         with Netlink(NETFILTER) as netfilter:
             list(netfilter.dump(_LIST, _HEADER + _PROTOCOL))
@@ -59,7 +60,7 @@ class Sets:
         self._absent = False
 
     def cast(self) -> None:
-        """Make rules use copies of the sets; a set that cannot be copied stays in use."""
+        """Make rules use copies of the sets. A set that cannot be copied remains in use."""
         self._copies = []
         for made, added in _copied(self._listed()):
             if not any(self._netfilter.send([made.create])):
@@ -89,7 +90,7 @@ class Sets:
         if not self._absent:
             try:
                 return [*self._netfilter.dump(_LIST, _HEADER + _PROTOCOL)]
-            except OSError:  # each further request would make the kernel look for a module
+            except OSError:  # each additional request would make the kernel look for a module
                 self._absent = True
         return []
 
@@ -100,9 +101,9 @@ class _Made(NamedTuple):
 
 
 def _copied(listed: list[bytes]) -> Iterator[tuple[_Made, list[Message]]]:
-    """Yield, for each set, the messages that create its copy and add the elements.
+    """Yield for each set the messages that create its copy and add the elements.
 
-    A set may be listed in several parts, of which the first has the set's properties.
+    A set may be listed in several parts; the first part contains the properties of the set.
     """
     made: dict[bytes, tuple[_Made, list[Message]]] = {}
     for content in listed:
@@ -128,7 +129,7 @@ def _whole(body: bytes, but: Container[int] = ()) -> Iterator[bytes]:
     """Yield attributes with their headers, except attributes whose kind is in ``but``.
 
     A flag in the header marks numbers in network byte order. The kernel lists addresses without
-    this flag but accepts only addresses with the flag, so the flag is added.
+    this flag but accepts only addresses with the flag. Therefore the flag is added.
     """
     at = 0
     while at + 4 <= len(body):

@@ -1,9 +1,9 @@
 """Locks for kernel resources that all networks share.
 
 The kernel's ARP table holds about a thousand entries for all network namespaces together
-(gc_thresh3), and a probe round in one large network needs hundreds of entries. If the table is
-full, packets are lost and the round is repeated. Therefore networks whose entries do not fit into
-the table together measure one after the other.
+(gc_thresh3). A probe round in one large network needs hundreds of entries. If the table is full,
+packets are lost and the round is repeated. Therefore networks whose entries do not fit into the
+table together measure one after the other.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 #: Number of ARP entries per slot, and number of slots. All slots together are smaller than the
-#: default table, because other programs have entries too.
+#: default table, because other programs also need entries.
 PLACE, PLACES = 100, 9
-#: Maximum time to wait for slots, and pause between attempts. After this time, the process that
-#: holds the slots is assumed to hang, and the caller continues without slots.
+#: Maximum time in s to wait for slots, and pause between attempts. After this time, the process
+#: that holds the slots is assumed to hang, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
-#: Lock file of all networks that run as root on this machine; other users cannot open it.
+#: Lock file of all networks that run as root on this machine. Other users cannot open it.
 MACHINE = "/run/netarena-turns"
 
 
 class Turns:
     """Locks on a file. The kernel releases them when the process that holds them ends.
 
-    The lock on byte 0 is needed to acquire slots. Each further byte represents one slot.
+    A process must hold the lock on byte 0 while it acquires slots. Each of the other bytes
+    represents one slot.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -47,8 +48,7 @@ class Turns:
 
     @contextmanager
     def take(self, entries: int) -> Iterator[None]:
-        """Hold enough slots for the given number of entries, or all slots if the number is too
-        large."""
+        """Hold enough slots for a number of entries, or all slots if the number is too large."""
         wanted = min(math.ceil(entries / PLACE), PLACES)
         deadline = time.monotonic() + _WAIT_S
         taken: list[int] = []
@@ -63,7 +63,7 @@ class Turns:
     def _wait(
         self, places: range | list[int], number: int, taken: list[int], deadline: float
     ) -> bool:
-        """Return whether ``number`` of the slots in ``places`` could be locked before the
+        """Lock ``number`` of the slots in ``places``; return False if this fails before the
         ``deadline``."""
         before = len(taken)
         while True:

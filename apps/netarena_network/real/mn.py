@@ -16,12 +16,12 @@ with warnings.catch_warnings():
     from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
-#: Mininet's objects. They must stay alive, because their shells hold the namespaces.
+#: Mininet's objects. References to them are kept, because their shells hold the namespaces.
 _networks: list[Mininet] = []
 
 
 class _Machine(Host):  # type: ignore[misc] # Mininet has no types
-    """A Mininet host whose network namespace is created here, owned by its own user namespace.
+    """A Mininet host whose network namespace is created here and owned by its own user namespace.
 
     Mininet's mnexec would also mount a /sys, which fails in a container without full privileges.
     The shell stays in the user namespace of the episode and enters only the network namespace.
@@ -39,7 +39,7 @@ class _Machine(Host):  # type: ignore[misc] # Mininet has no types
 def begin() -> Mininet:
     """Return a Mininet network without machines."""
     setLogLevel("critical")
-    # Skip Mininet's initialisation, because it changes limits of the whole host.
+    # Mininet's initialisation is skipped, because it changes limits of the whole host.
     Mininet.inited = True
     network = Mininet(controller=None, host=_Machine, switch=LinuxBridge)
     _networks.append(network)

@@ -1,7 +1,7 @@
 """Batched netlink requests, for the kernel queries that each probe round repeats.
 
-pyroute2 needs about 0.4 ms per message, which is too long for the ARP entries, links and routes of
-a thousand machines before and after every command. This module makes messages with ``struct`` and
+pyroute2 needs about 0.4 ms per message. This is too long for the ARP entries, links and routes of a
+thousand machines before and after every command. This module builds messages with ``struct`` and
 sends them in batches (netlink(7), rtnetlink(7)). It implements only the parts that this project
 needs.
 """
@@ -17,7 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import NamedTuple, Self
 
-#: Netlink families of sockets and of nftables (linux/netlink.h); Python has no names for them.
+#: Netlink families of socket diagnosis and of nftables (linux/netlink.h); Python has no names for
+#: them.
 SOCK_DIAG, NETFILTER = 4, 12
 
 NEWLINK, GETLINK, SETLINK = 16, 18, 19
@@ -35,18 +36,18 @@ _REPLACE = 0x100  # replace an existing entry
 _NEW = 0x400 | 0x200  # create, and fail if it exists
 _ERROR, _DONE = 2, 3
 _SOL_NETLINK, _ADD_MEMBERSHIP, _DROP_MEMBERSHIP = 270, 1, 2
-#: Begin and end of nftables transactions.
+#: Messages that begin and end an nftables transaction.
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 _OF_NFTABLES = struct.pack("!BBH", 0, 0, 10)
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _unpack_attribute = _ATTRIBUTE.unpack_from
 _NESTED = 0x8000
-#: Number of messages per batch. Their answers, about 4 KB each, fit into a socket's buffer.
+#: Number of messages per batch. Their answers, of about 4 KB each, fit into the buffer of a socket.
 _BATCH = 32
 _READ_BYTES = 1 << 18
 _COUNTERS_BYTES = 1 << 16
-#: Requested size of a socket's buffer; the kernel grants only as much as its limit allows.
+#: Requested buffer size of a socket; the kernel grants at most its own limit.
 _BUFFER_BYTES = 1 << 20
 
 
@@ -71,7 +72,7 @@ def nest(kind: int, *attributes: bytes) -> bytes:
 
 
 def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
-    """Return the attributes from ``start`` on, by kind."""
+    """Return the attributes from offset ``start`` on, by kind."""
     # ``dict(each_attribute(...))`` takes twice as long, and rounds read many attributes
     found = {}
     last = len(body) - _ATTRIBUTE.size
@@ -85,7 +86,7 @@ def attributes(body: bytes, start: int = 0) -> dict[int, bytes]:
 
 
 def each_attribute(body: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the attributes from ``start`` on in order; a kind may occur several times."""
+    """Yield the attributes from offset ``start`` on, in order; a kind may occur several times."""
     while start + _ATTRIBUTE.size <= len(body):
         length, kind = _ATTRIBUTE.unpack_from(body, start)
         if length < _ATTRIBUTE.size:
@@ -105,7 +106,7 @@ class Netlink:
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-        self._socket.bind((0, 0))  # needed to receive messages of multicast groups
+        self._socket.bind((0, 0))  # necessary to receive messages of multicast groups
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -131,7 +132,7 @@ class Netlink:
         """Yield received messages of the multicast groups as (type, body with header and
         attributes).
 
-        Raises OSError if more messages arrived than the socket buffers.
+        Raises OSError if messages were lost because the socket's buffer was full.
         """
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -139,7 +140,8 @@ class Netlink:
                     yield kind, content
 
     def send(self, messages: Sequence[Message]) -> list[int]:
-        """Send requests, wait for all answers, and return each error number (0: success)."""
+        """Send requests, wait for all answers, and return the error number of each request (0:
+        success)."""
         errors: list[int] = []
         for start in range(0, len(messages), _BATCH):
             batch = messages[start : start + _BATCH]
@@ -159,7 +161,7 @@ class Netlink:
         return errors
 
     def apply(self, messages: Sequence[Message]) -> None:
-        """Send requests that must all succeed; raises OSError for the first rejected request."""
+        """Send requests that must all succeed; raise OSError for the first rejected request."""
         for message, number in zip(messages, self.send(messages), strict=True):
             if number:
                 raise OSError(number, f"netlink {message.kind}: {os.strerror(number)}")
@@ -186,7 +188,8 @@ class Netlink:
         packet += self._pack(_BATCH_END, _REQUEST, _OF_NFTABLES)
         self._socket.send(packet)
         problem = 0
-        # The kernel has answered when ``send`` returns. It answers only rejected changes.
+        # The kernel has processed the changes when ``send`` returns. It answers only rejected
+        # changes.
         with contextlib.suppress(BlockingIOError):
             while True:
                 for kind, sequence, body in self._receive(socket.MSG_DONTWAIT):
@@ -196,7 +199,8 @@ class Netlink:
             raise OSError(problem, f"netlink: {os.strerror(problem)}")
 
     def ask(self, kind: int, body: bytes) -> bytes:
-        """Return the single answer to a request, as header and attributes; raises OSError."""
+        """Return the single answer to a request, as header and attributes; raise OSError if the
+        request fails."""
         self._socket.send(self._pack(kind, _REQUEST, body))
         for found, number, content in self._receive():
             if number == self._sequence and found != _ERROR:
@@ -243,8 +247,8 @@ _IFLA_OPERSTATE, _IFLA_CARRIER = 16, 33
 _IFLA_QUEUES = (31, 32)  # transmit and receive queues
 IFF_UP = 0x1
 _IFLA_IFNAME, _IFLA_MASTER, _IFLA_NET_NS_FD, _INFO_DATA, _VETH_PEER = 3, 10, 28, 2, 1
-#: Operational states of a link whose carrier the kernel has processed: testing, dormant and up of
-#: RFC 2863. ``ip link set mode dormant`` replaces up with dormant.
+#: Operational states (RFC 2863) of a link whose carrier the kernel has processed: testing, dormant
+#: and up. ``ip link set mode dormant`` replaces up with dormant.
 _OPERATING = (b"\4", b"\5", b"\6")
 _TRAFFIC = struct.Struct("=BxxxiIII")
 _TCA_KIND, _TCA_OPTIONS, _TCA_STATS2 = 1, 2, 7
@@ -258,14 +262,14 @@ _NDA_DST, _NDA_LLADDR, _NDA_PROTOCOL = 1, 2, 12
 _NDTA_NAME, _NDTA_THRESH3, _NDTA_STATS = 1, 4, 7
 #: Offset of the field table_fulls in struct ndt_stats (linux/neighbour.h).
 _NDTS_TABLE_FULLS_AT = 80
-#: States of learnt entries: all but NOARP and PERMANENT.
+#: States of learnt entries: all states except NOARP and PERMANENT.
 _LEARNT = 0x3F
 _INCOMPLETE = 0x1
 #: States of learnt entries whose resolution has ended, successfully or not.
 _KNOWN = _LEARNT & ~_INCOMPLETE
-#: States STALE (unused for a while), DELAY or PROBE (being checked again), and FAILED.
+#: States STALE (unused for a while), DELAY and PROBE (being verified again), and FAILED.
 _STALE, _CHECKED, _FAILED = 0x4, 0x8 | 0x10, 0x20
-_EXTERNALLY = 0x10  # flag of entries learnt externally
+_EXTERNALLY = 0x10  # flag of entries that are "learnt externally"
 _NOARP, _PERMANENT = 0x40, 0x80
 
 
@@ -278,7 +282,7 @@ class Link(NamedTuple):
 
 
 def links(netlink: Netlink) -> Iterator[Link]:
-    """Yield all interfaces, without their statistics."""
+    """Yield all interfaces of the namespace, without their statistics."""
     body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _SKIP_STATISTICS)
     for content in netlink.dump(GETLINK, body):
         _, _, index, flags, _ = _LINK.unpack_from(content)
@@ -297,8 +301,11 @@ def bridge(name: str) -> Message:
 
 
 def cable(name: str, end: str, space: int, master: int = 0) -> Message:
-    """Return a message that creates a veth pair: ``name`` in the socket's namespace, ``end`` in
-    namespace ``space``. ``master`` is the bridge of ``name``, if any."""
+    """Return a message that creates a veth pair.
+
+    The end ``name`` is in the socket's namespace, and ``end`` is in namespace ``space``. ``master``
+    is the bridge of ``name``, if any.
+    """
     other = _LINK.pack(0, 0, 0, 0, 0)
     other += attribute(_IFLA_IFNAME, end.encode() + b"\0")
     other += attribute(_IFLA_NET_NS_FD, struct.pack("=I", space))
@@ -328,11 +335,11 @@ def set_up(index: int, *, up: bool) -> Message:
 
 
 def unsettled(link: Link) -> bool:
-    """Return whether the kernel has not yet processed the carrier change of a cable's end.
+    """Return whether the kernel has not yet processed the carrier change at one end of a cable.
 
-    The carrier itself changes at once, and the operational state follows later. Until then, the
-    kernel drops outgoing packets if the carrier is back, and a bridge port does not forward. If the
-    carrier is lost, daemons have not been notified yet.
+    The carrier itself changes immediately, and the operational state follows later. Until then, if
+    the carrier is back, the kernel drops outgoing packets and a bridge port does not forward. If
+    the carrier is lost, daemons have not been notified yet.
     """
     found = link.attributes
     has_carrier = found.get(_IFLA_CARRIER) == b"\1"
@@ -344,9 +351,10 @@ def unsettled(link: Link) -> bool:
 
 
 def settle_link(index: int) -> Message:
-    """Return a request for a link that makes the kernel process its carrier change immediately.
+    """Return a request that makes the kernel process the carrier change of a link immediately.
 
-    Otherwise the kernel may do so up to a second later (see the kernel's rtnl_getlink since 6.4).
+    Without this request, the kernel may do so up to a second later. The request has this effect
+    since Linux 6.4 (rtnl_getlink).
     """
     return Message(GETLINK, _LINK.pack(0, 0, index, 0, 0))
 
@@ -368,7 +376,7 @@ def forward(index: int) -> Message:
 
 
 class Queue(NamedTuple):
-    """A queue discipline in which packets can wait (any kind except "noqueue")."""
+    """A queue discipline in which packets can wait. This is any kind except "noqueue"."""
 
     ifindex: int
     #: Number of packets in the queue now, including packets in its classes.
@@ -378,7 +386,7 @@ class Queue(NamedTuple):
 
 
 def queues(netlink: Netlink) -> list[Queue]:
-    """Return the queues of all links of the namespace."""
+    """Return the queues of all links in the namespace."""
     found = []
     for content in netlink.dump(GETQDISC, _TRAFFIC.pack(0, 0, 0, 0, 0)):
         told = attributes(content, _TRAFFIC.size)
@@ -392,7 +400,8 @@ def queues(netlink: Netlink) -> list[Queue]:
 
 
 def hardware_queues(netlink: Netlink) -> int:
-    """Return the total number of the links' hardware queues, each about 10 KB of kernel memory."""
+    """Return the total number of the links' hardware queues. Each uses about 10 KB of kernel
+    memory."""
     return sum(
         int.from_bytes(link.attributes.get(kind, b""), sys.byteorder)
         for link in links(netlink)
@@ -401,7 +410,7 @@ def hardware_queues(netlink: Netlink) -> int:
 
 
 def policy_rules(netlink: Netlink) -> int:
-    """Return the number of policy rules of all families."""
+    """Return the number of policy rules of all address families."""
     return sum(1 for _ in netlink.dump(GETRULE, bytes(_RULE_BYTES)))
 
 
@@ -413,8 +422,8 @@ def nexthops(netlink: Netlink) -> int:
 def stop_queues(netlink: Netlink) -> bool:
     """Drop all packets that wait in queues; return whether there were any.
 
-    The links of these queues then drop all further packets. The reason why the packets waited
-    remains.
+    The links of these queues then drop all subsequent packets. The cause of the waiting is not
+    removed.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([drop_all(index) for index in sorted(waiting)])
@@ -438,12 +447,12 @@ def drop_none(index: int) -> Message:
 
 
 def fixed_neighbours(netlink: Netlink) -> int:
-    """Return the number of IPv4 neighbours in state NOARP, which no file in /proc lists."""
+    """Return the number of IPv4 neighbours in state NOARP, which are not listed in /proc."""
     return sum(bool(state & _NOARP) for _, state, _, _ in _neighbours(netlink))
 
 
 def release_neighbours(netlink: Netlink) -> int:
-    """Delete unresolved neighbours with their waiting packets; return their number."""
+    """Delete unresolved neighbours with the packets that wait for them; return their number."""
     return _delete_neighbours(netlink, lambda state: bool(state & _INCOMPLETE))
 
 
@@ -453,13 +462,13 @@ def forget_neighbours(netlink: Netlink) -> int:
 
 
 def learnt_neighbours(netlink: Netlink) -> tuple[list[Message], set[tuple[int, bytes]]]:
-    """Return messages that create the learnt and failed neighbours again, and link and address of
-    each neighbour entry in state NOARP.
+    """Return messages that recreate the learnt and failed neighbours, and the set of NOARP entries.
 
-    Unresolved neighbours are left out, because their entries hold packets and expire within
-    seconds. The kernel creates NOARP entries itself. For example, if a ping's target cannot be
-    resolved, the host sends an ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on
-    ``lo`` remains.
+    The set contains the link and address of each neighbour entry in state NOARP. Unresolved
+    neighbours are left out, because their entries hold packets and expire within seconds.
+
+    The kernel creates NOARP entries itself. For example, if a ping's target cannot be resolved, the
+    host sends an ICMP error to itself over ``lo``, and an entry for ``0.0.0.0`` on ``lo`` remains.
     """
     found = []
     without_arp = set()
@@ -479,7 +488,7 @@ def learnt_neighbours(netlink: Netlink) -> tuple[list[Message], set[tuple[int, b
 def renew_neighbours(netlink: Netlink, kept: Collection[tuple[int, bytes]] = ()) -> None:
     """Recreate permanent neighbours and the NOARP entries in ``kept``; delete other NOARP entries.
 
-    The kernel reports how long ago an entry was used. Recreating the entries hides from the agent
+    The kernel reports how long ago an entry was used. The recreated entries do not show the agent
     that a measurement has used them.
     """
     found = []
@@ -501,7 +510,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
     """Exempt learnt and failed neighbours from the kernel's limit.
 
     The entries get the flag "learnt externally", which exempts them (``neigh_alloc`` in the
-    kernel's net/core/neighbour.c, since 5.0), and do not change otherwise.
+    kernel's net/core/neighbour.c, since 5.0). They do not change otherwise.
     """
     found = []
     for index, state, flags, told in _neighbours(netlink):
@@ -511,7 +520,7 @@ def set_neighbours_aside(netlink: Netlink) -> None:
             if _NDA_LLADDR in told:
                 body += attribute(_NDA_LLADDR, told[_NDA_LLADDR])
             found.append(Message(NEWNEIGH, body, _REPLACE))
-    netlink.send(found)  # an entry may have expired
+    netlink.send(found)  # errors are ignored, because an entry may have expired
 
 
 def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> int:
@@ -523,12 +532,12 @@ def _delete_neighbours(netlink: Netlink, which: Callable[[int], bool]) -> int:
         for index, state, _, told in _neighbours(netlink)
         if which(state)
     ]
-    netlink.send(found)  # an entry may have expired
+    netlink.send(found)  # errors are ignored, because an entry may have expired
     return len(found)
 
 
 def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
-    """Yield the IPv4 neighbours with an address: link, state, flags, attributes."""
+    """Yield the IPv4 neighbours that have an address, as (link, state, flags, attributes)."""
     for content in netlink.dump(GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0)):
         _, index, state, flags, _ = _NEIGHBOUR.unpack_from(content)
         told = attributes(content, _NEIGHBOUR.size)
@@ -537,7 +546,8 @@ def _neighbours(netlink: Netlink) -> Iterator[tuple[int, int, int, dict[int, byt
 
 
 def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
-    """Return a message that creates a permanent neighbour, exempt from the kernel's limit."""
+    """Return a message that creates a permanent neighbour, to which the kernel's limit does not
+    apply."""
     return Message(
         NEWNEIGH,
         _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
@@ -550,17 +560,19 @@ def permanent_neighbour(index: int, address: str, mac: bytes) -> Message:
 def neighbours_refused() -> int:
     """Return how often the kernel's IPv4 neighbour table has been full since the kernel started.
 
-    All network namespaces share this table (gc_thresh3) and show the same number (rtnetlink(7)).
-    Each time, a packet was dropped. Raises OSError.
+    All network namespaces share this table (gc_thresh3) and show the same number (rtnetlink(7)). A
+    packet is dropped each time that the table is full. Raises OSError if the kernel does not
+    answer.
     """
     (refused,) = struct.unpack_from("=Q", _arp_table()[_NDTA_STATS], _NDTS_TABLE_FULLS_AT)
     return int(refused)
 
 
 def most_neighbours() -> int:
-    """Return the kernel's limit of IPv4 neighbours of all namespaces, gc_thresh3. Raises OSError.
+    """Return the kernel's limit on the IPv4 neighbours of all namespaces together (gc_thresh3).
 
-    Permanent and externally learnt entries do not count towards this limit.
+    Permanent and externally learnt entries do not count towards this limit. Raises OSError if the
+    kernel does not answer.
     """
     (limit,) = struct.unpack("=I", _arp_table()[_NDTA_THRESH3])
     return int(limit)
@@ -585,11 +597,10 @@ def _arp_table() -> Mapping[int, bytes]:
 
 
 def queue_drops() -> int:
-    """Return the number of packets that processors have dropped since the kernel started because
-    their queues were full.
+    """Return the number of packets that processors have dropped because their queues were full.
 
-    Packets between namespaces pass these queues, which all networks share (second column of
-    softnet_stat, see net/core/net-procfs.c).
+    The number counts from the start of the kernel. Packets between namespaces pass these queues,
+    which all networks share (second column of softnet_stat, see net/core/net-procfs.c).
     """
     lines = Path("/proc/net/softnet_stat").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1], 16) for line in lines)
@@ -604,12 +615,12 @@ class Unsent(NamedTuple):
 
     #: Number of ICMP messages.
     messages: int
-    #: Number of packets of any protocol that were dropped for lack of memory.
+    #: Number of packets of any protocol that were dropped because memory was insufficient.
     packets: int
 
 
 def unsent(counters: int) -> Unsent:
-    """Read the numbers from a namespace's open ``/proc/net/snmp``.
+    """Read the numbers from a namespace's open file ``/proc/net/snmp``.
 
     The numbers are icmpOutErrors and ipOutDiscards of RFC 1213.
     """
@@ -636,26 +647,26 @@ _NFT_NEWTABLE, _NFT_DELTABLE, _NFT_NEWCHAIN = _NFT | 0, _NFT | 2, _NFT | 3
 _TABLE_NAME, _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY, _OUTPUT, _EARLIEST, _DROP = 1, 2, 3, -(1 << 31), 0
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
-#: Bytes counted for each element for which a set reserves memory. A reserved element needs a tenth
-#: of the memory of an existing element.
+#: Number of bytes that count for each element for which a set reserves memory. A reserved element
+#: needs a tenth of the memory of an existing element.
 _PLACE_BYTES = 1
 
 
 def ruleset_generation(netfilter: Netlink) -> int:
-    """Return a number that changes with each change of nftables rules; -1 without nftables."""
+    """Return a number that changes with each change of nftables rules, or -1 without nftables."""
     try:
         found = attributes(netfilter.ask(_NFT_GETGEN, _NFT_HEADER.pack(0, 0, 0)), _NFT_HEADER.size)
-    except OSError:  # a kernel without nftables
+    except OSError:  # the kernel does not support nftables
         return -1
     return int.from_bytes(found[_GEN_ID], "big")
 
 
 @contextlib.contextmanager
 def muted(netfilter: Netlink) -> Iterator[None]:
-    """Drop all IPv4 packets that the machine itself sends in this context.
+    """Drop all IPv4 packets that the machine itself sends while this context is active.
 
-    A table of nftables with a random name drops them, so that existing rules and queues stay as
-    they are. Raises OSError if the kernel rejects the table.
+    An nftables table with a random name drops them. Existing rules and queues therefore stay
+    unchanged. Raises OSError if the kernel rejects the table.
     """
     header = _NFT_HEADER.pack(socket.AF_INET, 0, 0)
     name = b"m" + os.urandom(8).hex().encode() + b"\0"
@@ -681,10 +692,10 @@ def muted(netfilter: Netlink) -> Iterator[None]:
 
 
 def ruleset_bytes(netfilter: Netlink, most: int) -> int:
-    """Return the total size of nftables rules and set elements in netlink messages, with reserved
-    elements.
+    """Return the total size of nftables rules and set elements in netlink messages.
 
-    Counting stops above ``most``, and the socket cannot be used after that.
+    Elements for which a set reserves memory are included. Counting stops when the size exceeds
+    ``most``; the socket cannot be used after that.
     """
     total = 0
     sets = []

@@ -1,12 +1,12 @@
 """Measures which ordered pairs of machines can ping each other.
 
 Each machine has one raw ICMP socket that stays in its network namespace. The socket sends the same
-packets as ``ping`` of iputils, field by field, so that no rule can distinguish the two.
+packets as ``ping`` of iputils, field by field, so that rules cannot distinguish the two.
 
 A measurement always sends the same requests, regardless of the replies. It has three conversations
 with each pair: two like ``ping -c 2`` and one like ``ping -c 1`` (``PINGS``). A pair works if most
-of its conversations work. So one lost packet does not change the result, and a rule that drops
-every second packet breaks all conversations of two pings.
+of its conversations work. Therefore one lost packet does not change the result. A rule that drops
+every second packet breaks all conversations with two pings.
 
 The time in an echo request is unique and identifies the ping and the pair. Of the two requests of a
 conversation, one has the current time, and the other has the time of an earlier or later ping. A
@@ -18,9 +18,9 @@ The measurement does not wait for replies to requests that could not be sent (no
 filter).
 
 The kernel sends the ICMP replies of all namespaces through one socket per processor, with room for
-about 340 replies. If more replies wait (for an unresolved ARP entry, or in a queue), no machine of
-any network gets replies. Therefore a round limits how many of its own replies wait, and no round
-counts if the kernel answered no pings (``Pulse``).
+about 340 replies. If more replies wait (for an unresolved ARP entry, or in a queue), the machines
+of all networks receive no replies. Therefore a round limits how many of its own replies wait, and a
+round does not count if the kernel answered no pings (``Pulse``).
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ from typing import NamedTuple
 from netarena.sdk import EnvironmentFailed
 from netarena_network.real.netlink import Queue
 
-#: Size of the ICMP payload, the default of ``ping``. Smaller packets would not detect MTU faults.
+#: Size of the ICMP payload in bytes, the default of ``ping``. Smaller packets would not detect MTU
+#: faults.
 PAYLOAD_BYTES = 56
 
 _ECHO_REPLY, _ECHO_REQUEST = 0, 8
 _ICMP_FILTER = 1  # socket option of level SOL_RAW
 _SOL_RAW = 255
 _HEADER = struct.Struct("!BBHHH")
-#: Time of sending in seconds and microseconds, in host byte order.
+#: Time of sending: seconds and microseconds, in host byte order.
 _STAMP = struct.Struct("=QQ")
 _SECOND_US = 1_000_000
-#: Time in µs between the time stamps of two consecutive pings: a prime, so that all values of the
-#: microseconds field occur.
+#: Time in µs between the time stamps of two consecutive pings. It is a prime, so that all values of
+#: the microseconds field occur.
 _PACE_US = 618_029
 #: Weight of a number in host byte order in the sum of 16-bit words, modulo 65,535.
 _STAMP_WORDS = 256 if sys.byteorder == "little" else 1
 #: Identifiers that are usual for pings from a namespace with few processes. Conversations use them
 #: in turn.
 _SMALL = range(2, 64)
-#: Difference between the large identifiers of consecutive conversations. Because of it, each
-#: conversation is a new connection.
+#: Difference between the large identifiers of consecutive conversations, so that each conversation
+#: is a new connection.
 _STEP = 0x9E37
-#: Pings of a measurement in order: (conversation, whether it is the conversation's second ping).
+#: Pings of a measurement in order: (conversation, whether this is the conversation's second ping).
 PINGS = ((0, False), (0, True), (1, False), (1, True), (2, False))
-#: Conversations with each pair.
+#: Number of conversations with each pair.
 CONVERSATIONS = 3
-#: No two pings within this many consecutive measurements have the same time stamp.
+#: Number of consecutive measurements within which all pings have different time stamps.
 _TOLD_APART = 3
-#: Number of other machines that each machine pings a second time (at most all other machines).
+#: Number of other machines that each machine pings a second time. Small networks have fewer.
 _AGAIN = 32
 _DONT_FRAGMENT, _PROBE = 10, 3  # IP_MTU_DISCOVER with a value that ignores the learnt path MTU
 _FREEBIND = 15  # allows an address that the machine does not have yet
@@ -74,25 +75,25 @@ _SOURCE = slice(12, 16)  # position in an IPv4 header
 #: Number of packets that surely fit into a socket's default buffer.
 _BURST = 64
 _BUFFER_BYTES = 1 << 20
-#: Number of veths and bridges that a request and its reply pass, including ARP requests.
+#: Number of veths and bridges that a request and its reply cross, including ARP requests.
 _HOPS = 24
 _THERE_AND_BACK = 3
-#: Seconds after which a missing datagram counts as dropped, and after which a kernel that drops all
-#: datagrams counts as overloaded.
+#: Seconds after which a missing datagram counts as dropped, and seconds after which a kernel that
+#: drops all datagrams counts as overloaded.
 _LOST_S, _STARVED_S = 0.5, 20.0
 _FOLLOW_S = 0.05
 #: Seconds without a packet after which a measurement ends: normally, and while a packet waits in a
 #: queue on its path.
 PATIENCE_S, QUEUES_S = 0.05, 0.25
-#: Seconds without a packet after which the next ping is sent, once the kernel has processed all
+#: Seconds without a packet after which the next ping is sent, if the kernel has processed all
 #: packets.
 _SHORT_S = 0.004
 #: Number of unanswered pings at which the measurement checks whether replies wait in the kernel.
 #: Several networks may have this many unanswered pings at the same time.
 _MOST_WAITING = 64
-#: Interval of the checks whether the kernel answers again and whether queues hold packets.
+#: Interval in s of two checks: whether the kernel answers again, and whether queues hold packets.
 _LOOK_S = 0.02
-#: Number of pings to the namespace itself; at least one of them must be answered.
+#: Number of pings to the namespace itself. At least one of them must be answered.
 _PINGS = 3
 
 
@@ -108,7 +109,8 @@ class Round(NamedTuple):
 
 
 class Echo:
-    """A socket that sends itself datagrams, to check that the kernel has processed earlier packets.
+    """A socket that sends datagrams to itself, to check that the kernel has processed earlier
+    packets.
 
     Packets between namespaces wait in a queue per processor, possibly for a long time on a busy
     machine. A datagram that enters the same queue later returns only after the kernel has processed
@@ -116,7 +118,7 @@ class Echo:
     """
 
     def __init__(self) -> None:
-        """Open the socket in a namespace whose loopback is up; raises OSError."""
+        """Open the socket in a namespace whose loopback is up; raise OSError if this fails."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.connect(self._socket.getsockname())
@@ -129,7 +131,7 @@ class Echo:
     def wait(self) -> None:
         """Wait until every processor has processed its queue once for each hop of a path.
 
-        Raises TimeoutError if the kernel does not process packets at all.
+        Raises TimeoutError if the kernel processes no packets at all.
         """
         mine = os.sched_getaffinity(0)
         try:
@@ -141,7 +143,8 @@ class Echo:
             os.sched_setaffinity(0, mine)
 
     def follows(self) -> bool:
-        """Return whether all packets sent earlier from this processor have certainly returned.
+        """Return whether all packets that were sent earlier from this processor have certainly
+        returned.
 
         This method does not wait for a busy kernel.
         """
@@ -152,12 +155,12 @@ class Echo:
             self._socket.settimeout(_LOST_S)
 
     def follow(self) -> None:
-        """Wait until all earlier packets have returned; raises TimeoutError like ``wait``."""
+        """Wait until all earlier packets have returned; raise TimeoutError as ``wait`` does."""
         for _ in range(_THERE_AND_BACK):
             self._pass()
 
     def _pass(self) -> None:
-        """Pass one datagram through the queue, with retries because a full queue drops packets."""
+        """Pass one datagram through the queue; try again if a full queue drops the datagram."""
         deadline = time.monotonic() + _STARVED_S
         while True:
             if self._passes():
@@ -182,7 +185,7 @@ class Pulse:
     """Checks, with pings of this namespace to itself, whether the kernel answers any pings."""
 
     def __init__(self, echo: Echo) -> None:
-        """Open a socket in a namespace whose loopback is up; raises OSError."""
+        """Open a socket in a namespace whose loopback is up; raise OSError if this fails."""
         self._echo = echo
         self._socket = open_socket()
         self._pings = 0
@@ -193,8 +196,8 @@ class Pulse:
     def stands(self, *, patient: bool = False) -> bool:
         """Return whether the ICMP reply socket of any processor is certainly full.
 
-        If the kernel is too busy to answer, this method waits if ``patient``, else it returns
-        False. Raises TimeoutError if the kernel does not process packets at all.
+        If the kernel is too busy to answer, this method waits if ``patient``; otherwise it returns
+        False. Raises TimeoutError if the kernel processes no packets at all.
         """
         mine = os.sched_getaffinity(0)
         try:
@@ -224,8 +227,8 @@ class Pulse:
 class Prober:
     """Sends pings between endpoints. Each endpoint has a socket in its namespace and an address.
 
-    ``echo`` confirms that no more packets will arrive. ``release`` drops packets that wait for
-    unresolved ARP entries. With a true argument, it also drops packets in queues.
+    ``echo`` confirms that all packets have arrived. ``release`` drops packets that wait for
+    unresolved ARP entries. If its argument is true, it also drops packets in queues.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -240,10 +243,10 @@ class Prober:
         fresh: bool = False,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
-        """``meanwhile`` is called repeatedly while requests are sent.
+        """Prepare the measurements; ``meanwhile`` is called repeatedly while requests are sent.
 
-        With ``fresh``, all identifiers are random. Networks with connection tracking need this,
-        because it stores identifiers for 30 s.
+        With ``fresh``, all identifiers are random. This is necessary in networks with connection
+        tracking, which stores identifiers for 30 s.
         """
         self._meanwhile = meanwhile
         self._payload_bytes = payload_bytes
@@ -256,7 +259,7 @@ class Prober:
         self._packed = [socket.inet_aton(address) for address in addresses]
         self._index = {one.fileno(): index for index, one in enumerate(self._sockets)}
         self._rounds = 0
-        # Random, so that an agent cannot predict which pairs are pinged a second time.
+        # The start is random, so that an agent cannot predict which pairs are pinged a second time.
         self._looks = int.from_bytes(os.urandom(2))
         self.look()
         self._poll = select.epoll()
@@ -271,12 +274,14 @@ class Prober:
             one.close()
 
     def look(self) -> None:
-        """Draw new random parameters for the next rounds. Only rounds with equal parameters are
-        comparable."""
+        """Draw new random parameters for the next rounds.
+
+        Only rounds with equal parameters are comparable.
+        """
         self._looks += 1
         self._drawn = _draw(len(self._sockets))
-        # The processor is random too, because the kernel forwards a packet on the processor that
-        # sent it, and a rule may match only packets of one processor.
+        # The order of the processors is random too. The kernel forwards a packet on the processor
+        # that sent it, and a rule may match only packets of one processor.
         self._processors = sorted(os.sched_getaffinity(0), key=lambda _: os.urandom(4))
 
     def measure(
@@ -290,7 +295,7 @@ class Prober:
         ``ready`` is called before each conversation. Requests and their order are always the same.
         The measurement ends after ``PATIENCE_S`` without a packet, or after ``QUEUES_S`` if a queue
         holds packets. If the kernel answered no pings, the measurement is repeated. Raises
-        EnvironmentFailed if the kernel still answers no pings.
+        EnvironmentFailed if the kernel still answers no pings after ``_STARVED_S``.
         """
         deadline = time.monotonic() + _STARVED_S
         while (found := self._measure(queues, ready, conversations)) is None:
@@ -321,7 +326,7 @@ class Prober:
             fresh=self._fresh,
         )
         self._rounds += 1
-        self._drain_all(sight)  # packets of earlier measurements, recognised by their time
+        self._drain_all(sight)  # discards packets of earlier measurements, recognised by their time
         waited_s = 0.0
         # The waits also take place if all pings were answered, so that the duration does not reveal
         # the results.
@@ -352,7 +357,7 @@ class Prober:
     ) -> float:
         """Read packets until all pings are answered or no packet arrives for ``patience_s``.
 
-        Returns the time in s spent waiting for packets that never arrived.
+        Returns the time in s that was spent waiting for packets that never arrived.
         """
         began = time.monotonic()
         pause_s = patience_s
@@ -378,7 +383,8 @@ class Prober:
     def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
         """Return whether a packet may be in a queue or on its way between two queues.
 
-        If two consecutive reads of the queues are equal, no packet was on its way between queues.
+        If two consecutive readings of the queues are equal, no packet was on its way between
+        queues.
         """
         before = queues()
         if not before:
@@ -391,7 +397,7 @@ class Prober:
     def _send_all(self, sight: _Sight, queues: Callable[[], Sequence[Queue]]) -> int | None:
         """Send every request, and read received packets in between.
 
-        Returns the number of sent requests, or None if the kernel answered no pings.
+        Returns the number of requests that were sent, or None if the kernel answered no pings.
         """
         sent = lost = 0
         for source, one in enumerate(self._sockets):
@@ -401,7 +407,9 @@ class Prober:
                 try:
                     one.sendto(sight.request(source, target), address)
                     sent += 1
-                except OSError:  # no route, prohibited, too long, no device: the pair fails
+                # the ping cannot be sent (no route, prohibited, too long, no device), so the pair
+                # fails
+                except OSError:
                     pass
                 if target % _BURST == _BURST - 1:
                     self._drain(source, sight)
@@ -429,7 +437,7 @@ class Prober:
         try:
             while True:
                 take(index, receive(2048))
-        except OSError:  # no more packets, or an earlier error
+        except OSError:  # no packets are left, or an earlier error is reported
             pass
 
 
@@ -437,8 +445,8 @@ class _Sight:
     """Packets seen in one measurement, the ``number``-th of its network.
 
     ``look`` is the number of calls of ``Prober.look`` so far. A ping is identified by its place:
-    its index in ``PINGS`` times the number of pairs, plus the pair's number. ``drawn`` has random
-    bits for each pair, which determine the pair's requests.
+    its index in ``PINGS`` times the number of pairs, plus the number of its pair. ``drawn`` has
+    random bits for each pair, which determine the requests of the pair.
     """
 
     def __init__(  # noqa: PLR0913 -- options by keyword
@@ -460,7 +468,7 @@ class _Sight:
         self._sum = (_ECHO_REQUEST << 8) + sum(words)
         self._addresses = addresses
         self._number = number
-        #: Number of new packets of this measurement.
+        #: Number of packets of this measurement that have been received for the first time.
         self.seen = 0
         #: Whether a queue has held packets for ``QUEUES_S`` without releasing any.
         self.stuck = False
@@ -480,9 +488,9 @@ class _Sight:
         # Consecutive values of ``look`` select different pairs for a second ping. After enough
         # values, every pair has had a second ping.
         self._nearest = 1 + look * _AGAIN
-        # Within a span of this many seconds, all times of consecutive measurements differ. Shifted
-        # times differ from current times by whole spans, so the remainder identifies the
-        # measurement and the place.
+        # Within a span of ``_turn_s`` seconds, all times of consecutive measurements differ.
+        # Shifted times differ from current times by whole spans. Therefore the remainder identifies
+        # the measurement and the place.
         self._turn_s = 1 + _TOLD_APART * pings // _SECOND_US
         self._turn_us = self._turn_s * _SECOND_US
         self._turn_began_us = time.time_ns() // 1000 // self._turn_us * self._turn_us
@@ -499,11 +507,13 @@ class _Sight:
         # Each conversation has its own identifier, which connection trackers treat as a new
         # connection.
         self._conversation = self._number * CONVERSATIONS + conversation
-        #: Numbers for the current ping: arrived requests, received replies, and pairs with both.
+        #: Counts for the current ping: requests that arrived, replies that were received, and pairs
+        #: with both.
         self.arrived = self.replied = self.working = 0
 
     def asks(self, source: int, target: int) -> bool:
-        """Return whether a pair is pinged now; only some pairs of many get a second ping."""
+        """Return whether a pair is pinged now; in large networks, only some pairs get a second
+        ping."""
         if not self._again or source == target:
             return source != target
         # The machines that follow ``_nearest`` in a ring around the source get a second ping.
@@ -513,8 +523,8 @@ class _Sight:
         """Return the echo request of a pair as an ICMP message (RFC 792).
 
         As in any ping, the first request has sequence number 1. The second request has a slightly
-        or a much larger number. One of the two requests has the current time, and the other has a
-        time that is seconds to days earlier or later.
+        or a much larger number. One of the two requests has the current time. The other has a time
+        that is seconds to days earlier or later.
         """
         pair = source * self.size + target
         noise = self._noise[pair]
@@ -534,14 +544,16 @@ class _Sight:
             sent_us += away_us if noise >> 25 & 1 else -away_us
         self._asked[place], self._sequences[place], self._times[place] = 1, sequence, sent_us
         seconds, microseconds = divmod(sent_us, _SECOND_US)
-        # The checksum is the complement of the sum in ones' complement, where 65,535 equals 0.
+        # The checksum is the ones' complement of the ones' complement sum, in which 65,535 equals
+        # 0.
         total = self._sum + identifier + sequence + _STAMP_WORDS * (seconds + microseconds)
         _HEADER.pack_into(self._packet, 0, _ECHO_REQUEST, 0, -total % 0xFFFF, identifier, sequence)
         _STAMP.pack_into(self._packet, _HEADER.size, seconds, microseconds)
         return self._packet
 
     def take(self, index: int, packet: bytes) -> None:
-        """Record an IPv4 packet that machine ``index`` received; other packets are ignored."""
+        """Record an IPv4 packet that machine ``index`` received; packets of other kinds are
+        ignored."""
         start = (packet[0] & 15) * 4
         payload = start + _HEADER.size
         if len(packet) != payload + _STAMP.size + len(self._filling):
@@ -552,7 +564,8 @@ class _Sight:
         if place >= len(self._asked) or not self._asked[place]:
             return
         kind, code, _, _, sequence = _HEADER.unpack_from(packet, start)
-        # All fields are compared except type, checksum and identifier, which NAT may change.
+        # All fields except type, checksum and identifier are compared. NAT may change the
+        # identifier and the checksum.
         if (
             code
             or sequence != self._sequences[place]
@@ -580,16 +593,16 @@ class _Sight:
                 self.working += others[place]
 
     def rows(self) -> tuple[str, ...]:
-        """Return the rows of ``Round``: a pair works if most of its started conversations work."""
+        """Return the rows of ``Round``. A pair works if most of its started conversations work."""
         conversations = [_ONE] * (1 + PINGS[self._ping][0])
         for ping, (conversation, again) in enumerate(PINGS[: self._ping + 1]):
             part = slice(ping * self._pairs, (ping + 1) * self._pairs)
             marks = (self._asked, self._arrived, self._replied, self._astray)
-            # Each pair is one byte, 0 or 1, of a large integer. Each operator processes all pairs
-            # at once.
+            # Each byte of these large integers is 0 or 1 and stands for one pair. Each operator
+            # processes all pairs at once.
             asked, arrived, replied, astray = (int.from_bytes(one[part]) for one in marks)
             works = arrived & replied & ~astray
-            # For a pair without a second ping, the first ping is sufficient.
+            # The first ping is sufficient for pairs that do not get a second ping.
             conversations[conversation] &= works | ~asked if again else works
         counts = sum(conversations).to_bytes(self._pairs)
         text = counts.translate(_FEW[len(conversations)])
@@ -601,7 +614,7 @@ class _Sight:
 
 @contextlib.contextmanager
 def _on(processor: int) -> Iterator[None]:
-    """Run the block on one processor only, if the processor is still allowed."""
+    """Run the block only on this processor, if the process may still use it."""
     mine = os.sched_getaffinity(0)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {processor})
@@ -622,7 +635,7 @@ _FEW = {
     one: bytes(ord("1" if works > one // 2 else "0") for works in range(256))
     for one in range(1, CONVERSATIONS + 1)
 }
-#: Initial value with all bits 1: every pair counts as working until a ping fails.
+#: Initial value with all bytes 1: every pair counts as working until a ping fails.
 _ONE = -1
 
 

@@ -1,7 +1,7 @@
 """Settings of a machine as text lines, and detection of settings that expire or take effect later.
 
-All kinds of networks use this module. A network with such settings is unsettled, even if no daemon
-has a running timer.
+All kinds of networks use this module. If a network has settings that expire or take effect later,
+it counts as unsettled, even if no timer of a daemon is running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOCKS = re.compile(
     r"\b(?:quota|limit (?:rate|name)|numgen)\b|"
     r"\bxt match \"?(?:time|quota|recent|limit|hashlimit|statistic)\b"
 )
-#: Rules that only log packets, and have no other effect.
+#: Rules that only log packets and have no other effect.
 _LOGS = re.compile(
     r"^(?!.*\b(?:accept|drop|reject|return|queue|jump|goto|set|add|update|delete|dup|fwd|target)\b)"
     r".*\blog(?: .*)?\n",
@@ -35,11 +35,10 @@ _IDLE_CHAIN = re.compile(r"\tchain \S+ \{\n(?:\t\ttype .*policy accept;\n)?\t\}\
 _IDLE_TABLE = re.compile(r"^table \S+ \S+ \{\s*\}\n", re.MULTILINE)
 
 #: Attributes of links: the kind; for bridges, whether STP delays forwarding; for bridge ports, the
-#: state. Only from the states in ``_PASSING`` can the kernel change to another state without a
-#: command.
+#: state. ``_PASSING`` contains the states that the kernel can leave without a command.
 _LINKINFO, _INFO_KIND, _INFO_DATA, _SLAVE_KIND, _SLAVE_DATA, _IFNAME = 18, 1, 2, 4, 5, 3
 _BRIDGE, _STP_STATE, _PORT_STATE, _PASSING = b"bridge\0", 5, 1, frozenset({1, 2, 4})
-#: Attribute with the kind of a queue, and the kind of a token bucket. A token bucket passes packets
+#: Attribute with the kind of a queue, and the kind of token buckets. A token bucket passes packets
 #: only until it is empty.
 _KIND, _BUCKET = 1, b"tbf\0"
 #: Attributes of addresses. ifa_cacheinfo (linux/if_addr.h) starts with the preferred and the valid
@@ -48,17 +47,16 @@ _IFA_LOCAL, _IFA_CACHEINFO, _FOREVER_S = 2, 6, 0xFFFFFFFF
 
 
 def effective(rules: str) -> str:
-    """Return listed nftables rules without chains and tables that let all packets pass.
+    """Return listed nftables rules without chains and tables that have no effect.
 
-    Programs often leave such chains and tables after their rules have been removed.
+    Programs often leave such chains and tables behind when they remove their rules.
     """
     lines = "".join(f"{line}\n" for line in rules.splitlines() if line and not line.startswith("#"))
     return _IDLE_TABLE.sub("", _IDLE_CHAIN.sub("", lines))
 
 
 def unfold(title: str, text: str) -> Iterator[str]:
-    r"""Yield each line of a text, preceded by the less indented lines of the blocks that contain
-    it.
+    r"""Yield each line of a text, preceded by the first lines of the blocks that contain it.
 
     >>> [*unfold("ospfd", "interface a\n ip ospf cost 9\nexit\n")]
     ['ospfd: interface a', 'ospfd: interface a / ip ospf cost 9', 'ospfd: exit']
@@ -94,16 +92,17 @@ def is_bucket(queue: Mapping[int, bytes]) -> bool:
 
 
 def ages(address: Mapping[int, bytes]) -> bool:
-    """Return whether an address is deprecated or expires."""
+    """Return whether an address expires or becomes deprecated later."""
     times = address.get(_IFA_CACHEINFO, b"\xff" * 8)
     preferred_s, valid_s = (int.from_bytes(times[at : at + 4], sys.byteorder) for at in (0, 4))
     return valid_s != _FOREVER_S or preferred_s not in {0, _FOREVER_S}
 
 
 def fleeting(netlink: Netlink, filters: str) -> frozenset[str]:
-    """Return settings of a machine that expire or take effect later, one line each.
+    """Return the settings of a machine that expire or take effect later, as one line each.
 
-    ``netlink`` is a socket in the machine's namespace, ``filters`` are its listed nftables rules.
+    ``netlink`` is a socket in the machine's namespace, and ``filters`` are its listed nftables
+    rules.
     """
     return frozenset(_fleeting(netlink, filters))
 

@@ -1,10 +1,10 @@
 """Restores the state of machines after a measurement.
 
-A measurement must leave no traces that an agent could read on a machine. Filters (``shadow``), sets
-(``ipset``), connections (``connection``) and learnt ARP entries are restored. Afterwards the age of
-all ARP entries is the time since the measurement. Counters of interfaces, of the kernel (SNMP), of
-queue disciplines and of connection tracking cannot be restored. Each measurement adds the same
-packets to these counters, whatever its result.
+A measurement must not leave traces that an agent could read on a machine. Filters (``shadow``),
+sets (``ipset``), connections (``connection``) and learnt ARP entries are restored. Afterwards the
+age of all ARP entries is the time since the measurement. Counters of interfaces, of the kernel
+(SNMP), of queue disciplines and of connection tracking cannot be restored. Each measurement adds
+the same packets to these counters, whatever its result is.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Records:
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        # Rules are copied before the sets, while they still use the machine's own sets.
+        # Filters are copied before sets. At this time, the rules still use the machine's own sets.
         self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 
@@ -48,12 +48,12 @@ class Records:
         self._stack.close()
 
     def hear(self) -> None:
-        """Record new connections; called while a measurement runs."""
+        """Record new connections. This method is called while a measurement runs."""
         self._connections.hear()
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Run a measurement in this context, and restore the machines' state afterwards."""
+        """Run a measurement in this context; the state of the machines is restored at the end."""
         neighbours = [learnt_neighbours(one) for one in self._netlinks]
         with contextlib.ExitStack() as stack:
             for shadow in self._shadows:

@@ -1,11 +1,11 @@
-"""Replaces a machine's filters with copies during a measurement, so that the measurement leaves no
-traces.
+"""Replaces a machine's filters with copies during a measurement, which then leaves no traces in
+them.
 
 Rules of nftables (including those of iptables, arptables and ebtables) record packets in counters,
 dynamic sets, meters, quotas, limits and lists of recent addresses. ``Shadow`` copies each table,
-makes the originals dormant, and lets the copies filter the grader's packets. Afterwards the copies
-are deleted and the originals become active again. Dormant tables process no packets, so the
-counters, elements, expiry times and handles of the originals are unchanged.
+makes the original dormant, and lets the copy filter the judge's packets. Afterwards the copies are
+deleted and the originals become active again. Dormant tables process no packets, so the counters,
+elements, expiry times and handles of the originals are unchanged.
 
 Copies are made from netlink attributes as the kernel lists them (linux/netfilter/nf_tables.h),
 because the text of ``nft`` cannot express all matches of iptables. A copy starts with the counters,
@@ -15,9 +15,9 @@ that start empty. The accounts of ``nfacct`` also belong to the namespace, so co
 copied accounts.
 
 The kernel allows some targets of iptables only in a table with a certain name. A copy has another
-name, so nftables expressions replace these targets. If a target has no replacement, its table stays
-active and filters the grader's packets. Afterwards each of its rules is replaced with the same rule
-and its earlier counters.
+name, so nftables expressions replace these targets. If there is no equivalent expression for a
+target, its table stays active and filters the judge's packets. Afterwards each rule of this table
+is replaced with the same rule and its earlier counters.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from netarena_network.real.netlink import Message, Netlink, attribute, attribute
 
 
 class _Nat(NamedTuple):
-    """An nftables expression for NAT, with its attributes for the first port's register and for
-    flags."""
+    """The nftables expression for a kind of NAT, with its attributes for the first port's register
+    and for flags."""
 
     expression: bytes
     ports: int
@@ -43,7 +43,7 @@ class _Nat(NamedTuple):
 
 
 _NFT = 10 << 8
-#: Message types that create objects; each type plus _LIST lists such objects.
+#: Message types that create objects. Each type plus _LIST lists such objects.
 _TABLE, _CHAIN, _RULE, _SET, _ELEMENT, _OBJECT, _FLOWTABLE = (
     *(_NFT | 0, _NFT | 3, _NFT | 6, _NFT | 9, _NFT | 12, _NFT | 18, _NFT | 22),
 )
@@ -51,11 +51,11 @@ _LIST, _DELETE_TABLE, _FLUSH = 1, _NFT | 2, _NFT | 14
 _HEADER = struct.Struct("=BBH")
 _CREATE, _APPEND, _REPLACE = 0x400, 0x800, 0x100
 _CHAIN_COUNTERS = 8
-#: Attribute that contains the table, in most kinds of objects.
+#: Attribute that contains the name of the table, in most kinds of objects.
 _OF_TABLE = 1
 _NAME, _FLAGS = 1, 2  # attributes of a table
 _DORMANT = 0x1
-#: Kind of object -> attributes that a copy gets; the other attributes are handles, use counts and
+#: Kind of object -> attributes that are copied. The other attributes are handles, use counts and
 #: counters.
 _KEPT: Mapping[int, tuple[int, ...]] = {
     _CHAIN: (3, 4, 5, 7, 12),  # name, hook, policy, type, user data
@@ -78,8 +78,8 @@ _OBJECT_TYPE, _OBJECT_DATA, _OBJECT_QUOTA = 3, 4, b"\0\0\0\2"
 _QUOTA_FLAGS, _QUOTA_INVERTED = 2, 0x1
 _MATCH_NAME, _MATCH_REVISION, _MATCH_INFO = 1, 2, 3
 _COMMENT_BYTES = 256
-#: iptables matches that use a named list of the namespace, and offset and size of the name in the
-#: match's data (xt_recent.h; xt_hashlimit.h by revision).
+#: iptables matches that use a named list of the namespace, and the offset and size of the name in
+#: the match's data (xt_recent.h; xt_hashlimit.h by revision).
 _RECENT, _RECENT_AT, _RECENT_BYTES = b"recent", 10, 200
 _HASHLIMIT, _HASHLIMIT_BYTES = b"hashlimit", (16, 255)
 #: Attributes of comparisons, and of expressions that load the transport protocol from metadata or
@@ -95,24 +95,24 @@ _NATS: Mapping[bytes, _Nat] = {
     b"MASQUERADE": _Nat(b"masq", 2, 1),
     b"REDIRECT": _Nat(b"redir", 1, 3),
 }
-#: Flags of a range in nf_nat.h.
+#: Flags of a NAT range in nf_nat.h.
 _NAT_ADDRESSES, _NAT_PORTS, _NAT_SHIFTED = 0x1, 0x2, 0x20
-#: Address families; the grader sends no IPv6 packets.
+#: Address families. The judge sends no IPv6 packets.
 _IPV4, _IPV6 = 2, 10
 _NOTRACK = struct.pack("=H", 1)
-#: Offset of the TTL in the header, and operations of the target TTL.
+#: Offset of the TTL in the IP header, and operations of the target TTL.
 _TTL_AT, _TTL_SET, _TTL_RAISED = 8, 0, 1
-#: Target ECN: flags for the bits of IP and TCP, and offsets of TCP's flags and checksum.
+#: Flags of the target ECN for bits of IP and TCP, and offsets of TCP's flags and checksum.
 _ECN_IP, _ECN_ECE, _ECN_CWR = 0x01, 0x10, 0x20
 _TCP_FLAGS_AT, _TCP_ECE, _TCP_CWR, _TCP_CHECKSUM_AT = 12, 0x40, 0x80, 16
 _TRANSPORT, _IP_CHECKSUM_AT, _INET_CHECKSUM = 2, 10, 1
 #: The first register.
 _FIRST = (1).to_bytes(4, "big")
-#: Flag of a map, and number of the first additional map of a copy.
+#: Flag that marks a set as a map, and number of the first additional map of a copy.
 _MAP, _OWN_SETS = 0x8, 1 << 16
-#: Type and code of nftables for each number of the target REJECT.
+#: Type and code in nftables for each number of the target REJECT.
 _REJECTS = ((0, 0), (0, 1), (0, 2), (0, 3), None, (0, 9), (0, 10), (1, 0), (0, 13))
-#: Size of one batch, below every socket's limit.
+#: Maximum size of one batch, which is below every socket's limit.
 _BATCH_BYTES = 1 << 17
 
 
@@ -124,7 +124,7 @@ class _Table(NamedTuple):
 
 
 class Shadow:
-    """The filters of one machine; ``netfilter`` is a socket in its namespace."""
+    """The filters of one machine; ``netfilter`` is a socket in the machine's namespace."""
 
     def __init__(self, netfilter: Netlink) -> None:
         self._netfilter = netfilter
@@ -150,7 +150,7 @@ class Shadow:
                 self._netfilter.batch(self._copies(table), _BATCH_BYTES)
             except OSError:
                 self._tables.remove(table)
-                with contextlib.suppress(OSError):  # fails if the table was not created
+                with contextlib.suppress(OSError):  # the message fails if the table was not created
                     self._netfilter.batch([_delete(table)])
                 self._kept += self._now(table)
         if self._tables:
@@ -179,7 +179,7 @@ class Shadow:
         self._kept = []
 
     def _await_end(self) -> None:
-        """Wait until the kernel has deleted the lists of the copies, which it does asynchronously.
+        """Wait until the kernel has deleted the lists of the copies, which happens asynchronously.
 
         Before the kernel creates an iptables match, it waits for this deletion (nft_compat.c).
         """
@@ -190,7 +190,7 @@ class Shadow:
         rule = attribute(_OF_TABLE, table.copy) + attribute(2, b"c\0")
         rule += attribute(_EXPRESSIONS | _NESTED, _expression(b"match", match))
         header = _HEADER.pack(_IPV4, 0, 0)
-        with contextlib.suppress(OSError):  # a kernel without iptables matches
+        with contextlib.suppress(OSError):  # the kernel does not support iptables matches
             self._netfilter.batch(
                 [
                     _table(_IPV4, table.copy, _DORMANT),
@@ -201,7 +201,7 @@ class Shadow:
             )
 
     def _now(self, table: _Table) -> Iterator[list[Message]]:
-        """Yield transactions that restore a table's current counters and elements.
+        """Yield transactions that restore the current counters and elements of a table.
 
         Each chain, set and rule has its own transaction. A rule that is replaced with the same rule
         keeps its handle and position.
@@ -237,14 +237,16 @@ class Shadow:
             for content in self._dump(_ELEMENT, table.family, named)
             for _, one in each_attribute(attributes(content, _HEADER.size).get(_ELEMENTS, b""))
         ]
-        # The kernel lists the end of a range first, but expects the start first.
+        # The kernel lists the end of a range before the start, but expects the start first.
         for some in _some(parts[::-1] if ranges else parts):
             elements = b"".join(attribute(1 | _NESTED, one) for one in some)
             yield {_SET_NAME: name, _ELEMENTS: elements}
 
     def _copies(self, table: _Table) -> Iterator[Message]:
-        """Yield messages that create a dormant copy of a table. Each object precedes the objects
-        that use it."""
+        """Yield messages that create a dormant copy of a table.
+
+        Each object comes before the objects that use it.
+        """
         yield _table(table.family, table.copy, _DORMANT)
         for kind in (_CHAIN, _OBJECT, _FLOWTABLE, _SET):
             for number, found in enumerate(self._of(kind, table)):
@@ -303,7 +305,7 @@ def _copy(kind: int, table: _Table, found: Mapping[int, bytes], more: bytes = b"
 def _again(
     kind: int, table: _Table, found: Mapping[int, bytes], kept: Sequence[int], flags: int
 ) -> Message:
-    """Return a message that recreates a table's object with the attributes ``kept``."""
+    """Return a message that recreates an object of a table with the attributes ``kept``."""
     body = attribute(_OF_TABLE, table.name)
     body += b"".join(attribute(one, found[one]) for one in kept if found.get(one))
     return Message(kind, _HEADER.pack(table.family, 0, 0) + body, flags)
@@ -314,7 +316,7 @@ def _numbered(number: int) -> bytes:
 
 
 def _maps(expressions: bytes) -> dict[bytes, bytes]:
-    """Return the TTL maps that a rule's copy needs: name -> data of the target TTL."""
+    """Return the TTL maps that the copy of a rule needs: name -> data of the target TTL."""
     found = {}
     for _, one in each_attribute(expressions):
         parts = attributes(one)
@@ -327,7 +329,7 @@ def _maps(expressions: bytes) -> dict[bytes, bytes]:
 
 
 def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Message]:
-    """Yield messages that create a map from a TTL to the result of the target TTL."""
+    """Yield messages that create a map from each TTL to the TTL that the target would set."""
     byte, change = _FIRST, ttl[1] if ttl[0] == _TTL_RAISED else -ttl[1]
     found = {_SET_NAME: name, _SET_FLAGS: _MAP.to_bytes(4, "big")}
     found |= {4: bytes(4), 5: byte, 6: bytes(4), 7: byte}  # types and lengths of key and data
@@ -344,8 +346,7 @@ def _map(table: _Table, name: bytes, ttl: bytes, number: bytes) -> Iterator[Mess
 
 
 def _some(parts: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield consecutive parts of a list such that the parts of each group fit into one
-    attribute."""
+    """Yield consecutive groups of parts; each group fits into one attribute."""
     some: list[bytes] = []
     size = 0
     for one in parts:
@@ -363,8 +364,8 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
     matches.
 
     The kernel checks iptables matches against a protocol, but does not list this protocol. It is
-    taken from the comparison before the matches. With an empty ``copy``, return the expressions
-    that recreate the original rule.
+    derived from the comparison before the matches. If ``copy`` is empty, the result recreates the
+    original rule.
     """
     text, protocol, inverted = b"", 0, False
     asked = foreign = False
@@ -376,7 +377,7 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
         if name == b"match" and copy:
             one = _part(name, {**data, _MATCH_INFO: _renamed(data, copy)})
         elif name == b"dynset" and not any(data.get(_DYNSET_TIMEOUT, b"")):
-            # The kernel lists this attribute even for sets for which it rejects the attribute.
+            # The kernel lists this attribute for all sets, but rejects it for some of them.
             one = _part(name, {kind: data[kind] for kind in data if kind != _DYNSET_TIMEOUT})
         elif name == b"quota":
             one = _expression(name, _limited(data))[4:]
@@ -399,8 +400,10 @@ def _rewrite(expressions: bytes, copy: bytes) -> tuple[bytes, bytes]:
 
 
 def _limited(quota: Mapping[int, bytes]) -> bytes:
-    """Return the data that creates a quota, without the "depleted" flag, which the kernel
-    rejects."""
+    """Return the data that creates a quota, without the "depleted" flag.
+
+    The kernel rejects this flag in new quotas.
+    """
     flags = int.from_bytes(quota.get(_QUOTA_FLAGS, b""), "big") & _QUOTA_INVERTED
     found = {**quota, _QUOTA_FLAGS: flags.to_bytes(4, "big")}
     return b"".join(attribute(kind, value) for kind, value in found.items())
@@ -418,7 +421,8 @@ def _asks_protocol(name: bytes, data: Mapping[int, bytes]) -> bool:
 
 
 def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
-    """Return the data of an iptables match, with a list of the copy instead of a shared list."""
+    """Return the data of an iptables match, in which a list of the copy replaces the
+    shared list."""
     name, info = match[_MATCH_NAME].rstrip(b"\0"), match[_MATCH_INFO]
     if name == _RECENT:
         at, size = _RECENT_AT, _RECENT_BYTES
@@ -434,8 +438,8 @@ def _renamed(match: Mapping[int, bytes], copy: bytes) -> bytes:
 def _native(target: Mapping[int, bytes]) -> bytes:
     """Return nftables expressions that are equivalent to a target of iptables.
 
-    Such expressions exist for targets that the kernel allows only in a table with a certain name.
-    Returns b"" for other targets.
+    They exist for targets that the kernel allows only in a table with a certain name. Returns b""
+    for other targets.
     """
     name = target[_MATCH_NAME].rstrip(b"\0")
     if name in _NATS:
@@ -444,8 +448,10 @@ def _native(target: Mapping[int, bytes]) -> bytes:
 
 
 def _untracked(info: bytes) -> bytes:
-    """Return the expression for the target CT. Only its use to disable connection tracking is
-    supported."""
+    """Return the expression for the target CT.
+
+    CT is supported only if it disables connection tracking.
+    """
     return _expression(b"notrack") if info[:2] == _NOTRACK else b""
 
 
@@ -459,7 +465,7 @@ def _rejected(info: bytes) -> bytes:
 
 
 def _lived(info: bytes) -> bytes:
-    """Return the expressions for the target TTL."""
+    """Return the nftables expressions that replace the target TTL of iptables."""
     if info[0] == _TTL_SET:
         return _changed(_NETWORK, _TTL_AT, (0, 0xFF), (info[1], 0), _IP_CHECKSUM_AT)
     looked_up = attribute(1, _lives(info)) + attribute(2, _FIRST) + attribute(3, _FIRST)
@@ -471,8 +477,10 @@ def _lived(info: bytes) -> bytes:
 
 
 def _served(keep: int, value: int) -> bytes:
-    """Return the expressions for the targets DSCP and TOS. They keep some bits of a byte and invert
-    others."""
+    """Return the nftables expressions for the targets DSCP and TOS.
+
+    These targets keep some bits of a byte and invert others.
+    """
     return _changed(_NETWORK, 0, (0xFF, keep), (0, value), _IP_CHECKSUM_AT)
 
 
@@ -483,7 +491,7 @@ def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
         ports = info[36:40]
         if flags & _NAT_SHIFTED:
             return b""
-    else:  # an older format: the number of ranges, and the first of them
+    else:  # older format: the number of ranges, followed by the first range
         flags, first, last, ports = struct.unpack_from("=4xI4s4s4s", info)
     text, registers = b"", []
     if flags & _NAT_ADDRESSES and name in {b"SNAT", b"DNAT"}:
@@ -503,7 +511,7 @@ def _translated(name: bytes, target: Mapping[int, bytes]) -> bytes:
 
 
 def _notified(ecn: bytes) -> bytes:
-    """Return the expressions for the target ECN. It changes bits of IP and TCP headers."""
+    """Return the expressions for the target ECN, which changes bits of IP and TCP headers."""
     operation, value = ecn[0], ecn[1]
     text = b""
     if operation & _ECN_IP:
@@ -520,7 +528,7 @@ def _changed(
     base: int, at: int, keep: tuple[int, int], value: tuple[int, int], checksum: int
 ) -> bytes:
     """Return expressions that keep some bits of two header bytes and invert others."""
-    parts = {1: 1, 2: 1, 3: 2}  # from and to a register, bytes
+    parts = {1: 1, 2: 1, 3: 2}  # source register, target register, number of bytes
     data = b"".join(attribute(kind, number.to_bytes(4, "big")) for kind, number in parts.items())
     data += attribute(4 | _NESTED, attribute(1, bytes(keep)))
     data += attribute(5 | _NESTED, attribute(1, bytes(value)))
@@ -542,7 +550,7 @@ def _written(base: int, at: int, size: int, checksum: int) -> bytes:
 
 
 def _lives(ttl: bytes) -> bytes:
-    """Return the name of the map from a TTL to the result of the target TTL."""
+    """Return the name of the map from each TTL to the TTL that the target would set."""
     return b"ttl%b%d\0" % (b"+" if ttl[0] == _TTL_RAISED else b"-", ttl[1])
 
 
@@ -564,7 +572,8 @@ def _part(name: bytes, data: Mapping[int, bytes]) -> bytes:
     return _expression(name, parts)[4:]
 
 
-#: Target -> function that returns its replacement. The targets in the last row do not affect pings.
+#: Target -> function that returns the equivalent expressions. The targets in the last row do not
+#: affect pings.
 _NATIVE: Mapping[bytes, Callable[[bytes], bytes]] = {
     b"CT": _untracked,
     b"REJECT": _rejected,

@@ -1,7 +1,7 @@
-"""Programs that are added for commands, and host programs that are hidden from commands.
+"""Programs that are added for commands, and programs of the host that are hidden from commands.
 
-Commands can use the host's programs. Consoles of daemons that do not run on the emulated machine
-would only confuse agents, and tcpdump needs privileges that commands must not have.
+Commands can use the host's programs. Consoles of daemons that do not run on the emulated machines
+would only confuse agents. The host's tcpdump needs privileges that commands must not have.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def _scripts() -> dict[str, str]:
     return {"/usr/local/bin/tcpdump": f"#!{_PYTHON} -IS\n{text}"}
 
 
-#: Names are resolved only from files. Otherwise, if a filter drops DNS queries, each lookup, for
-#: example by ``iptables -L`` or ``arp``, would wait for ten seconds.
+#: Names are looked up only in files. Otherwise each lookup would wait for ten seconds if a filter
+#: drops DNS queries, for example in ``iptables -L`` or ``arp``.
 _NAMES = "".join(
     f"{name}: files\n" for name in ("passwd", "group", "hosts", "networks", "protocols", "services")
 )
 #: Path -> text of an added file. The texts are read at import, because a network's process may run
-#: as user nobody.
+#: as user nobody later.
 TEXTS = {
     "/etc/passwd": "root:x:0:0:root:/tmp:/bin/bash\n",
     "/etc/group": "root:x:0:\n",
@@ -54,8 +54,8 @@ TEXTS = {
 def hide_consoles(but: Container[str] = ()) -> None:
     """Hide the consoles in ``CONSOLES``, except ``but``, from commands that this process runs."""
     for folder in _FOLDERS:
-        # If the kernel does not support the overlay, the consoles stay visible. When started, they
-        # report that no daemon runs.
+        # If the kernel does not support the overlay, the consoles stay visible. If an agent starts
+        # a console, it reports that no daemon runs.
         with suppress(OSError):
             names = [name for name in CONSOLES if name not in but]
             if found := [name for name in names if (folder / name).exists()]:
@@ -63,7 +63,9 @@ def hide_consoles(but: Container[str] = ()) -> None:
 
 
 def room(network: Path | None) -> Room:
-    """Return the files that are added for a command. ``network`` is the machine's part of /sys, if
-    available."""
+    """Return the files that are added for a command.
+
+    ``network`` is the machine's part of /sys, if available.
+    """
     views = {} if network is None else {f"/sys/{name}": network / name for name in _NETWORK}
     return Room(texts=TEXTS, views=views)

@@ -49,28 +49,31 @@ from netarena_network.real.prober import CONVERSATIONS, Prober, Pulse, Round
 from netarena_network.real.record import Records
 from netarena_network.real.tool import room
 
-#: Maximum time to wait for links before a round. It is limited, because some configurations keep a
-#: link down forever.
+#: Maximum time in s to wait for links before a round. It is limited because some configurations
+#: keep a link down permanently.
 READY_S = 1.5
-#: If the kernel's ARP table was full, a round is repeated for up to ROOM_S, but at least
-#: _ROOM_TRIES times. If a queue was full, rounds are repeated for up to CROWD_S in total.
+#: Time limits in s and minimum number of tries for repeated rounds. If the kernel's ARP table was
+#: full, a round is repeated for up to ROOM_S, but at least until the try _ROOM_TRIES. If a queue
+#: was full, rounds are repeated for up to CROWD_S in total.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
-#: First and longest pause between repetitions. Pauses double so that other networks can finish.
+#: First and longest pause between repetitions. Pauses double each time, so that other networks can
+#: finish.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
-#: Interval of the checks for activity that commands left in the kernel. The checks run between
+#: Interval in s of the checks for activity that commands left in the kernel. The checks run between
 #: requests.
 _CALM_S = 0.5
-#: Limit of open files: enough for the sockets of all machines, and a few files for each machine.
+#: Limit on open files: enough for the sockets of all machines, and a few files for each machine.
 OPEN_FILES = 16384
 
 
 class Worker:
-    """Builds one network, runs commands in it and measures it; base of applications' own classes.
+    """Builds one network, runs commands in it and measures it; base class of the applications'
+    workers.
 
     A subclass opens the network and sets ``_pulse`` and ``_prober``.
     """
 
-    #: Subclasses set both when the network is built.
+    #: Subclasses set these two attributes when the network is built.
     _pulse: Pulse
     _prober: Prober
 
@@ -85,16 +88,16 @@ class Worker:
         self._counters: list[int] = []
         self._records = Records()
         self._stack.callback(self._records.close)
-        #: Whether this is process 1 of its own namespaces, so that its mounts affect only its
-        #: commands.
+        #: Whether this process is process 1 of its own namespaces. If so, its mounts affect only
+        #: its commands.
         self._alone = os.getpid() == 1
         #: Guards of the machines on which agents' commands ran.
         self._guards: dict[str, Guard] = {}
-        #: Messages about activity that was stopped on machines since the last command. The next
-        #: command's output includes them.
+        #: Messages about activity that has been stopped on machines since the last command. They
+        #: are included in the output of the next command.
         self._notes: list[str] = []
-        #: Numbers of ARP entries of this network in a measurement: the largest number so far, and
-        #: the unresolved entries that were deleted since then.
+        #: Two numbers of ARP entries of this network in a measurement: the largest number so far,
+        #: and the number of unresolved entries that were deleted since then.
         self._most_entries = self._released_entries = 0
 
     @property
@@ -103,7 +106,8 @@ class Worker:
         raise NotImplementedError
 
     def serve(self, connection: socket.socket, lines: BinaryIO, first: bytes = b"") -> None:
-        """Answer a connection's requests until it closes; ``first`` is a request already read."""
+        """Answer a connection's requests until it closes; ``first`` is a request that was already
+        read."""
         with self._stack:
             line = first or self._next_line(connection, lines)
             while line:
@@ -111,10 +115,10 @@ class Worker:
                 line = self._next_line(connection, lines)
 
     def _next_line(self, connection: socket.socket, lines: BinaryIO) -> bytes:
-        """Wait for the next request and return it, or b"" at the end.
+        """Wait for the next request and return it, or b"" when the connection has closed.
 
         During the wait, the guards stop activity that agents' commands left in the kernel. The
-        pings of a measurement may start such activity.
+        pings of a measurement may trigger such activity.
         """
         while not select.select([connection], [], [], _CALM_S)[0]:
             self._keep_calm()
@@ -124,13 +128,12 @@ class Worker:
         with contextlib.suppress(OSError):
             self._note(self._revive())
         for machine, guard in self._guards.items():
-            # Errors are ignored, because the check is repeated soon and the next request reports
-            # failures.
+            # Errors are ignored: the check is repeated soon, and the next request reports failures.
             with contextlib.suppress(OSError, SubprocessError, EnvironmentFailed):
                 self._note(guard.calm(), machine)
 
     def _note(self, note: str, machine: str = "") -> None:
-        """Store a message for the next command's output, unless the message is already stored."""
+        """Store a message for the next command's output, unless it is already stored."""
         if note and (text := f"{machine}: {note}" if machine else note) not in self._notes:
             self._notes.append(text)
 
@@ -151,13 +154,14 @@ class Worker:
         return json.dumps(answer, separators=(",", ":")).encode() + b"\n"
 
     def inject(self, commands: list[list[str]]) -> None:
-        """Run this program's (machine, command) pairs, which must all succeed; used by tests."""
+        """Run this program's own commands, given as (machine, command); each must succeed. Tests
+        use this method."""
         for machine, command in commands:
             with entered(self._spaces[machine]):
                 run_shell(command)
 
     def run(self, machine: str, command: str, timeout_s: float) -> dict[str, Any]:
-        """Run an agent's command in the sandbox; raises KeyError for an unknown machine."""
+        """Run an agent's command in the sandbox; raise KeyError for an unknown machine."""
         space = self._spaces[machine]
         machines = len(self._names)
         guard = self._guards[machine] = Guard(space, machines, self._judged)
@@ -192,12 +196,16 @@ class Worker:
         }
 
     def _watch(self) -> str:
-        """Return a further reason to kill the running command, or ""; for subclasses."""
+        """Return an additional reason to kill the running command, or ""; subclasses may override
+        this."""
         return ""
 
     def _judged(self) -> int:
         """Return the number of the judge's packets that the command's machine has sent since the
-        command began; for subclasses."""
+        command began.
+
+        Subclasses may override this method.
+        """
         return 0
 
     def _room(self, machine: str, network: Path | None) -> Room:
@@ -206,7 +214,7 @@ class Worker:
         return room(network)
 
     def _release(self, queued: bool) -> bool:  # noqa: FBT001 -- called by the prober
-        """Drop packets that wait for unresolved ARP entries and, if ``queued``, in queues.
+        """Drop packets that wait for unresolved ARP entries and, if ``queued``, packets in queues.
 
         Returns whether any packet was dropped.
         """
@@ -244,7 +252,8 @@ class Worker:
             if not any(waiting.values()):
                 break
             if time.monotonic() >= deadline:
-                found[""] = [*links(self._netlinks[""])]  # the requests above may have changed them
+                # the requests above may have changed the links
+                found[""] = [*links(self._netlinks[""])]
                 break
             time.sleep(0.01)  # some kernels process the changes only after a delay
         self._netlinks[""].send([forward(link.ifindex) for link in found[""] if blocked(link)])
@@ -252,15 +261,15 @@ class Worker:
     def _make_ready(self) -> None:
         """Delete the ARP entries, redirects and path MTUs that the machines have learnt.
 
-        This is called before each conversation (one or two pings for each pair). If an ARP request
-        from before the conversation is unanswered, the kernel repeats it only after a second.
-        Without this call, that delay would be measured as a delay of the conversation's pings.
+        This is called before each conversation (one or two pings for each pair). If an earlier ARP
+        request is still unanswered, the kernel repeats it only after a second. Without this call,
+        the measurement would attribute that delay to the conversation's pings.
         """
         self._count_entries(sum(forget_neighbours(self._netlinks[name]) for name in self._names))
         self._forget_paths()
 
     def _count_entries(self, present: int) -> None:
-        """Record the number of ARP entries at the end of a conversation."""
+        """Record how many ARP entries exist at the end of a conversation."""
         self._most_entries = max(self._most_entries, present + self._released_entries)
         self._released_entries = 0
 
@@ -270,8 +279,7 @@ class Worker:
             os.write(descriptor, b"1")
 
     def _queues(self) -> Callable[[], list[Queue]]:
-        """Return a function that lists the queues of all machines that have queues at the time of
-        this call."""
+        """Return a function that lists the queues of the machines that have queues now."""
         machines = [one for name in self._names if queues(one := self._netlinks[name])]
         return lambda: [queue for machine in machines for queue in queues(machine)]
 
@@ -326,7 +334,8 @@ class Worker:
         return 2 * self._most_entries < most_neighbours()
 
     def _crowd(self) -> Callable[[], bool]:
-        """Return a function that returns whether a buffer has overflowed since this call.
+        """Return a function that returns whether a buffer has overflowed since ``_crowd`` was
+        called.
 
         The buffers are the processors' packet queues, which all networks share, and the kernel's
         buffer for this network's ping replies.
@@ -343,8 +352,10 @@ class Worker:
         return grown
 
     def _reap(self) -> None:
-        """Reap processes that commands left to process 1, because zombies count towards the process
-        limit."""
+        """Reap processes that commands left to process 1.
+
+        Zombie processes count towards the process limit.
+        """
         if self._alone:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -352,6 +363,6 @@ class Worker:
 
 
 def cpu_used_s() -> float:
-    """Return the CPU time in s of this process and its ended children."""
+    """Return the CPU time in s of this process and of its children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + used.ru_utime + used.ru_stime

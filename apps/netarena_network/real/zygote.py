@@ -1,11 +1,11 @@
-"""Warm process from which episodes' workers are forked, with their imports loaded.
+"""Warm process that forks the workers of episodes, with their imports already loaded.
 
     python -m netarena_network.real.zygote KIND DESCRIPTOR   serve a control socket
     python -m netarena_network.real.zygote                   print missing requirements
 
 KIND is an application's subclass of ``worker.Worker``, as MODULE:NAME.
 
-The control socket belongs to a ``child.Forker``. In its messages, ``failed`` is the last output of
+The control socket belongs to a ``child.Forker``. In its messages, ``failed`` is the error report of
 a worker that has ended. When the socket closes, this process ends, all workers die, and their
 namespaces are removed.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Maximum size of a worker's error report in bytes.
 _MOST_BYTES = 2048
-#: Number of entries in the table of TCP connections of each network namespace that is created.
+#: File with the size of the TCP connection table that each new network namespace gets.
 _TABLE_ENTRIES = Path("/proc/sys/net/ipv4/tcp_child_ehash_entries")
 
 
@@ -66,7 +66,8 @@ class Zygote(Forks):
 
 
 def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None:
-    """In a new child process, wait outside new namespaces while a second process serves in them."""
+    """In a new child process, wait outside new namespaces while a second process serves inside
+    them."""
     try:
         inner = isolate()
         if inner > 0:
@@ -75,7 +76,7 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
             os.waitpid(inner, 0)
         else:
             _shrink_tables()
-            # The pipe stays open in the worker, so that end-of-file means that the worker has
+            # The pipe stays open in the worker. End-of-file therefore means that the worker has
             # exited.
             serve(socket.socket(fileno=descriptor), make())
     except NamespaceUnavailable as error:
@@ -85,10 +86,10 @@ def _live_apart(descriptor: int, words: int, make: Callable[[], Worker]) -> None
 
 
 def _shrink_tables() -> None:
-    """Give each machine a small hash table of TCP connections of its own.
+    """Give each machine its own small hash table of TCP connections.
 
-    The kernel then lists a machine's connections in 0.05 ms, otherwise in 4 ms or more, because it
-    reads the whole table of the host. Kernels before 6.1 have no such setting.
+    The kernel then lists a machine's connections in 0.05 ms. Otherwise it reads the whole table of
+    the host, which takes 4 ms or more. Kernels before 6.1 have no such setting.
     """
     with contextlib.suppress(OSError):
         _TABLE_ENTRIES.write_text("512", encoding="ascii")
