@@ -203,7 +203,8 @@ def draw(
             world = _finish(mix(draft, rng), rng, contingent=contingent)
             if world is not None:
                 return world
-    raise RuntimeError(f"found no valid backbone of {routers} routers in {_TRIES} draws")
+    size = f" of {routers} routers" if routers is not None else ""
+    raise RuntimeError(f"found no valid backbone{size} in {_TRIES} draws")
 
 
 class _Walled(NamedTuple):

@@ -212,7 +212,7 @@ def _asked(packet: bytes) -> tuple[str, int, int]:
     labels: list[str] = []
     while at < len(packet) and (size := packet[at]):
         if size > _LABEL_CHARS or len(labels) > 32:
-            raise ValueError("the query has no name")
+            raise ValueError("the name of the query is invalid")
         labels.append(packet[at + 1 : at + 1 + size].decode("ascii"))
         at += 1 + size
     if at + 5 > len(packet):
