@@ -29,7 +29,7 @@ _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 
 def finite(text: str) -> float:
-    """Return the float that ``text``, a number of a JSON document, stands for.
+    """Return the value of ``text``, a number in a JSON document, as a float.
 
     Raises ValueError if the number is too large for a float. ``json`` would return infinity.
     """
@@ -107,5 +107,5 @@ class Unnamed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # such as a full disk; unwritten data is no longer needed
+        with suppress(OSError):  # the disk may be full, and unwritten data is no longer needed
             self._file.close()

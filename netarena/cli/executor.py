@@ -241,7 +241,7 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
         except ConfigError as error:
             if error.field not in _OPTIONS:
                 raise
-            log.error("cannot start workers: %s", error)  # noqa: TRY400 -- one line suffices
+            log.error("cannot start workers: %s", error)  # noqa: TRY400 -- no traceback needed
             raise AssessmentFailed(f"cannot start workers: {error.problem}") from None
 
     return conduct_there

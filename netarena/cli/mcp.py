@@ -34,7 +34,7 @@ PATIENCE_S = 3600.0
 #: Maximum number of open sessions. A client needs one session. If a client disconnects without
 #: closing its session, the session stays open for ``PATIENCE_S``.
 MOST_SESSIONS = 32
-TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
+TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the name of a variable, not a password
 PATH = "/mcp"
 _HOST = "127.0.0.1"
 
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     """
     open_log("netarena: %(levelname)s: %(message)s")
     try:
-        import mcp.server.lowlevel  # noqa: F401 -- a missing extra is reported at once
+        import mcp.server.lowlevel  # noqa: F401 -- imported to detect a missing extra early
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
     if port and not http:

@@ -237,7 +237,7 @@ def _estimate(
     show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
 
 
-def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after the other
+def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
     app: Application,
     values: dict[str, Any],
     choice: Choice,
@@ -376,7 +376,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
     return asked.model_copy(update={"seed": config.seed})
 
 
-def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
+def _extend(  # noqa: PLR0913, PLR0917 -- the run and its continuation
     until: Until,
     examine: Callable[[Config], Coroutine[Any, Any, None]],
     config: Config,

@@ -47,7 +47,7 @@ from netarena.run.shard import Shard
 from netarena.task.application import configured, load
 
 
-def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
+def run_scenario(  # noqa: PLR0913 -- the scenario and its run options
     path: Path,
     values: dict[str, Any],
     plan: Plan,
@@ -125,7 +125,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
         raise failures[0]
 
 
-def _run(  # noqa: PLR0913 -- a scenario, and how it is run
+def _run(  # noqa: PLR0913 -- the scenario and its run options
     scenario: Scenario,
     values: dict[str, Any],
     plan: Plan,
@@ -251,7 +251,7 @@ def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
     return ours | party.environ(os.environ)
 
 
-def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
+def _examine(  # noqa: PLR0913 -- the scenario and its run options
     scenario: Scenario,
     endpoints: dict[str, str],
     plan: Plan,

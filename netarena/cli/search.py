@@ -194,7 +194,7 @@ def _read_asked(folder: Path, application: str) -> dict[str, Any]:
     return asked
 
 
-def _search(  # noqa: PLR0913 -- a search, and how its result is shown
+def _search(  # noqa: PLR0913 -- the search and its output options
     app: Application,
     config: Config,
     choice: Choice,

@@ -42,7 +42,7 @@ _STYLES = {"repaired": "green", "broke": "red", "exposed": "red", "changed": "ye
 @click.option("--prompt", is_flag=True, help="Print the prompts too.")
 @click.option("--full", is_flag=True, help="Do not shorten outputs and differences.")
 @json_option("the lines")
-def command(  # noqa: PLR0913 -- one for each option
+def command(  # noqa: PLR0913 -- one argument per option
     *,
     directory: Path,
     query: str | None,

@@ -72,7 +72,7 @@ class Verdict:
     outline: Outline
     #: The record in ``results.json``.
     record: dict[str, Any]
-    #: Why the episode failed, as text; also for failures that ``outline`` does not explain.
+    #: Text about the failure of the episode, also if ``outline`` does not explain the failure.
     detail: str
     #: Whether the agent sent any reply, even one that could not be parsed.
     answered: bool

@@ -28,12 +28,12 @@ from netarena.task.application import Application
 from netarena.task.label import JOINT, MAX_PARTS, kinds_of
 from netarena.task.reactive import Reactive
 
-#: Keys of a run that a search sets itself or does not support.
+#: Config keys that a search sets itself or does not support.
 _OWN = (
     *("benchmark_path", "end_index", "num_queries", "output_file", "repeats", "start_index"),
     *("regenerate_benchmark", "regenerate_config", "regenerate_query", "time_budget_s"),
 )
-#: Keys that affect only how queries are played, so strata do not contain them.
+#: Config keys that do not affect the queries, so strata do not contain them.
 _PLAYED = ("concurrency", "output_dir", "resume", "seed")
 #: Maximum number of settings.
 MOST_SETTINGS = 200
@@ -122,7 +122,7 @@ class Scope:
             return None
 
     def spread(self, strata: Sequence[Stratum], rng: random.Random) -> list[Cell]:
-        """Return random cells of ``strata``: a few settings of each, and labels of all groups."""
+        """Return random cells of ``strata``: a few settings each, with labels of all groups."""
         cells: dict[Cell, None] = {}
         for stratum in strata:
             settings = [*self.space.settings_of(stratum)]
@@ -134,7 +134,7 @@ class Scope:
 
 
 def _told(value: JsonValue) -> str:
-    """Return the value of a config key as text, as the value of a feature."""
+    """Return the value of a config key in the text form that features use."""
     if value is None:
         return "default"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -176,7 +176,7 @@ def _settings(
 
 
 def _axes(application: Application) -> dict[str, Sequence[JsonValue]]:
-    """Return the values of each key that a search varies, the easiest first."""
+    """Return the values of each key that a search varies, the easiest value first."""
     kind = application.config_type
     axes: dict[str, Sequence[JsonValue]] = {}
     if len(kind.BRIEFINGS) > 1:
@@ -194,7 +194,7 @@ def _axes(application: Application) -> dict[str, Sequence[JsonValue]]:
 def _labels(
     application: Application, fixed: Mapping[str, JsonValue], setting: Mapping[str, JsonValue]
 ) -> dict[Label, str]:
-    """Return the labels, with their features and levels. Raises ConfigError if there are none."""
+    """Return the labels and the level of each label. Raises ConfigError if there are no labels."""
     given = {key: value for key, value in setting.items() if value is not None}
     values: dict[str, Any] = {**fixed, **given, "num_queries": 1}
     if not application.label_key:

@@ -3,8 +3,8 @@
     python -m netarena.run.worker FD
 
 ``FD`` is the descriptor of a socket that is connected to a relay, which passes bytes between worker
-and head. The worker enters its application once, and asks agents itself. If the socket closes, for
-example because the relay died, the worker closes its worlds and ends.
+and head. The worker enters its application once, and sends requests to agents directly. If the
+socket closes, for example because the relay died, the worker closes its worlds and ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Source(Protocol):
     """Describes how a worker creates the agent of a participant; the head sends it pickled."""
 
     def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
-        """Return the agent; its requests wait while ``backoff`` is on hold.
+        """Return the agent; its requests wait while ``backoff`` is paused.
 
         Raises ConfigError if this machine cannot run the agent.
         """
@@ -68,7 +68,7 @@ def code_digest(package: str) -> str:
 
 
 def versions(application: Application, config: Config) -> dict[str, str]:
-    """Return the versions that must be equal at the head and all workers."""
+    """Return the versions that must be the same on the head and all workers."""
     package = type(application).__module__.partition(".")[0]
     return {
         "code": code_digest(package),
@@ -107,7 +107,7 @@ def _compare(own: dict[str, str], wanted: dict[str, str]) -> None:
 
 
 class _Episode:
-    """One stage on this worker; ``this`` gets the attempt when the head sends ``play``."""
+    """One stage on this worker; ``this`` is set to the attempt when the head sends ``play``."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -161,7 +161,7 @@ class Worker:
         values = message.values
         try:
             application = load(values["application"], unsandboxed=values["unsandboxed"])
-            config = pickle.loads(message.body)  # noqa: S301 -- from the head, whose code we run
+            config = pickle.loads(message.body)  # noqa: S301 -- data comes from the trusted head
             _compare(versions(application, config), values["versions"])
             await stack.enter_async_context(application)
             await Local().check(application, config)
@@ -220,7 +220,7 @@ class Worker:
     async def _join(self, role: str, body: bytes) -> None:
         assert self._application is not None
         try:
-            config, source = pickle.loads(body)  # noqa: S301 -- from the head, whose code we run
+            config, source = pickle.loads(body)  # noqa: S301 -- data comes from the trusted head
             agent = source.make(self._application, config, role, self._backoffs[role])
             await agent.open(timeout_s=_OPEN_S)
             self._players[role] = LocalPlayer(Party(self._application, config, role, agent))
@@ -283,7 +283,7 @@ class Worker:
 
 
 async def main(handle: int) -> None:
-    """Serve the head that holds the other end of the socket ``handle``."""
+    """Serve the head that is connected to the socket ``handle``."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     task = asyncio.ensure_future(Worker(reader, writer).serve())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
