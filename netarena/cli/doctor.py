@@ -78,10 +78,10 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks, each given with its part: the machine, or an application's name.
+    """Print a table of checks; each check comes with the part that it is about.
 
-    With a ``title``, the table does not contain the parts. ``words`` describes the consequence of a
-    failed check.
+    A part is the machine or an application's name. With a ``title``, the table does not contain the
+    parts. ``words`` describes the consequence of a failed check.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
     # users may copy a remedy, so a long one must not be wrapped in a column
@@ -158,8 +158,10 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """Yield the application's checks. A missing extra is a failure only if the user named the
-    application (``asked_for``)."""
+    """Yield the application's checks.
+
+    A missing extra is a failure only if the user named the application (``asked_for``).
+    """
     try:
         application = load(name)
     except ConfigError as error:

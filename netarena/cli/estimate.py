@@ -1,4 +1,4 @@
-"""``netarena run --estimate``: estimate of a run's requests, costs and time, without its agents.
+"""``netarena run --estimate``: estimates a run's requests, costs and time without asking agents.
 
 A sample of the run's queries is run in process with the heuristic agent, whose conversations have
 several turns. Applications without this agent use the reference solution. The sample provides
@@ -35,8 +35,8 @@ from netarena.task.prompt import render
 
 #: Maximum number of queries of the sample; each label occurs at most once.
 SAMPLE = 16
-#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed share of the
-#: maximum number of turns that a solved query takes. Unsolved queries take all turns.
+#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed turns of a
+#: solved query as a share of the maximum number of turns. Unsolved queries take all turns.
 SOLVED, SOLVED_TURNS = 0.25, 0.5
 #: Assumed output tokens of one reply in addition to those of the reference reply.
 REASONING = {
@@ -64,8 +64,7 @@ class Earlier:
     """Means of an earlier run, which replace assumptions: turns per episode, tokens per reply."""
 
     turns: float
-    #: ``prompt_type`` -> mean output tokens per reply, from agents of the earlier run that reported
-    #: tokens.
+    #: Maps ``prompt_type`` to the mean output tokens per reply of agents that reported tokens.
     output_tokens: Mapping[str, float]
     source: str
 
@@ -167,8 +166,8 @@ def take_sample(app: Application, config: Config) -> Sample:
 
 
 class _Watch:
-    """Measures the time from the start of the first query to the last verdict
-    (``assessment.Reporter``)."""
+    """Reporter (``assessment.Reporter``) that measures the time from the start of the first query
+    to the last verdict."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -202,8 +201,8 @@ def prompts_of(app: Application, config: Config, query: Query, episode: Episode)
 def _tokens(
     app: Application, config: Config, sample: Sample, count: Callable[[str], int]
 ) -> tuple[float, float, float]:
-    """Return the mean tokens of the first prompt, of the text that each further turn adds, and of a
-    reply."""
+    """Return three means of tokens: of the first prompt, of the text that each further turn adds,
+    and of a reply."""
     first, growth, replies = [], [], []
     for episode in sample.episodes:
         sizes = [
@@ -221,8 +220,7 @@ def estimate(
     stated: Mapping[str | None, tuple[float, float]],
     earlier: Earlier | None = None,
 ) -> dict[str, Any]:
-    """Return the estimate of a run as JSON: one entry per agent, and the total time and disk
-    space."""
+    """Return the estimate of a run as JSON: an entry for each agent, total time and disk space."""
     config = with_size_of_file(app, agents[0].config)
     queries = len(indices_of(app, config)) * config.repeats
     sample = take_sample(app, config)

@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # if all tasks are graded, do not cancel: the results may still be unwritten
+                # if all tasks are graded, do not cancel, because results may not be written yet
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # After any error, calls must not wait for a next task.
+        # After an error there are no more tasks, so open calls must not wait for one.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()

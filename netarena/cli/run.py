@@ -276,7 +276,7 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # without --name, a resumed run uses the name with which it was started
+    # without --name, a resumed run keeps its name
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
     # by default, the wait for an agent's start is at most the time limit of a reply
@@ -360,7 +360,8 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
 def _asked(application: Application, config: Config, folder: Path) -> Config:
     """Return ``config``, completed with the keys of the run to resume in ``folder``.
 
-    For a new run, ``num_queries`` is adapted to the number of queries in a query file.
+    For a new run with a query file, ``num_queries`` is set to the file's number of queries if
+    ``config`` lacks the key.
     """
     if not config.resume:
         return with_size_of_file(application, config)
@@ -370,7 +371,7 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
         keys = ("agent_timeout_s", "concurrency", "num_queries")
         others = {key: stored["config"][key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError):
-        return config  # ``conduct`` reports why
+        return config  # ``conduct`` reports the error
     given = config.model_dump(mode="json", include=config.model_fields_set)
     asked = application.config_type.parse({**shape, **others, **given})
     return asked.model_copy(update={"seed": config.seed})
@@ -384,10 +385,10 @@ def _extend(  # noqa: PLR0913, PLR0917 -- the run and its continuation
     folder: Path,
     command: str,
 ) -> None:
-    """Run ``number`` queries per label, then more until the interval is narrow enough.
+    """Run ``number`` queries per label, then more queries until the interval is narrow enough.
 
-    ``examine`` runs the queries of a config. Raises Stopped, with the hint that ``command``
-    continues the run.
+    ``examine`` runs the queries of a config. After a signal, raises Stopped with the hint that
+    ``command`` continues the run.
     """
     while number is not None:
         config = config.model_copy(update={"num_queries": number})
@@ -410,8 +411,7 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """Context manager: yield the agent called ``name``, or a client of the agent at the URL
-    ``name``.
+    """Context manager: yield the named agent ``name``, or a client if ``name`` is a URL.
 
     ``conduct`` opens and closes the agent. Raises ConfigError for an agent that cannot be started,
     or for a wrong URL or credential.

@@ -63,7 +63,7 @@ def run_scenario(  # noqa: PLR0913 -- the scenario and its run options
 
     ``wait_s`` is the time limit for an agent's start (``--wait``). If one of several files fails,
     the others still run. Raises ConfigError and AssessmentFailed; with several files, the first
-    failure is raised at the end. All started programs are stopped in any case.
+    failure is raised at the end. All started programs are always stopped.
     """
     series = read_series(path)
     if shard is not None and series:

@@ -225,7 +225,7 @@ def _search(  # noqa: PLR0913 -- the search and its output options
 
     async def work() -> Outcome:
         async with app, _agents(choice, app, wait_s) as make_agent:
-            # the folder is created last, so that an unreachable agent leaves no folder behind
+            # the folder is created last, so that no folder exists if the agent is unreachable
             with folder_of(folder, asked) as log, Meter(f"search {app.name}") as meter:
                 meter.expect(asked["budget"] + 2 * asked["fresh"])
                 conduct = Conduct(

@@ -225,8 +225,7 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Print both values of a change. For values of several lines, print only the lines that
-    differ."""
+    """Print both values of a change; if they have several lines, only the lines that differ."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:

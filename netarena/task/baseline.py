@@ -1,4 +1,4 @@
-"""Scripted agents of an application, with the best and worst possible results and baselines."""
+"""Scripted agents of an application: the reference solution, an idle agent, and baselines."""
 
 from __future__ import annotations
 
