@@ -412,11 +412,14 @@ class ApplicationContract:
         for query in queries:
             read = Query.model_validate_json(query.model_dump_json())
             assert read == query, (
-                f"JSON changes query {query.id}: use JSON values, lists not tuples"
+                f"writing and reading as JSON changes query {query.id}: use JSON values, and lists "
+                "instead of tuples"
             )
         for episode in self.played(_solve):
             read_back = Episode.model_validate_json(episode.model_dump_json())
-            assert read_back == episode, f"JSON changes an episode of {episode.query_id}"
+            assert read_back == episode, (
+                f"writing and reading as JSON changes an episode of {episode.query_id}"
+            )
 
     # Training.
 

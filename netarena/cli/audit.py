@@ -281,4 +281,4 @@ def _show(result: Audit) -> None:
             [(flaw.id, flaw.reason.value, flaw.detail) for flaw in result.flaws[:SHOWN]],
         )
     if result.retried:
-        click.echo(f"environments that could be built only at the second attempt: {result.retried}")
+        click.echo(f"environments that were built only at the second attempt: {result.retried}")

@@ -280,7 +280,7 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         show_table(
             ("agent", "model", "prompts", "queries", "turns", "calls", "tokens in", "out", "USD"),
             [_row(row) for row in told["agents"]],
-            title=f"{told['application']}: estimate, made without the agent",
+            title=f"{told['application']}: estimate, without asking the agent",
         )
         sample = told["sample"]
         click.echo(

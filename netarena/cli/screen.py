@@ -108,11 +108,9 @@ def show_result(participant: Mapping[str, Any]) -> None:
     ]
     if "agent_input_tokens" in summary:
         tokens = f"{summary['agent_input_tokens']:,} in, {summary['agent_output_tokens']:,} out"
-        measures.append(("agent's tokens, as it reported", tokens, ""))
+        measures.append(("tokens, reported by the agent", tokens, ""))
     if summary.get("agent_cost_usd") is not None:
-        measures.append(
-            ("agent's cost, as it reported", f"{summary['agent_cost_usd']:.4f} USD", "")
-        )
+        measures.append(("cost, reported by the agent", f"{summary['agent_cost_usd']:.4f} USD", ""))
     show_table(
         ("", "rate", "95 % interval"),
         [

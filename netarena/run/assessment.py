@@ -196,7 +196,7 @@ def choose_queries(
     the folder of a run in progress other than ``own``. The generator raises these errors too.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
-        raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
+        raise ConfigError("benchmark_path", "is in the folder of a running assessment")
     if (path := stored_file(config)) is not None:
         if shard is not None:
             return _read_shard(application, config, path, shard)
@@ -538,7 +538,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- the file and the config that it mu
                 "new queries",
             )
         if (own, original.index) in seen:
-            raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
+            raise ConfigError("benchmark_path", f"{name} contains query {query.id} twice")
         seen.add((own, original.index))
         yield original
 
@@ -776,7 +776,9 @@ class _Pump:
             try:
                 await getattr(self._reporter, what)(role, value)
             except Exception:
-                log.exception("the reporter failed; the assessment goes on without it")
+                log.exception(
+                    "the reporter failed; the assessment continues without progress reports"
+                )
                 self._reporter = None
 
 

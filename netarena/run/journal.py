@@ -166,7 +166,7 @@ class Past:
         except KeyError as error:
             raise ConfigError(
                 JOURNAL_NAME,
-                f"asks the query {error.args[0]}, which queries.jsonl does not contain",
+                f"contains the query {error.args[0]}, which is not in queries.jsonl",
             ) from None
 
     def _latest(self, query_id: str) -> str:
@@ -317,7 +317,7 @@ def lies_in_run(path: Path, own: Path | None = None) -> bool:
 
 def _why_locked(handle: int, folder: Path) -> str:
     if os.fstat(handle).st_uid == os.geteuid():
-        return f"{folder.name} is in use by an assessment that is running"
+        return f"{folder.name} is in use by a running assessment"
     return (
         f"{LOCK_NAME} in {folder.name} belongs to another user, who has locked it: choose another "
         "folder"
@@ -326,7 +326,7 @@ def _why_locked(handle: int, folder: Path) -> str:
 
 def _refuse_above(folder: Path) -> None:
     if any(map(_is_held, folder.parents)):
-        raise ConfigError("output_dir", "lies in the folder of an assessment that is running")
+        raise ConfigError("output_dir", "is in the folder of a running assessment")
 
 
 def _refuse_below(folder: Path) -> None:
@@ -335,9 +335,7 @@ def _refuse_below(folder: Path) -> None:
         with suppress(OSError), os.scandir(folders.popleft()) as entries:
             below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
             if any(map(_is_held, below)):
-                raise ConfigError(
-                    "output_dir", "contains the folder of an assessment that is running"
-                )
+                raise ConfigError("output_dir", "contains the folder of a running assessment")
             folders += below
             seen += len(below)
 

@@ -333,10 +333,10 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
             if place is None:
                 raise ConfigError(
                     "SHARD",
-                    f"{path} has query {index}, which does not belong to shard {part.shard}",
+                    f"{path} contains query {index}, which does not belong to shard {part.shard}",
                 )
             if part.queries[place]:
-                raise ConfigError("SHARD", f"{path} has query {index} twice")
+                raise ConfigError("SHARD", f"{path} contains query {index} twice")
             part.queries[place] = position + 1
             ids[run.query_id(index)] = place
             position += len(line)
