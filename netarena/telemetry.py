@@ -120,7 +120,7 @@ def _tracer() -> Any:
 
 
 def _tell_loss(exporter: Any) -> Any:
-    """Return ``exporter``, changed to log a warning when its spans are refused the first time."""
+    """Return ``exporter``, changed to log a warning the first time a collector refuses spans."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export, told = exporter.export, threading.Event()

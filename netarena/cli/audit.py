@@ -125,12 +125,12 @@ def command(  # noqa: PLR0913 -- one argument per option
     """Draw queries of APP from all labels, levels and config variants that --set does not fix.
     Verify each query in its own environment.
 
-    A query is valid if its faults have an effect, doing nothing does not solve it, the reference
+    A query is valid if its faults have an effect, an idle agent does not solve it, the reference
     solution solves it safely, and its record is well-formed (unique id, non-empty text, valid
     JSON). The exit status is 1 if a query is invalid. After Ctrl-C, the results so far are printed.
 
     With --traces, machine-learning models try to find the fault from metadata only. The exit status
-    is 1 if one succeeds.
+    is 1 if a model succeeds.
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
@@ -155,8 +155,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refuse an invalid page before the audit
-    # Live environments share the machine's names and emulators, so only checks without them are
-    # distributed over processes.
+    # Live environments share the machine's names and emulators, so only audits without live
+    # environments use several processes.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()
@@ -179,7 +179,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     config,
                     chosen,
                     total,
-                    # the config may request more worlds at a time
+                    # the config may request more concurrent worlds than the default
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     depth=Depth(old_looks if looks is None else looks, orders),

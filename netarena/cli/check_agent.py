@@ -156,7 +156,7 @@ async def examine_agent(
             yield _judge_stranger() if STRANGE in error.detail else _failed("reply", error)
             return
         took_s = time.monotonic() - begin
-        # the URL that accepted the message; it may be the path in the card
+        # ``asked_url`` is the URL that accepted the message, which may have the path from the card
         came = f"{len(reply.text)} characters from {agent.asked_url}"
         yield _told("reply", ok=True, detail=f"{came}: {reply.text!r:.60}")
         yield _told(

@@ -59,7 +59,7 @@ def command(*, application: str | None, as_json: bool) -> int:
     The exit status is 1 if a problem prevents a run.
     """
     if application is not None and application not in application_names():
-        load(application)  # the error lists the installed ones
+        load(application)  # raises an error that lists the installed applications
     checks = [("machine", check) for check in examine_machine()]
     if not application_names():
         remedy = 'pip install "netarena[all]"'
@@ -183,7 +183,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is not installed
+    except ModuleNotFoundError:  # the module's parent package is not installed
         return False
 
 

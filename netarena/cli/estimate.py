@@ -86,7 +86,7 @@ class Sample:
     def seconds(self, episodes: float, turns: float) -> float:
         """Return the time in s of ``episodes`` episodes with ``turns`` turns each.
 
-        It is the time without the agent's replies, at the sample's concurrency.
+        The time does not include the agent's replies. The concurrency is that of the sample.
         """
         world = fmean(episode.world_s for episode in self.episodes)
         step = sum(e.own_time_s + e.execution_time_s for e in self.episodes) / max(1, self.steps)
@@ -99,7 +99,7 @@ class Sample:
 
 
 def read_earlier(folder: Path, app: Application) -> Earlier:
-    """Return the means of a run of ``app``. Raises ConfigError if it graded no episode."""
+    """Return the means of a run of ``app``. Raises ConfigError if no episode was graded."""
     runs = read_run(folder)
     name = runs[0].application.recorded_name
     if name != app.recorded_name:

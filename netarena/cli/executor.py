@@ -28,7 +28,7 @@ LOCAL, RAY = "local", "ray"
 #: Options that a ConfigError names if workers cannot be started. The operator of a service sets
 #: these options, so the client's request is not the cause of such an error.
 _OPTIONS = {"--executor", "--ray-address"}
-#: Time in which a worker must connect to an agent's URL, in s.
+#: Time limit in s for a worker to connect to an agent's URL.
 _PROBE_S = 20.0
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Runs a coroutine until it ends or a signal stops it. In both cases its clean-up is completed."""
+"""Runs a coroutine until it ends or a signal stops it, including the coroutine's clean-up."""
 
 from __future__ import annotations
 

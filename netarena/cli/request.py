@@ -182,8 +182,8 @@ def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the folder and the content of each participant's file."""
-    # if there are only one participant and one artifact, they belong together, whatever the
-    # artifact's name is
+    # if there is only one participant and only one artifact, they belong together, even if the
+    # artifact has another name
     alone = len(participants) == len(results) == 1
     for name, found in results.items():
         role = next(iter(participants)) if alone else name

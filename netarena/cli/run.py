@@ -156,7 +156,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Evaluate an agent on APP and show its results, or run the assessment in SCENARIO.toml.
 
-    A second run in the same folder moves the files of the first to earlier-N/.
+    A second run in the same folder moves the files of the first run to earlier-N/.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     values = read_pairs(

@@ -1,4 +1,4 @@
-"""``netarena search``: find the kinds of query that an agent fails; write a scenario of them."""
+"""``netarena search``: find the kinds of query that an agent fails, and write a scenario."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ A run's folder contains ``config.json`` (the request, including the seed), ``que
 AgentBeats client). With several participants, each has a folder ``<role>/`` with its own journal
 and results. If a folder is used again without ``resume``, its earlier run is moved to
 ``earlier-N/``.
-A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
+
+The folder of a shard (``netarena.run.shard``) has the same files; its ``config.json`` contains the
+number of the shard.
 """
 
 from __future__ import annotations
@@ -183,17 +185,21 @@ def choose_queries(
     With ``shard``, the result contains only the queries of this shard.
 
     Queries are read from the file ``benchmark_path`` if it exists, unless the config requests new
-    queries. Otherwise they are drawn, and written to this file if the config names one. The
-    generator draws each query, or reads and checks it, only when the caller requests it. It yields
-    None for each query that it skips, and while it writes the file, so that the caller may stop at
-    any point. The file exists only after all queries were requested. ``start_index`` and
-    ``end_index`` (exclusive) select by index. If ``config`` has no seed, the seed is that of the
-    file, else ``fallback_seed``, else random. Without ``num_queries``, all queries of the file are
-    selected; otherwise the queries whose index is below the requested number.
+    queries. Otherwise the queries are drawn, and written to this file if the config names a file.
+    The file exists only after the caller has requested all queries.
 
-    Raises ConfigError for more than ``MOST_QUERIES`` queries. Also raises it if the file is
-    malformed, was made with other keys or another seed, has fewer queries than requested, or is in
-    the folder of a run in progress other than ``own``. The generator raises these errors too.
+    The generator draws each query, or reads and checks it, only when the caller requests the query.
+    The generator yields None for each query that it skips, and while it writes the file, so that
+    the caller may stop at any point.
+
+    ``start_index`` and ``end_index`` (exclusive) select queries by index. A file without
+    ``num_queries`` in the config is read completely; otherwise only queries with an index below the
+    requested number are selected. If ``config`` has no seed, the seed is that of the file, else
+    ``fallback_seed``, else random.
+
+    Raises ConfigError for more than ``MOST_QUERIES`` queries. Also raises ConfigError if the file
+    is malformed, was made with other keys or another seed, has fewer queries than requested, or is
+    in the folder of a running assessment other than ``own``. The generator raises these errors too.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
         raise ConfigError("benchmark_path", "is in the folder of a running assessment")
@@ -1016,7 +1022,7 @@ async def _conduct(  # noqa: PLR0913 -- one argument per part of an assessment
 async def _announce(
     application: Application, config: Config, roles: Collection[str], pump: _Pump
 ) -> None:
-    """Report where episodes run, and warn of each role whose results no leaderboard shows."""
+    """Report where episodes run, and warn about roles whose results no leaderboard shows."""
     venue = await asyncio.to_thread(application.venue, config)
     for role in roles:
         if venue:

@@ -97,7 +97,10 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Add a participant and return its places; called before any participant needs a slot."""
+        """Add a participant and return its places.
+
+        Call this method for all participants before one of them needs a slot.
+        """
         places = Places(self)
         self._all.append(places)
         return places

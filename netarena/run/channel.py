@@ -49,7 +49,7 @@ _OUTLINE = TypeAdapter(Outline)
 
 
 class Message(NamedTuple):
-    """One message: ``what``, other values, and a body."""
+    """One message: its kind (``what``), other values, and a body."""
 
     what: str
     values: dict[str, Any]

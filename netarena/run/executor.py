@@ -188,7 +188,7 @@ class LocalStage:
         begin = turns.clock()
         try:
             state: State = storable(await world.environment.observe())
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             world.failed = as_ours(error)
         else:
             if state != world.state:

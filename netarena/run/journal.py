@@ -16,8 +16,8 @@ reported:
 - ``anew``: an assessment whose agent had not answered starts again; earlier lines no longer count
 - ``replaced``: a query that was shown and not graded, and its replacement
 
-If a process is killed while it writes, the last line may be incomplete. It is removed when the
-journal is opened again, and readers ignore it.
+If a process is killed while it writes, the last line may be incomplete. Readers ignore this line,
+and it is removed when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 def read_journal(path: Path, *, slim: bool = True) -> Past:
     """Read a journal. ``slim`` leaves out prompts, replies, outputs and states.
 
-    Raises ConfigError when the file is not a journal.
+    Raises ConfigError if the file is not a journal.
     """
     past = Past()
     for event in read_events(path):
@@ -266,7 +266,7 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a run's folder and lock it against runs in the folders above and below it.
 
-    Raises ConfigError while another assessment has locked such a folder, and OSError.
+    Raises OSError, and ConfigError if another assessment has locked such a folder.
     """
     folder = Path(os.path.realpath(folder))
     # checked first, so that this process creates nothing in another run's folder
@@ -372,7 +372,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 class Allowance:
-    """Bytes that one assessment may still write: its queries, journals and records."""
+    """Limit of the bytes that one assessment writes: its queries, journals and records."""
 
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
@@ -380,12 +380,12 @@ class Allowance:
         self._lock = threading.Lock()
 
     def count(self, size: int) -> None:
-        """Count ``size`` existing bytes."""
+        """Count ``size`` bytes that exist already, without checking the limit."""
         with self._lock:
             self._written += size
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes. Raises AssessmentFailed beyond the limit."""
+        """Count ``size`` bytes. Raises AssessmentFailed if the total exceeds the limit."""
         self.count(size)
         if self._written <= self._most:
             return

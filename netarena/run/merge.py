@@ -181,7 +181,7 @@ class Shards:
 def read_shards(folders: Sequence[Path]) -> Shards:
     """Read and compare the folders of shards.
 
-    Raises ConfigError if they are not shards of the same run, if a shard is given twice, or if a
+    Raises ConfigError if the folders are not shards of one run, if a shard is given twice, or if a
     folder cannot be read. Queries without a verdict are not an error; ``gaps`` contains them.
     """
     held: dict[Path, dict[str, Any]] = {}
@@ -218,7 +218,7 @@ def read_shards(folders: Sequence[Path]) -> Shards:
 
 
 def _read_config(folder: Path) -> dict[str, Any] | None:
-    """Return the content of ``config.json``; None if there is none. Raises ConfigError."""
+    """Return the content of ``config.json``; None if the file is missing. Raises ConfigError."""
     path = folder / CONFIG_NAME
     try:
         told = json.loads(read_text(path))
@@ -392,7 +392,7 @@ def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries
 
 
 def _find_gap(run: Run, number: int, part: _Part | None) -> Gap | None:
-    """Return the queries of a shard that lack a verdict; None if it is complete."""
+    """Return the queries of a shard that lack a verdict; None if the shard is complete."""
     shard = Shard(number, run.of)
     if part is None:
         missing = [run.query_id(index) for index in run.order[number :: run.of]]
@@ -444,9 +444,9 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
 
 @contextmanager
 def _staged(out: Path) -> Generator[Path]:
-    """Yield an empty folder; at the end, replace an earlier run in ``out`` with its files."""
+    """Yield an empty folder; at the end, its files replace an earlier run in ``out``."""
     staging = out / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)  # it exists if an earlier merge was killed
+    shutil.rmtree(staging, ignore_errors=True)  # the folder exists if an earlier merge was killed
     staging.mkdir()
     try:
         yield staging

@@ -110,7 +110,7 @@ async def open_world(
     try:
         world.environment = application.environment(query, config)
         world.state = storable(await world.environment.open())
-    except Exception as error:  # noqa: BLE001 -- every error becomes a result
+    except Exception as error:  # noqa: BLE001 -- every error is stored in the result
         world.failed = as_ours(error)
     except BaseException:
         await finish(close_world(world))
@@ -232,7 +232,7 @@ class Play:
             begin = clock()
             try:
                 turn = _Turn(self._prompt())
-            except Exception as error:  # noqa: BLE001 -- every error becomes a result
+            except Exception as error:  # noqa: BLE001 -- every error is stored in the result
                 self.broken = as_ours(error)
                 return
             turn.own_s = clock() - begin
@@ -273,7 +273,7 @@ class Play:
         """
         try:
             judgement = self._compare(self.state, self.state)
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             return False
         self.correct = judgement.correct
@@ -300,7 +300,7 @@ class Play:
         tickets = self.application.tickets
         try:
             self.unsettled = scrub(tickets.unsettled(self.world.query, self.claim))
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
         self.correct = not self.unsettled and not self.broken
 
@@ -316,7 +316,7 @@ class Play:
             if self.trials is not None:
                 self.endurance = await self.aside(self.application.endure, query, self.trials)
                 self.correct = self.endurance.correct
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.trials_late = isinstance(error, TimeoutError) and limit.expired()
             # This is an environment failure, because applications limit the delays that an agent
             # can cause.
@@ -368,7 +368,7 @@ class Play:
                 check_refused(turn.claim, requested)
         except ReplyRefused as error:
             turn.move, turn.claim, turn.refused = None, None, scrub(str(error))
-        except Exception as error:  # noqa: BLE001 -- a parser error refuses the reply
+        except Exception as error:  # noqa: BLE001 -- the reply is refused
             turn.refused = f"The reply could not be read ({type(error).__name__})."
         turn.own_s += clock() - begin
         if turn.claim is not None and not self.ticket:
@@ -388,7 +388,7 @@ class Play:
                 settled = await self._execute(turn)
             if settled:
                 await self._judge(turn)
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             finding = Finding(
                 rule="world_broken",
@@ -406,7 +406,7 @@ class Play:
         self.claim = turn.claim
         try:
             turn.judgement = as_declared(self._compare(self.state, self.state))
-        except Exception as error:  # noqa: BLE001 -- every error becomes a result
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             self.correct = self.safe = False
         turn.own_s += clock() - begin

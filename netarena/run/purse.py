@@ -80,9 +80,9 @@ class Purse:
     ) -> Account:
         """Return the account of a participant.
 
-        For a resumed run, ``paid`` is the usage of its graded episodes. ``told_usd`` and
-        ``dearest_usd`` are the total cost and the cost of the most expensive reply, as stored
-        last. ``record`` stores these two costs.
+        For a resumed run, ``paid`` is the usage of its graded episodes. ``told_usd`` (the total
+        cost) and ``dearest_usd`` (the cost of the most expensive reply) are the values that the run
+        stored last. ``record`` stores these two values.
         """
         price = self.prices[role]
         spent = max(sum(map(price.of, paid)), told_usd)

@@ -3,8 +3,8 @@
 Ray executes code for every process that can reach its ports and has its token. Therefore token
 authentication is always on:
 
-- A local instance gets a new token per run, in a file that only its owner can read. It listens on
-  127.0.0.1 only, and has no dashboard.
+- A local instance uses a random token of this process, in a file that only its owner can read. The
+  instance listens on 127.0.0.1 only, and has no dashboard.
 - A cluster listens on all addresses, because Ray cannot be bound to a single address. The cluster
   must have been started with ``RAY_AUTH_MODE=token``; otherwise it is refused.
 
@@ -47,8 +47,8 @@ _MONITOR = "RAY_memory_monitor_refresh_ms"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
-#: Maximum length of the path of Ray's folder. Ray appends up to 90 bytes for its sockets, and the
-#: path of a socket may have at most 107 bytes.
+#: Maximum length of the path of the folder for temporary files. The names of Ray's folder and of
+#: the sockets in it add up to 90 bytes, and the path of a socket may have at most 107 bytes.
 _FOLDER_CHARS = 17
 #: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20
@@ -228,7 +228,7 @@ class RayLink:
         return bytes(data)
 
     async def examine(self) -> None:
-        """Wait until the actor answers. Raises LinkLostError if it does not within ``_NODE_S``."""
+        """Wait until the actor answers. Raises LinkLostError if ``_NODE_S`` is over first."""
         errors = self._ray.exceptions
         end = asyncio.get_running_loop().time() + _NODE_S
         ping = asyncio.ensure_future(self._ping())

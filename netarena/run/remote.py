@@ -141,7 +141,7 @@ class _Worker:
 
     number: int
     link: Link
-    #: Received messages by number of each open stage; None means that the worker is lost.
+    #: Maps the number of each open stage to received messages; None means that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
     #: Maps the number of each open stage to the role of its participant.
     roles: dict[int, str] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class _Signal:
 
 
 class _Loss(NamedTuple):
-    """Why a worker is lost, and whether the loss is an environment failure."""
+    """Reason why a worker is lost, and evidence that the loss is an environment failure."""
 
     detail: str
     node_gone: bool = False
@@ -682,7 +682,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died (rules: see the module docstring)."""
+        """Return the result of an attempt whose worker died, by the rules at the top of this file."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)

@@ -1,11 +1,10 @@
 """Strata of an application: the settings and labels that a search may draw, and their queries.
 
-The strata follow from public properties of the application. They vary every key that the config
-does not set:
+The settings and labels follow from public properties of the application:
 
-- A setting has a value for each varied key. These keys are the briefing, the keys that determine
-  queries and have a fixed list of values, and ``Application.scales``. If labels cannot be chosen,
-  the level is varied too.
+- A setting is a combination of values of the varied keys: the briefing, the keys that determine
+  queries and have a fixed list of values, and the keys in ``Application.scales``. If labels cannot
+  be chosen, the level is varied too. Keys that the config sets are not varied.
 - Labels of a reactive application are its kinds of fault and their combinations. Other applications
   have the labels of ``Application.labels``; their features are the kinds of action of one query.
 """
@@ -89,7 +88,7 @@ class Scope:
         return cls(application, fixed, settings, space, {one.name: labels[one] for one in labels})
 
     def values(self, setting: int, labels: Sequence[str]) -> dict[str, JsonValue]:
-        """Return the config keys with which queries have this setting and one of ``labels``."""
+        """Return the config keys for queries with this setting and one of ``labels``."""
         chosen = {**self.fixed, **self.settings[setting]}
         chosen = {key: value for key, value in chosen.items() if value is not None}
         if key := self.application.label_key:

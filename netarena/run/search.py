@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Number of graded queries, and how many of them the agent failed."""
+    """Number of graded queries, and number of graded queries that the agent failed."""
 
     failed: int
     graded: int
@@ -344,7 +344,7 @@ class Conduct:
         return why
 
     async def _play(self, stage: str, number: int, task: Task) -> bool | None:
-        """Play a query; return whether the agent failed it, or None if the world failed."""
+        """Play a query. Return whether the agent failed the query, or None if the world failed."""
         known = self.log.get(stage, number)
         if known is None:
             async with self._at_once:

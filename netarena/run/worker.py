@@ -36,9 +36,9 @@ from netarena.task.application import Application, load
 
 #: Packages whose code affects episodes, in addition to the application's own package.
 _PACKAGES = ("netarena", "netarena_network", "a2a_purple")
-#: Time limit of a program that prints its version, in s.
+#: Time limit for a program to print its version, in s.
 _VERSION_S = 10.0
-#: Time limit of opening an agent on a worker, in s.
+#: Time limit for opening an agent on a worker, in s.
 _OPEN_S = 60.0
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class Worker:
         self._application: Application | None = None
         self._players: dict[str, LocalPlayer] = {}
         self._joining: dict[str, asyncio.Future[str]] = {}
-        #: Role -> object that pauses all requests to its agent.
+        #: Maps a role to the object that pauses all requests to the role's agent.
         self._backoffs: dict[str, Backoff] = {}
         self._episodes: dict[int, _Episode] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,7 +166,7 @@ class Worker:
             await stack.enter_async_context(application)
             await Local().check(application, config)
             told = await asyncio.to_thread(facts, application)
-        except Exception as error:  # noqa: BLE001 -- the head reports it
+        except Exception as error:  # noqa: BLE001 -- the head reports the error
             self._send(encode("refused", detail=str(error)))
             return
         self._application = application
@@ -227,7 +227,7 @@ class Worker:
             problem = ""
         except (ConfigError, AgentFailed) as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001 -- the head reports it
+        except Exception as error:  # noqa: BLE001 -- the head reports the error
             problem = f"{type(error).__name__}: {error}"
         self._joining[role].set_result(problem)
         self._send(encode("joined", role=role, problem=problem))

@@ -18,7 +18,7 @@ from pydantic import ValidationInfo, field_validator
 from netarena.config import Briefing, Config, limits, shapes
 from netarena.errors import ConfigError, not_one_of
 
-#: Joins the kinds of a combined fault.
+#: Separator between the kinds of a combined fault.
 JOINT = "+"
 #: Maximum number of parts of a combined fault.
 MAX_PARTS = 3

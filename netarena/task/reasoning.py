@@ -161,7 +161,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _end(text: str) -> int:
-    """Return the position at which the text ends, without trailing end-of-answer markers."""
+    """Return the position at which the text ends, if trailing end-of-answer markers are ignored."""
     end = len(text)
     while True:
         bare = _last_end(text, end)
@@ -294,7 +294,7 @@ def _skip_leading(
 
 
 def _last_end(text: str, end: int) -> int:
-    """Return the position at which ``text[:end]`` ends without trailing blanks."""
+    """Return the position after the last character of ``text[:end]`` that is not a blank."""
     while end and text[end - 1].isspace():
         end -= 1
     return end
