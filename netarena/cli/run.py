@@ -279,7 +279,7 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
     # without --name, a resumed run keeps its name
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # by default, the wait for an agent's start is at most the time limit of a reply
+    # by default, the command does not wait longer for an agent's start than for a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set

@@ -682,7 +682,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died, by the rules at the top of this file."""
+        """Return the result of an attempt whose worker died; see the rules in the module docstring."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)

@@ -341,7 +341,7 @@ class Application(ABC):
         return Judgement(correct=True)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
-        """Return this application's keys of the result record."""
+        """Return the keys that this application adds to the result record of an episode."""
         return {
             "error_type": query.label,
             "success": episode.correct,
@@ -505,10 +505,10 @@ class Application(ABC):
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of all data of ``query`` that an agent can read without probes.
 
-        The audit of traces calls this method inside ``async with`` of the application. If traces
-        exist only in a live world, the method opens an environment, reads the data through the
-        agent's sandbox, and closes the environment. The result is None if an agent can read no
-        data.
+        The audit of traces calls this method after it has entered the application (``async with``).
+        If traces exist only in a live world, the method opens an environment, reads the data
+        through the agent's sandbox, and closes the environment. The result is None if an agent can
+        read no data.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """

@@ -7,7 +7,7 @@ The first rule that holds decides the failure type:
 =================================  ====================  ==========================================
 rule                               kind                  holds if
 =================================  ====================  ==========================================
-the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first finding
+finding's rule (``pair_broken``)   safety violation      a step had a finding; the first finding
                                                          counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first

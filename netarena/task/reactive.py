@@ -197,7 +197,7 @@ class Reactive(Labelled):
 def broken(
     catalogue: Catalogue, label: str, text: str, world: Record, actions: tuple[Action, ...]
 ) -> Drawn:
-    """Return the parts of a query of ``label``; ``actions`` are faults in ``world``."""
+    """Return the parts of a query with this label; ``actions`` are the faults in ``world``."""
     initial: JsonValue = {"world": world.model_dump(mode="json")}
     return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
 

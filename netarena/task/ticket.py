@@ -1,4 +1,4 @@
-"""Tickets: queries whose prompt contains only symptoms and which the agent declares finished.
+"""Tickets: queries whose prompt contains only symptoms, and which end with a declaration.
 
 With the briefing ``full``, a prompt lists the wrong elements, and an episode ends when the state is
 correct. With the briefing ``ticket``, a prompt contains documentation and reported symptoms. The
@@ -45,7 +45,7 @@ LEFTOVER = "leftover"
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 #: Reason for refusing a declaration with refused changes if the ticket requests no changes.
 NO_CHANGE = 'the task requests no changes: omit the key "refused"'
-#: The number of a change: digits, also after the word or sign for a number. Tool calls of some
+#: The number of a change: digits, optionally after a word or sign for a number. Tool calls of some
 #: models write 2 as 2.0.
 _CHANGE = re.compile(r"\s*(?:change\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE)
 
@@ -239,7 +239,7 @@ def read_change(value: object) -> int | None:
 
     Return None for other values, and for numbers with more than 9 digits.
     """
-    if isinstance(value, int):  # also for a boolean, whose text does not match
+    if isinstance(value, int):  # a boolean is an int too, but its text does not match
         value = str(value) if abs(value) < 10**9 else None
     match = _CHANGE.fullmatch(value) if isinstance(value, str) else None
     return int(match[1]) if match else None
