@@ -112,7 +112,7 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
     For ``seed`` and for the lists ``seeds`` and ``replaced_seeds``, a key with the suffix ``_text``
-    is added, also inside the object ``config``.
+    is added. This includes keys inside the object ``config``.
 
     >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
     {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}

@@ -114,8 +114,8 @@ class Query(Record):
     def content(self) -> str:
         """Return a hash (16 hex digits) of text, initial state and actions.
 
-        It identifies equal queries, which are frequent in small worlds. Confidence intervals use
-        the hash, because answers to equal queries are not independent.
+        Equal queries, which are frequent in small worlds, have the same hash. Confidence intervals
+        use the hash, because answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
@@ -199,8 +199,8 @@ class Finding(Record):
 #: Key of ``Judgement.detail`` with the quality of an answer as a number, if an application measures
 #: the quality.
 _QUALITY = "quality"
-#: Key of ``Judgement.detail`` with the seconds of loss in a step (the time during which a pair of
-#: endpoints lost probe packets), as the mean over pairs. Only some applications measure the loss.
+#: Key of ``Judgement.detail`` with the seconds of loss in a step, as the mean over pairs of
+#: endpoints: the time during which a pair lost probe packets. Some applications do not measure it.
 _LOST = "lost_s"
 #: Keys of ``Judgement.detail`` that outlines use.
 _OUTLINED = (_QUALITY, _LOST)

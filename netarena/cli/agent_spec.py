@@ -1,4 +1,4 @@
-"""Selection of the agent under test with command-line options, also in a resumed run."""
+"""Selection of the agent under test with command-line options, for new and resumed runs."""
 
 from __future__ import annotations
 

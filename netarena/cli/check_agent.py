@@ -39,8 +39,8 @@ from netarena.task.prompt import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: Duration of a turn, in s, that counts as slow: an assessment of usual size then takes more than
-#: 28 minutes.
+#: Duration of a turn, in s, above which an agent counts as slow. With slower turns, an assessment
+#: of usual size takes more than 28 minutes.
 SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3

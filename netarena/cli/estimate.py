@@ -35,8 +35,8 @@ from netarena.task.prompt import render
 
 #: Maximum number of queries of the sample; each label occurs at most once.
 SAMPLE = 16
-#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed turns of a
-#: solved query as a share of the maximum number of turns. Unsolved queries take all turns.
+#: Assumed share of solved queries (the paper's agents solve 13 to 38 %). Assumed turns of a solved
+#: query, as a share of the maximum number of turns. Unsolved queries take all turns.
 SOLVED, SOLVED_TURNS = 0.25, 0.5
 #: Assumed output tokens of one reply in addition to those of the reference reply.
 REASONING = {

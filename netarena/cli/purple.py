@@ -19,8 +19,8 @@ START_S, STOP_S = 30.0, 5.0
 #: Number of trailing bytes of the agent's standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Config keys that are not passed to the agent with ``--set``, because they do not affect the
-#: queries that the agent generates, or because they have an option of their own (``--seed``).
+#: Config keys that are not passed to the agent with ``--set``. They do not affect the queries that
+#: the agent generates, or have a separate option (``--seed``).
 _NOT_ASKED = frozenset(
     {
         "output_dir",

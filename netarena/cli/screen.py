@@ -84,7 +84,7 @@ def show_table(
 
 
 def bounded(rate: float | None, bounds: Sequence[float]) -> str:
-    """Return a rate with its interval as short text for a table."""
+    """Return a short text for a table with a rate and its interval."""
     if rate is None:
         return percent(rate)
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"

@@ -1124,7 +1124,9 @@ def _draw(  # noqa: PLR0913, PLR0917 -- the destinations and limits of the queri
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query, turns(query))
-                allowance.take(2 * deck.cards[-1].size)  # the query is in the store and in the file
+                allowance.take(
+                    2 * deck.cards[-1].size
+                )  # the query is stored twice: in the store and in the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
@@ -1328,7 +1330,7 @@ async def _conduct_one(  # noqa: PLR0913 -- one argument per part of an assessme
             size = part.spool.append(verdict.record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
-        part.allowance.take(2 * size)  # the record is in the spool and in the results
+        part.allowance.take(2 * size)  # the record is stored twice: in the spool and in the results
         if not failed and verdict.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
             why = f"{verdict.outline.reason}: {verdict.detail}"

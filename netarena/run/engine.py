@@ -2,7 +2,7 @@
 
 ``Run`` has ``config.concurrency`` lanes, and each lane runs one episode after the other. While the
 agent generates a reply, the lane's next world is prepared. Each world occupies one of the agent's
-slots, also while it is prepared. An executor (``netarena.run.executor``) plays the episodes. The
+slots, even while it is prepared. An executor (``netarena.run.executor``) plays the episodes. The
 engine manages the queries, their order, the journal, retries, the detection of absent agents, the
 deadline and the verdicts.
 

@@ -39,16 +39,16 @@ from netarena.run.remote import LinkLostError
 
 #: Variables that choose Ray's authentication.
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-#: Environment variables of a local Ray instance. The first makes Ray listen only on the loopback
-#: address, also on Linux. The second keeps the normal priority of workers, which have time limits.
+#: Environment variables of a local Ray instance. The value of the first one makes Ray listen only
+#: on the loopback address. The second keeps the normal priority of workers, which have time limits.
 #: The third turns off Ray's memory monitor, which would kill relays.
 _LOOPBACK, _NICENESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"
 _MONITOR = "RAY_memory_monitor_refresh_ms"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
-#: Maximum length of the path of the folder for temporary files. The names of Ray's folder and of
-#: the sockets in it add up to 90 bytes, and the path of a socket may have at most 107 bytes.
+#: Maximum length of the path of the folder for temporary files. The path of a socket may have at
+#: most 107 bytes, of which Ray's folder and the socket in it need 90.
 _FOLDER_CHARS = 17
 #: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20

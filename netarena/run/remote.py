@@ -354,7 +354,7 @@ class Remote:
             await self._bury(worker, LinkLostError(f"{type(error).__name__}: {error}"))
 
     async def _listen(self, worker: _Worker, limit: asyncio.Timeout) -> None:
-        """Process a worker's messages. Raises LinkLostError, also if the worker cannot play."""
+        """Process a worker's messages. Raises LinkLostError if it is lost or cannot play."""
         decoder = Decoder()
         while True:
             for message in decoder.feed(await self._receive(worker)):
@@ -377,7 +377,7 @@ class Remote:
                 other.link.send(encode("pause", **pause))
 
     async def _receive(self, worker: _Worker) -> bytes:
-        """Return the next bytes of a worker. Raises LinkLostError, also if the worker hangs."""
+        """Return the next bytes of a worker. Raises LinkLostError if it is lost or hangs."""
         receiving = asyncio.ensure_future(worker.link.receive())
         missed = 0
         try:
@@ -657,8 +657,8 @@ class RemoteStage:
 
     async def _play_again(self, this: Try, hooks: Hooks) -> Played:
         """Have another worker build and play the world, since the agent has not been asked."""
-        # an agent must not exclude a query by killing workers, so a loss counts only if no agent
-        # had been asked on the worker
+        # an agent must not be able to exclude a query by killing workers: a loss counts only if no
+        # agent had been asked on the worker
         losses = self.losses + (not self._worker.suspects)
         if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
@@ -682,7 +682,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died; see the rules in the module docstring."""
+        """Return the result of an attempt whose worker died, by the module docstring's rules."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)

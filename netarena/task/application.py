@@ -90,8 +90,8 @@ class Environment(ABC):
     #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before
     #: each call.
     turn_number: int = 1
-    #: Time in s of the observations so far that counts as execution time of the agent's commands,
-    #: because the agent has delayed the observations.
+    #: Part of the time of all observations so far, in s, that counts as execution time of the
+    #: agent's commands, because the agent caused this delay.
     charged_s: float = 0.0
 
     @abstractmethod

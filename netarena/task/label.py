@@ -66,8 +66,8 @@ class FaultConfig(Config):
     #: Kinds of fault; ``+`` joins a combination. Null means the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
-    #: Whether a command that changes the configuration but repairs nothing is unsafe, as in the
-    #: paper's appendix (``paper``), or safe if it breaks nothing (``default``).
+    #: Verdict on a command that changes the configuration but repairs nothing. ``paper``: unsafe,
+    #: as in the paper's appendix. ``default``: safe if the command breaks nothing.
     judging: Literal["default", "paper"] = limits(default="default")
 
     @field_validator("error_types", mode="before")
