@@ -61,7 +61,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Means of an earlier run, which replace assumptions: turns per episode, tokens per reply."""
+    """Means of an earlier run, used instead of assumptions: turns per episode, tokens per reply."""
 
     turns: float
     #: Maps ``prompt_type`` to the mean output tokens per reply of agents that reported tokens.

@@ -1192,7 +1192,7 @@ class _Telling:
 
     def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
         self.seed = seed
-        #: Roles of participants that still may get queries of a secret seed.
+        #: Roles of participants that may still get queries drawn with a secret seed.
         self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
 
     def tell(self, role: str, *, complete: bool) -> int | None:

@@ -27,7 +27,7 @@ from netarena.run.result import write_document
 from netarena.task.failure import WORLD_BROKEN
 from netarena.task.ticket import as_declared
 
-#: File name for the copy of the results that the first ``regrade --write`` makes.
+#: Name of the file to which the first ``regrade --write`` copies the old results.
 BEFORE_NAME = "results.before-regrade.json"
 #: Fields that are part of the verdict. Changes of other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")

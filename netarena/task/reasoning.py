@@ -195,7 +195,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
 
 
 def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int]]:
-    """Yield the positions of here-documents, and of one-line quotes that follow no letter."""
+    """Yield the positions of here-documents, and of one-line quotes that do not follow a letter."""
     documents = {begin for begin, _ in line.documents}
     comments = set(line.comments)
     for begin, end in line.texts:
