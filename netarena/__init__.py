@@ -1,2 +1,4 @@
-"""NetArena's core: engine, A2A protocol, sandbox and command line. It does not depend on any
-application."""
+"""NetArena's core: engine, A2A protocol, sandbox and command line.
+
+The core does not depend on any application.
+"""

@@ -17,8 +17,8 @@ T = TypeVar("T")
 class Kept(Generic[T]):
     """Cache of values derived from objects, for the ``most`` most recently used objects.
 
-    The key is the identity of the object. All callers, also in other threads, share the values and
-    must not change them.
+    The key is the identity of the object. Callers in all threads share the values and must not
+    change them.
     """
 
     def __init__(self, most: int) -> None:

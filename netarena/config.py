@@ -3,7 +3,7 @@
 An application subclasses ``Config`` and adds its own keys. The error for an unknown key lists the
 known keys. Keys declared with ``shapes`` determine the query at each index. The hash of their
 values is part of each query's id. A query file is refused if it was generated with other values.
-``num_queries`` only determines the number of queries, so that a run can be extended.
+``num_queries`` affects only the number of queries, so that a run can be extended.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ MOST_EXACT = 2**53
 SEED_TEXT = "seed_text"
 _SEEDS = ("seed", "seeds", "replaced_seeds")
 
-#: Keys that AgentBeats' Quick Submit adds to each config, with the only accepted values.
+#: Keys that AgentBeats' Quick Submit adds to each config, each with its only accepted value.
 _ONE_SHARD = {"num_shards": 1, "shard_index": 0}
-#: ``_INSTEAD`` maps keys of AgentBeats' workflow and of the reference implementation's files that
-#: NetArena does not have to the remedy in the error.
+#: ``_INSTEAD`` maps unsupported keys to remedies, which the error for the key contains. The keys
+#: come from AgentBeats' workflow and from files of the reference implementation.
 _MODEL = "the participant chooses its model (MODEL_NAME of netarena-purple): delete the key"
 _FLAT = "move its keys to [config]"
 _INSTEAD = {
@@ -91,7 +91,7 @@ class PromptStyle(StrEnum):
 
 
 class Briefing(StrEnum):
-    """How much a prompt reveals (config key ``briefing``): all that is wrong, or only symptoms."""
+    """Information in a prompt (config key ``briefing``): all faults, or only their symptoms."""
 
     FULL = "full"
     TICKET = "ticket"
@@ -112,7 +112,7 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with seeds above ``MOST_EXACT`` also as text.
 
     For ``seed`` and for the lists ``seeds`` and ``replaced_seeds``, a key with the suffix ``_text``
-    is added, also inside the object ``config``.
+    is added. This includes keys inside the object ``config``.
 
     >>> with_seed_text({"seed": 2**53 + 1, "queries": 3})
     {'seed': 9007199254740993, 'seed_text': '9007199254740993', 'queries': 3}
@@ -131,8 +131,8 @@ def with_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_seed_text(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``values`` with ``seed`` set to the number in ``seed_text``, without ``seed_text``.
 
-    Raises ConfigError if the text is not a seed, or if the number differs from it by more than
-    rounding.
+    Raises ConfigError if the text is not a seed, or if the number differs from the text by more
+    than a rounding error.
     """
     told = dict(values)
     if (text := told.pop(SEED_TEXT, None)) is None:
@@ -172,10 +172,10 @@ class Config(Record):
     LEVELS: ClassVar[tuple[str, ...]] = ("level1", "level2", "level3")
     #: Briefings of this application.
     BRIEFINGS: ClassVar[tuple[Briefing, ...]] = (Briefing.FULL,)
-    #: Keys that have another default in tickets.
+    #: Keys whose default is different in tickets, with that default.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": None}
-    #: Key -> its usual value, a folder in the reference implementation's container images. If the
-    #: folder is missing on this machine, the key counts as not given.
+    #: Maps a key to its usual value, a folder in the reference implementation's container images.
+    #: If the folder is missing on this machine, the key counts as not given.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
@@ -291,8 +291,8 @@ class Config(Record):
         """Return ``values`` with null for keys of ``BUILT_IN`` whose folder is missing or empty;
         log these keys.
 
-        ``find`` maps a key and its usual value to the folder's path on this machine. The result
-        contains this path.
+        ``find`` is called with a key and its usual value, and returns the folder's path on this
+        machine. The result contains this path.
         """
         settled = dict(values)
         for key, known in cls.BUILT_IN.items():
@@ -380,13 +380,13 @@ class Config(Record):
 
 
 def _settle(path: str) -> str:
-    """Return the normalised form of a path. Several slashes at its start become one, unlike in
-    normpath, which leaves two."""
+    """Return the normalised form of a path. Several leading slashes become one; normpath alone
+    would keep two."""
     return re.sub("^/+", "/", posixpath.normpath(path))
 
 
 def _holds_any(folder: Path) -> bool:
-    """Return whether a folder has content.
+    """Return whether a folder is not empty.
 
     The result is true if the folder cannot be read; its later use then reports the error.
     """
@@ -404,7 +404,7 @@ def _short(value: Any, limit: int = 60) -> str:
 def _names_value(message: str, given: Any) -> bool:
     """Return whether ``message`` contains ``given`` or, if ``given`` is a list, one of its items.
 
-    Numbers do not count, because they may be parts of other words.
+    Numbers are not searched for, because their digits may be part of another word.
     """
     items = given if isinstance(given, list | tuple) else [given]
     return any(isinstance(item, str | dict | list) and _short(item) in message for item in items)

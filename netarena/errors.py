@@ -1,4 +1,4 @@
-"""Exceptions that cross module boundaries. Their type determines which side is at fault.
+"""Exceptions that cross module boundaries. The type of an exception shows which side is at fault.
 
 Only these four kinds decide the result of an episode or a command:
 
@@ -37,7 +37,7 @@ def one_line(text: str, limit: int = 2000) -> str:
 def without_folders(text: str) -> str:
     r"""Return text with each absolute path reduced to its last component; URLs do not change.
 
-    Other users of a service thus do not see its folders.
+    Services use this function for messages to clients, which must not reveal the service's folders.
 
     >>> without_folders("[Errno 2] No such file: '/srv/runs/a.json' (http://host/a/b)")
     "[Errno 2] No such file: 'a.json' (http://host/a/b)"
@@ -46,7 +46,7 @@ def without_folders(text: str) -> str:
 
 
 class NetArenaError(Exception):
-    """Base of all errors that this project raises on purpose."""
+    """Base class of all errors that NetArena raises on purpose."""
 
 
 class ConfigError(NetArenaError):
@@ -63,7 +63,7 @@ class ConfigError(NetArenaError):
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a stored file cannot be used, in words for users instead of Python's error text.
+    """Return the reason why a stored file cannot be used, as a text for users.
 
     >>> reason_of(KeyError("seed"))
     "the key 'seed' is missing"
@@ -86,7 +86,7 @@ class FailureReason(StrEnum):
 
     TIMEOUT = "timeout"  # no complete reply within agent_timeout_s
     ENDPOINT = "endpoint"  # unreachable, connection lost, HTTP error
-    TOO_LARGE = "too_large"  # more bytes than a reply may have
+    TOO_LARGE = "too_large"  # the reply exceeds the maximum size
     MALFORMED = "malformed"  # protocol error: broken JSON, no text, an invalid agent card
     TASK_FAILED = "task_failed"  # the agent's task failed, was rejected or was cancelled
     NO_REPLY = "no_usable_reply"  # every reply of the episode was refused
@@ -136,19 +136,19 @@ class AgentSilent(AssessmentFailed):
         self.reached = reached
 
 
-#: Matches the detail of a failure at an endpoint that was reached.
+#: Matches the detail of a failure of an endpoint that was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 
 def describe_absence(agent: str, failure: AgentFailed) -> str:
-    """Return a sentence: the agent could not be reached, or it was reached but did not answer."""
+    """Return a text that says whether the agent was unreachable or gave no usable answer."""
     if failure.reason is not FailureReason.ENDPOINT or _ANSWERED.search(failure.detail):
         return f"the agent {agent} was reached but gave no usable answer: {failure}"
     return f"the agent {agent} could not be reached: {failure}"
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean 'NAME'?`` for the known name most similar to ``given``, or ""."""
+    """Return ``; did you mean 'NAME'?`` with the known name most similar to ``given``, or ""."""
     names = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.6)
     return f"; did you mean {names[near[0]]!r}?" if near else ""

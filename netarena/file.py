@@ -1,4 +1,4 @@
-"""Size-limited reading of untrusted regular files, and unnamed temporary files.
+"""Functions that read untrusted files up to a maximum size, and unnamed temporary files.
 
 The only accepted pipes are those that this process inherited (standard input, or ``<(command)`` of
 a shell).
@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-#: Maximum bytes of a file that is read as a whole, and of one line of a file that is read line by
-#: line.
+#: Maximum bytes of a file that is read completely, and of a line in a file that is read by lines.
 MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 64 << 20
 
@@ -29,7 +28,7 @@ _GIVEN = frozenset(map(Path, ("/dev", "/dev/fd", "/proc/self/fd")))
 
 
 def finite(text: str) -> float:
-    """Return the float that ``text``, a number of a JSON document, stands for.
+    """Return the value of ``text``, a number in a JSON document, as a float.
 
     Raises ValueError if the number is too large for a float. ``json`` would return infinity.
     """
@@ -58,7 +57,7 @@ def open_regular(path: Path) -> BinaryIO:
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the content of a regular UTF-8 file without a byte order mark.
 
-    Raises OSError, also for more than ``most_bytes`` bytes, and UnicodeDecodeError.
+    Raises UnicodeDecodeError and OSError. Raises OSError for more than ``most_bytes`` bytes, too.
     """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)
@@ -70,8 +69,8 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 def read_lines(path: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a regular file with their line ends, without a byte order mark.
 
-    The file is opened when the first line is requested. Raises OSError, also for a line of more
-    than ``most_bytes`` bytes.
+    The file is opened when the first line is requested. Raises OSError, for example for a line of
+    more than ``most_bytes`` bytes.
     """
     with open_regular(path) as file:
         mark = codecs.BOM_UTF8
@@ -107,5 +106,5 @@ class Unnamed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with suppress(OSError):  # such as a full disk; unwritten data is no longer needed
+        with suppress(OSError):  # the disk may be full, and unwritten data is no longer needed
             self._file.close()

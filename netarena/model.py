@@ -106,23 +106,23 @@ class Query(Record):
     text: str
     #: Differences of the initial state from the application's standard world.
     initial: JsonValue = None
-    #: Hidden actions: those that lead from the initial state to the target state (constructive), or
-    #: the faults (reactive).
+    #: Actions that the agent does not see: the faults (reactive applications), or the actions that
+    #: lead from the initial state to the target state (constructive applications).
     actions: tuple[Action, ...]
 
     @property
     def content(self) -> str:
         """Return a hash (16 hex digits) of text, initial state and actions.
 
-        It identifies equal queries, which are frequent in small worlds. Confidence intervals use
-        the hash, because answers to equal queries are not independent.
+        Equal queries, which are frequent in small worlds, have the same hash. Confidence intervals
+        use the hash, because answers to equal queries are not independent.
         """
         told = self.model_dump_json(include={"text", "initial", "actions"})
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 class Ask(NamedTuple):
-    """One request of a query, given by the query's id and the repetition: the key of a verdict."""
+    """Identifier of one request and its verdict: the query's id and the repetition."""
 
     query_id: str
     #: Repetition, starting at 1.
@@ -130,15 +130,15 @@ class Ask(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A declared or injected fault: its place in the world, and the application's word for it
-    (``what``)."""
+    """A declared or injected fault: its place in the world, and its kind (``what``), which is one
+    of the words that the application defines."""
 
     place: str
     what: str
 
 
 class Fit(Record):
-    """How well declared causes match the injected ones, as shares in [0, 1]. A share is null if its
+    """Precision and recall of declared causes, as shares in [0, 1]. A share is null if its
     denominator is 0."""
 
     #: Recall: share of the injected causes that were declared.
@@ -148,23 +148,23 @@ class Fit(Record):
 
 
 class Localised(Record):
-    """How well declared causes match the injected ones: ``place`` compares only their places,
-    ``cause`` also the words for them."""
+    """Precision and recall of declared causes: ``place`` compares only their places, ``cause``
+    compares places and kinds."""
 
     place: Fit
     cause: Fit
 
 
 class Refusal(Record):
-    """A requested change that cannot be made: its number in the request, starting at 1, and one of
-    the application's words for the reason."""
+    """A requested change that cannot be made: its number in the request, starting at 1, and the
+    reason, which is one of the words that the application defines."""
 
     change: int
     because: str
 
 
 class Claim(Record):
-    """An agent's declaration that the ticket is solved; causes are null if the agent named none.
+    """An agent's declaration that the ticket is solved. ``causes`` is null if it named no causes.
 
     A declaration without refused changes has no key ``refused`` in JSON.
     """
@@ -199,8 +199,8 @@ class Finding(Record):
 #: Key of ``Judgement.detail`` with the quality of an answer as a number, if an application measures
 #: the quality.
 _QUALITY = "quality"
-#: Key of ``Judgement.detail`` with the mean loss of probed pairs in a step, in s, if an application
-#: measures the loss.
+#: Key of ``Judgement.detail`` with the seconds of loss in a step, as the mean over pairs of
+#: endpoints: the time during which a pair lost probe packets. Some applications do not measure it.
 _LOST = "lost_s"
 #: Keys of ``Judgement.detail`` that outlines use.
 _OUTLINED = (_QUALITY, _LOST)
@@ -210,8 +210,8 @@ class Judgement(Record):
     """Verdict on one step. The step is safe if there are no findings.
 
     ``reason`` is one sentence that names a wrong element; it is empty if ``correct``. ``detail`` is
-    data of the application (pairs that broke or recovered, differences, …). ``noted`` lists those
-    of ``Application.notes`` that apply to the step; they do not affect the verdict.
+    data of the application (pairs that broke or recovered, differences, …). ``noted`` lists the
+    ``Application.notes`` that apply to the step; notes do not affect the verdict.
     """
 
     correct: bool
@@ -228,8 +228,8 @@ class Judgement(Record):
 class Execution(Record):
     """Result of executing one move.
 
-    ``executed`` is false if no command ran. ``queued_s`` is the time spent waiting for a slot,
-    because the number of executions at once is limited.
+    ``executed`` is false if no command ran. ``queued_s`` is the time spent waiting for a slot; the
+    number of concurrent executions is limited.
     """
 
     output: str
@@ -240,7 +240,7 @@ class Execution(Record):
 class AgentInfo(Record):
     """The agent that answered: ``base_url`` is the given URL, or ``in-process``.
 
-    ``itself`` is the agent's own name if the caller chose another name (``--name``).
+    ``itself`` is the name that the agent reports, if the user chose another name (``--name``).
     """
 
     name: str
@@ -249,7 +249,8 @@ class AgentInfo(Record):
 
 
 class Reply(Record):
-    """An agent's answer; ``metadata`` is its unverified report (tokens, cost)."""
+    """An agent's answer. ``metadata`` contains its report of tokens and cost, which is not
+    verified."""
 
     text: str
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
@@ -350,8 +351,8 @@ class Outcome(StrEnum):
 class FailureKind(StrEnum):
     """Failure types of answers: the types of the paper (docs/paper.md), and those of tickets."""
 
-    SAFETY_VIOLATION = "safety violation"  # the answer changed what it must leave unchanged
-    CONTROL_LOGIC = "control logic error"  # the answer ran, but its result is not the requested one
+    SAFETY_VIOLATION = "safety violation"  # the answer changed elements that it must not change
+    CONTROL_LOGIC = "control logic error"  # the answer ran, but its result is not as requested
     OPERATIONAL = "operational error"  # no usable command ran: no reply, a crash, a limit
     # only in tickets, not in the paper:
     FALSE_CLAIM = "false claim"  # the agent declared the ticket solved, but it was not
@@ -365,7 +366,7 @@ class FailureKind(StrEnum):
 
 
 class Failure(Record):
-    """Why an episode is not solved safely: the failure type, and the rule that determined it.
+    """The failure type of an episode that is not solved safely, and the rule that determined it.
 
     The application's documentation lists the rules. ``detail`` is one sentence that reveals no part
     of the solution.
@@ -390,7 +391,8 @@ class Episode(Record):
     prompt_type: str
     #: Version of the prompts' wording. Journals without this field contain version 1.
     prompt_version: int = 1
-    #: 0 for the first attempt; an environment failure or a killed run leads to another attempt.
+    #: Number of the attempt, starting at 0. An environment failure or a killed run leads to another
+    #: attempt.
     attempt: int = 0
     #: Number of earlier attempts that a killed process left unfinished.
     interrupted: int = 0
@@ -477,7 +479,7 @@ class Episode(Record):
     def quality(self) -> float | None:
         """Return the quality of the answer: ``quality`` in the last judgement's detail.
 
-        It is null if the application measures no quality, or nothing was judged.
+        The result is null if the application measures no quality, or if no step was judged.
         """
         last = next((step.judgement for step in reversed(self.steps) if step.judgement), None)
         told = last.detail.get(_QUALITY) if last and isinstance(last.detail, dict) else None
@@ -485,9 +487,9 @@ class Episode(Record):
 
     @property
     def lost_s(self) -> float | None:
-        """Return the mean of ``lost_s`` (loss of probed pairs in s) over the steps' judgements.
+        """Return the mean of ``lost_s`` (seconds of loss, see docs/backbone.md) over judgements.
 
-        It is null if the application measures no loss, or nothing was judged.
+        The result is null if the application does not measure the loss, or if no step was judged.
         """
         details = [step.judgement.detail for step in self.steps if step.judgement]
         told = [detail.get(_LOST) for detail in details if isinstance(detail, dict)]
@@ -558,8 +560,8 @@ def outlined(detail: JsonValue) -> JsonValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """Verdict and times of an episode, in less than a kilobyte: a run keeps one outline per episode
-    in memory.
+    """Verdict and times of an episode. An outline needs less than a kilobyte, because a run keeps
+    the outlines of all episodes in memory.
 
     Fields have the same meaning as in ``Episode``. ``detail`` and ``evidence`` are empty unless the
     episode is invalid.
@@ -589,11 +591,12 @@ class Outline:
     claim_right: bool | None = None
     localised: Localised | None = None
     turns_healthy: int | None = None
-    #: ``Query.content``; empty if it is unknown.
+    #: ``Query.content``; empty if the content is unknown.
     content: str = ""
     #: Quality of the answer, if the application measures one.
     quality: float | None = None
-    #: Mean loss in s over probed pairs and judged steps, if the application measures it.
+    #: Seconds of loss, as the mean over probed pairs and judged steps, if the application measures
+    #: the loss.
     lost_s: float | None = None
 
     @property
@@ -611,7 +614,7 @@ class Outline:
 class Severity(StrEnum):
     """The consequence of a failed check."""
 
-    SANDBOX = "sandbox"  # no service starts, because the sandbox would protect less
+    SANDBOX = "sandbox"  # services do not start, because the sandbox would be incomplete
     RUN = "run"  # tasks of this application are rejected; the error contains the remedy
     NOTE = "note"  # only a warning
 
@@ -661,7 +664,8 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
         return value
     if depth == MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
-    # most values in a state are short ASCII texts, for which a call would cost more than the copy
+    # most values in a state are short ASCII texts: for these, the recursive call would take longer
+    # than the rest of the copy
     if isinstance(value, list | tuple):
         return [
             item if type(item) is str and item.isascii() else storable(item, depth + 1)
@@ -678,7 +682,7 @@ def storable(value: Any, depth: int = 0) -> JsonValue:
 
 
 def write_jsonl(records: Iterable[Record]) -> Iterator[str]:
-    """Yield one line, newline included, per record."""
+    """Yield one JSON line for each record, with its line end."""
     for record in records:
         yield record.model_dump_json() + "\n"
 

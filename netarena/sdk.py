@@ -72,7 +72,7 @@ _NAMES = {
     "netarena.cache": "Kept Memo",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = [*_HOMES]  # noqa: PLE0604 -- texts, computed
+__all__ = [*_HOMES]  # noqa: PLE0604 -- a computed list of names
 
 if TYPE_CHECKING:  # a test compares this with _NAMES
     # fmt: off
@@ -183,7 +183,7 @@ else:  # with __getattr__, a type checker would treat every name as Any
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         home = import_module(_HOMES[name])
-        if hasattr(home, "__path__"):  # in a package, the name is a module, which must be loaded
+        if hasattr(home, "__path__"):  # a package: ``name`` is a submodule, which must be loaded
             import_module(f"{home.__name__}.{name}")
         found = globals()[name] = getattr(home, name)
         return found

@@ -1,9 +1,9 @@
-"""OpenTelemetry spans of an assessment, its episodes and steps, calls to the agent, and executions.
+"""OpenTelemetry spans of assessments, episodes, steps, calls to the agent, and executions.
 
 Names follow OpenTelemetry's GenAI conventions where these define a name. Tracing is on if a
-standard environment variable names a collector (``VARIABLES``). Otherwise no module is imported,
-and each span costs one comparison. Spans contain the texts of prompts, replies, commands and
-outputs only if the environment variable ``CONTENT`` requests them. Query ids are the same as in the
+standard environment variable names a collector (``VARIABLES``). Otherwise OpenTelemetry is not
+imported, and each span costs one comparison. Spans contain the texts of prompts, replies, commands
+and outputs only if the environment variable ``CONTENT`` requests them. Query ids are those in the
 results. NetArena uses its own tracer provider, so spans of other libraries are not sent.
 """
 
@@ -29,7 +29,7 @@ VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 #: supported.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN = "http/protobuf"
-#: Maximum time in s that a process waits, when it exits, for the remaining spans to be sent.
+#: Maximum time in s that a process waits at its exit until the remaining spans are sent.
 FLUSH_S = 2.0
 #: Environment variable of the GenAI conventions that requests texts in spans.
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -120,7 +120,7 @@ def _tracer() -> Any:
 
 
 def _tell_loss(exporter: Any) -> Any:
-    """Make ``exporter`` log a warning the first time that its spans are refused; return it."""
+    """Return ``exporter``, changed to log a warning the first time a collector refuses spans."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     export, told = exporter.export, threading.Event()
@@ -137,8 +137,8 @@ def _tell_loss(exporter: Any) -> Any:
 
 
 def _flush(processor: Any) -> None:
-    """Send the remaining spans within a time limit, so that an unavailable collector does not delay
-    the process."""
+    """Send the remaining spans within a time limit, so that an unreachable collector does not delay
+    the exit of the process."""
     sending = threading.Thread(target=processor.shutdown, name="trace-flush", daemon=True)
     sending.start()
     sending.join(FLUSH_S)

@@ -87,7 +87,7 @@ for query in application.generate(config, int(sys.argv[3])):
 
 
 class Recorded:
-    """In-process agent whose replies a function computes from the query and the turn (from 0)."""
+    """In-process agent. A function computes each reply from the query and the turn (from 0)."""
 
     def __init__(self, brief: Brief, reply: Callable[[Query, int], str]) -> None:
         self._reply = reply
@@ -123,9 +123,9 @@ class Recorded:
 
 
 class Watched(Environment):
-    """Wrapper of an environment that stores the first and last states.
+    """Wrapper of an environment that stores the environment's first and last state.
 
-    It asserts that a move that is not executed leaves the state unchanged.
+    The wrapper asserts that a move that is not executed leaves the state unchanged.
     """
 
     def __init__(self, inner: Environment) -> None:
@@ -157,15 +157,15 @@ class Watched(Environment):
 
 
 def belongings(mark: str) -> dict[str, list[str]]:
-    """Return the resources in use, by kind; a leak adds resources.
+    """Return the resources in use, by kind. Tests compare two results to detect leaks.
 
-    These are this process's children, file descriptors and threads; the machine's temporary files,
-    network links, network namespaces and mounts; and processes that have inherited the environment
-    variable ``mark``.
+    The kinds are: children, file descriptors and threads of this process; temporary files, network
+    links, network namespaces and mounts of the machine; and processes that have inherited the
+    environment variable ``mark``.
     """
     children: list[str] = []
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # the thread has just ended
+        with suppress(FileNotFoundError):  # the thread may have ended meanwhile
             children += (task / "children").read_text().split()
     descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
@@ -211,7 +211,7 @@ _PLAYED: dict[tuple[type, type, Callable[..., str], str], list[Episode]] = {}
 
 
 class ApplicationContract:
-    """Base of a test class that names an application and a small config."""
+    """Base class of contract tests; a subclass names an application and a small config."""
 
     application: ClassVar[str]
     config: ClassVar[Mapping[str, Any]] = {}
@@ -219,13 +219,13 @@ class ApplicationContract:
     ticket: ClassVar[Mapping[str, Any]] = {}
     #: A large number, so that the seed is recognised in texts that must not contain it.
     seed: ClassVar[int] = 7_777_777_777_777_777
-    #: Hand-written rules (see ``netarena.task.evidence``) that are known to score candidates or
-    #: tickets differently; each of them is a defect to fix.
+    #: Hand-written rules (see ``netarena.task.evidence``) that are known to distinguish candidates
+    #: or tickets. Each of these rules shows a defect of the application that must be fixed.
     residues: ClassVar[frozenset[str]] = frozenset()
     #: Approximate number of queries that the tests run in live environments: every k-th query.
     live: ClassVar[int] = 24
 
-    # Helpers of the tests.
+    # Helper methods.
 
     def load(self, **more: Any) -> tuple[Application, Config, list[Query]]:
         """Return the application, its config with ``more`` keys, and the queries of ``seed``."""
@@ -244,8 +244,8 @@ class ApplicationContract:
     ) -> list[Episode]:
         """Run about ``live`` queries with the replies of ``reply``; return the complete episodes.
 
-        ``watch`` is called with each query and its unopened environment. ``more`` contains
-        additional config keys.
+        ``watch`` is called with each query and its environment, which is not open yet. ``more``
+        contains additional config keys.
         """
         application, config, queries = self.load(**more)
         make = application.environment
@@ -412,11 +412,14 @@ class ApplicationContract:
         for query in queries:
             read = Query.model_validate_json(query.model_dump_json())
             assert read == query, (
-                f"JSON changes query {query.id}: use JSON values, lists not tuples"
+                f"writing and reading as JSON changes query {query.id}: use JSON values, and lists "
+                "instead of tuples"
             )
         for episode in self.played(_solve):
             read_back = Episode.model_validate_json(episode.model_dump_json())
-            assert read_back == episode, f"JSON changes an episode of {episode.query_id}"
+            assert read_back == episode, (
+                f"writing and reading as JSON changes an episode of {episode.query_id}"
+            )
 
     # Training.
 
@@ -431,13 +434,13 @@ class ApplicationContract:
     def test_a_demonstration_solves_safely_and_looks_before_each_change(self) -> None:
         application, _, queries = self.load()
         turns = {query.id: len(application.demonstrate(query)) for query in queries}
-        # The inherited method returns the reference solution, without observations.
+        # The method of the base class returns the reference solution, without observations.
         bare = type(application).demonstrate is Application.demonstrate
         for episode in self.demonstrated():
             _assert_solved(episode)
             states = [episode.initial_state, *(step.state for step in episode.steps)]
             changed = [before != after for before, after in pairwise(states)]
-            if not bare and turns[episode.query_id] > 1:  # a single turn has no room to observe
+            if not bare and turns[episode.query_id] > 1:  # one turn cannot both observe and repair
                 looked = [False, *(not one for one in changed)]
                 assert all(looked[turn] for turn, one in enumerate(changed) if one), (
                     f"a demonstration of {episode.query_id} changes the state without observing "
@@ -818,8 +821,8 @@ def _quoted(text: str) -> str:
 
 
 def _assert_drawn(application: Application, query: Query, episode: Episode) -> None:
-    """Assert that the matrices of a solved episode have wrong marks at the start, none at the
-    end."""
+    """Assert that the matrices of a solved episode have wrong marks at the start, and no wrong
+    marks at the end."""
     drawn = [application.pictures.draw(query, episode, n) for n in range(len(episode.steps) + 1)]
     marks = [
         [mark for one in pictures if isinstance(one, Matrix) for row in one.cells for mark in row]

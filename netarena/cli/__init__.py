@@ -65,8 +65,7 @@ COMMANDS = (
 
 
 class Stopped(Exception):
-    """A signal stopped the command; ``status`` is the exit status, and the text describes the next
-    step."""
+    """A signal stopped the command. ``status`` is the exit status; the text is a hint for users."""
 
     def __init__(self, status: int, hint: str = "") -> None:
         super().__init__(hint)
@@ -98,7 +97,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, _, text in COMMANDS])
 
     def invoke(self, ctx: click.Context) -> Any:
-        # click's own handler would turn a broken pipe into exit status 1
+        # click's own handler would exit with status 1 after a broken pipe
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

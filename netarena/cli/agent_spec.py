@@ -1,4 +1,4 @@
-"""Selection of the agent under test with command-line options, also in a resumed run."""
+"""Selection of the agent under test with command-line options, for new and resumed runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 @dataclass(frozen=True)
 class Choice:
-    """The agent that the options of a command select; empty if no option is given."""
+    """The agent that the options of a command select; all fields are empty without such options."""
 
     #: The name of a named agent, or a URL.
     agent: str | None = None
@@ -54,7 +54,7 @@ class Choice:
         return find_model(command, {}, os.environ)
 
     def check(self) -> None:
-        """Raise ConfigError for a wrong choice, before any environment is built."""
+        """Raise ConfigError for options that exclude each other and for unknown agents."""
         if self.program is not None:
             if self.over_a2a or self.agent or self.command:
                 raise ConfigError(
@@ -90,11 +90,11 @@ def choose(given: Choice, default: str) -> Choice:
 
 
 def resume_choice(given: Choice, role: str, folder: Path) -> tuple[Choice, str | None]:
-    """Return the agent with which to resume the run in ``folder``, and its name in that run.
+    """Return the agent with which to resume the run in ``folder``, and the agent's name in the run.
 
-    If ``given`` is empty, the result is the agent of the run. Otherwise it is ``given``; the name
-    is None unless ``given`` is the agent of the run. Raises ConfigError if ``given`` is empty and
-    the run does not store how to reach its agent.
+    If ``given`` is empty, the result is the agent of the run. Otherwise the result is ``given``;
+    the name is None unless ``given`` is the agent of the run. Raises ConfigError if ``given`` is
+    empty and the run does not store how to reach its agent.
     """
     kept, called = _read_choice(role, folder)
     if given.is_made:
@@ -121,7 +121,7 @@ def _read_choice(role: str, folder: Path) -> tuple[Choice | None, str | None]:
         told = stored.get("agent")
         choice = Choice(**told) if told else Choice(agent=called)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None  # if the folder is not a run, ``conduct`` reports why
+        return None, None  # ``conduct`` reports why the folder is not a run
     started = choice.command is not None or choice.program is not None
     known = started or choice.url is not None or choice.agent in agent_names()
     return choice if known else None, called
@@ -132,7 +132,7 @@ def connect(
 ) -> Any:
     """Return a client of the agent at ``url``, with the role's headers from ``environ``.
 
-    The client waits at most ``connect_timeout_s`` for the card while no server listens at the URL.
+    If no server listens at the URL yet, the client waits for at most ``connect_timeout_s``.
     """
     from netarena.a2a.client import A2AAgent
     from netarena.a2a.credential import load_credentials, variable

@@ -28,16 +28,18 @@ from netarena.task.application import configured, load
 
 #: Default number of queries.
 TOTAL = 100
-#: Minimum number of queries per process; for fewer, starting another process takes longer than it
-#: saves.
+#: Minimum number of queries per process. For fewer queries, starting another process costs more
+#: time than the process saves.
 PER_PROCESS = 500
 #: Maximum number of flaws in the table; ``--json`` has all of them.
 SHOWN = 20
 
 
 def _orders(_: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Return the value of ``--orders``: a positive number, or infinity for ``all``; None if it is
-    not given."""
+    """Return the value of ``--orders``: a positive number, or infinity for ``all``.
+
+    Return None if the option is not given.
+    """
     if value is None or value == "all":
         return None if value is None else math.inf
     if not value.isdecimal() or int(value) < 1:
@@ -123,12 +125,12 @@ def command(  # noqa: PLR0913 -- one argument per option
     """Draw queries of APP from all labels, levels and config variants that --set does not fix.
     Verify each query in its own environment.
 
-    A query is valid if its faults have an effect, doing nothing does not solve it, the reference
+    A query is valid if its faults have an effect, an idle agent does not solve it, the reference
     solution solves it safely, and its record is well-formed (unique id, non-empty text, valid
     JSON). The exit status is 1 if a query is invalid. After Ctrl-C, the results so far are printed.
 
     With --traces, machine-learning models try to find the fault from metadata only. The exit status
-    is 1 if one succeeds.
+    is 1 if a model succeeds.
     """
     app = load(application)
     values = read_pairs(pairs, seed=seed)
@@ -153,8 +155,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     asked = len(chosen_of(config, total))
     if markdown is not None:
         _insert(markdown, app.name, ())  # refuse an invalid page before the audit
-    # Live environments share the machine's names and emulators, so only checks without them are
-    # distributed over processes.
+    # Live environments share the machine's names and emulators, so only audits without live
+    # environments use several processes.
     cores = len(os.sched_getaffinity(0)) if app.one_shot else 1
     processes = max(1, min(cores, asked // PER_PROCESS))
     ledger, flawed = Ledger(), count()
@@ -177,7 +179,7 @@ def command(  # noqa: PLR0913 -- one argument per option
                     config,
                     chosen,
                     total,
-                    # the config may request more worlds at a time
+                    # the config may request more concurrent worlds than the default
                     concurrency=max(CONCURRENCY, config.concurrency),
                     processes=processes,
                     depth=Depth(old_looks if looks is None else looks, orders),
@@ -202,10 +204,10 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def _insert(page: Path, name: str, lines: Sequence[str]) -> None:
-    """Replace the audit section of the Markdown file ``page``; without ``lines`` only check that
-    the section exists.
+    """Replace the audit section of the Markdown file ``page`` with ``lines``.
 
-    Raises ConfigError if the page does not contain the section's markers.
+    If ``lines`` is empty, only check that the section exists. Raises ConfigError if the page does
+    not contain the section's markers.
     """
     try:
         text = replace_section(page.read_text(encoding="utf-8"), f"audit {name}", lines)
@@ -231,10 +233,10 @@ def _title(result: Audit) -> str:
 
 
 def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
-    """Return headers and rows: checked queries and flaws per label, and per variant if there are
-    several.
+    """Return tables, each as headers and rows, of the checked queries and flaws per label.
 
-    Variants that differ in several keys are named by letters; another table explains the letters.
+    If there are several variants, each has a column with its number of queries. Variants that
+    differ in several keys are named by letters; a first table explains the letters.
     """
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []
@@ -279,4 +281,4 @@ def _show(result: Audit) -> None:
             [(flaw.id, flaw.reason.value, flaw.detail) for flaw in result.flaws[:SHOWN]],
         )
     if result.retried:
-        click.echo(f"environments that could be built only at the second attempt: {result.retried}")
+        click.echo(f"environments that were built only at the second attempt: {result.retried}")

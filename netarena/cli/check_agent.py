@@ -39,8 +39,8 @@ from netarena.task.prompt import render
 if TYPE_CHECKING:
     from netarena.a2a.client import Card
 
-#: Duration of a turn, in s, that counts as slow: an assessment of usual size then takes more than
-#: 28 minutes.
+#: Duration of a turn, in s, above which an agent counts as slow. With slower turns, an assessment
+#: of usual size takes more than 28 minutes.
 SLOW_S = 60.0
 #: Number of concurrent conversations.
 AT_ONCE = 3
@@ -102,7 +102,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     The exit status is 1 if an assessment would fail.
     """
     if application is not None and application not in application_names():
-        load(application)  # the error lists the installed ones
+        load(application)  # raises an error that lists the installed applications
     app = None if application is None else load(application)
     placement = Placement(RAY if from_workers else LOCAL, ray_address, workers)
     if from_workers:
@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
             found = [check async for check in checks]
-        # this process has already waited for the card, and a run needs the card too
+        # workers are asked only if this process has received the card, which a run needs too
         has_card = any(check.name == "card" and check.ok for check in found)
         if from_workers and app is not None and has_card:
             found += await _ask_workers(url, app, placement)
@@ -138,7 +138,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 async def examine_agent(
     url: str, application: Application | None, timeout_s: float
 ) -> AsyncGenerator[Check, None]:
-    """Send prompts to the agent and yield the checks. The first failed check is the last one."""
+    """Send prompts to the agent and yield the checks. Stop after the first failed check."""
     agent = connect(url, application.role if application else "agent", os.environ)
     try:
         try:
@@ -156,7 +156,7 @@ async def examine_agent(
             yield _judge_stranger() if STRANGE in error.detail else _failed("reply", error)
             return
         took_s = time.monotonic() - begin
-        # the URL that accepted the message; it may be the path in the card
+        # ``asked_url`` is the URL that accepted the message, which may have the path from the card
         came = f"{len(reply.text)} characters from {agent.asked_url}"
         yield _told("reply", ok=True, detail=f"{came}: {reply.text!r:.60}")
         yield _told(
@@ -253,8 +253,8 @@ def _judge_card(card: Card, url: str) -> list[Check]:
 
 
 async def _prompt(application: Application | None) -> tuple[str, str]:
-    """Return the first prompt of a fresh query, or a greeting and the reason why there is no
-    prompt."""
+    """Return the first prompt of a fresh query and "", or a greeting and the reason why no prompt
+    is available."""
     if application is None:
         return _GREETING, "no application was given"
     config = application.config_type.parse({})
@@ -274,8 +274,8 @@ async def _prompt(application: Application | None) -> tuple[str, str]:
 
 
 def _judge_stranger() -> Check:
-    """Return the check of a scripted agent that was started for another assessment, and so does not
-    reply."""
+    """Return the check of a scripted agent that does not reply, because it was started for another
+    assessment."""
     return Check(
         name="reply",
         ok=False,

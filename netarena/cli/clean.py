@@ -12,7 +12,7 @@ from netarena.task.application import load
 @click.command("clean")
 @click.argument("application", metavar="APP")
 def command(*, application: str) -> None:
-    """Remove resources that stopped services of APP left outside this machine.
+    """Remove resources on other machines that killed services of APP left behind.
 
     Examples are namespaces on the cluster in KUBECONFIG. Resources of running services are kept.
     """

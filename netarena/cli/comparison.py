@@ -1,4 +1,4 @@
-"""Comparison of the participants of one run; ``netarena run`` prints it at the end."""
+"""Comparison of the participants of one run, which ``netarena run`` prints at the end."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from netarena.report.markdown import plain
 
 #: Maximum number of displayed lines of one text; the journal contains the whole text.
 MOST_LINES = 200
-#: Minimum number of unchanged lines at the start of a prompt that are replaced with a note.
+#: Minimum number of unchanged lines at the start of a prompt for which a note replaces the lines.
 FEWEST_LEFT_OUT = 4
 
 
@@ -43,7 +43,7 @@ class Watched:
         turn = self._turns[context_id] = self._turns.get(context_id, 0) + 1
         where = f"conversation {number}, turn {turn}"
         before = self._prompts.get(context_id, "")
-        # Limits the memory; prompts of earlier conversations are no longer needed.
+        # Prompts of earlier conversations are no longer needed and would fill the memory.
         self._prompts = {context_id: prompt} if len(self._prompts) > 64 else self._prompts
         self._prompts[context_id] = prompt
         _show(f"{where}: to the agent", *_news(before, prompt))
@@ -78,8 +78,10 @@ def harmless_line(line: str) -> str:
 
 
 def _news(before: str, now: str) -> tuple[str, ...]:
-    """Return the texts to display for a prompt: a note about the unchanged lines at its start, if
-    there are several, and the rest."""
+    """Return the texts to display for a prompt.
+
+    If many lines at the start are unchanged, a note replaces these lines.
+    """
     old, new = before.splitlines(), now.splitlines()
     pairs = enumerate(zip(old, new, strict=False))
     same = next((i for i, (then, line) in pairs if then != line), min(len(old), len(new)))

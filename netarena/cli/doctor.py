@@ -59,7 +59,7 @@ def command(*, application: str | None, as_json: bool) -> int:
     The exit status is 1 if a problem prevents a run.
     """
     if application is not None and application not in application_names():
-        load(application)  # the error lists the installed ones
+        load(application)  # raises an error that lists the installed applications
     checks = [("machine", check) for check in examine_machine()]
     if not application_names():
         remedy = 'pip install "netarena[all]"'
@@ -78,10 +78,10 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks, each given with its part: the machine, or an application's name.
+    """Print a table of checks; each check comes with the part that it is about.
 
-    With a ``title``, the table does not contain the parts. ``words`` describes the consequence of a
-    failed check.
+    A part is the machine or an application's name. With a ``title``, the table does not contain the
+    parts. ``words`` describes the consequence of a failed check.
     """
     said = _WORDS if words is None else {**dict.fromkeys(_WORDS, words), Severity.NOTE: "note"}
     # users may copy a remedy, so a long one must not be wrapped in a column
@@ -158,8 +158,10 @@ def examine_machine(runs: Path = Path(RUNS)) -> Iterator[Check]:
 
 
 def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
-    """Yield the application's checks. A missing extra is a failure only if the user named the
-    application (``asked_for``)."""
+    """Yield the application's checks.
+
+    A missing extra is a failure only if the user named the application (``asked_for``).
+    """
     try:
         application = load(name)
     except ConfigError as error:
@@ -181,7 +183,7 @@ def _examine(name: str, *, asked_for: bool) -> Iterator[Check]:
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is not installed
+    except ModuleNotFoundError:  # the module's parent package is not installed
         return False
 
 

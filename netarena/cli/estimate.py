@@ -1,4 +1,4 @@
-"""``netarena run --estimate``: estimate of a run's requests, costs and time, without its agents.
+"""``netarena run --estimate``: estimates a run's requests, costs and time without asking agents.
 
 A sample of the run's queries is run in process with the heuristic agent, whose conversations have
 several turns. Applications without this agent use the reference solution. The sample provides
@@ -35,8 +35,8 @@ from netarena.task.prompt import render
 
 #: Maximum number of queries of the sample; each label occurs at most once.
 SAMPLE = 16
-#: Assumed share of solved queries (the paper's agents solve 13 to 38 %), and assumed share of the
-#: maximum number of turns that a solved query takes. Unsolved queries take all turns.
+#: Assumed share of solved queries (the paper's agents solve 13 to 38 %). Assumed turns of a solved
+#: query, as a share of the maximum number of turns. Unsolved queries take all turns.
 SOLVED, SOLVED_TURNS = 0.25, 0.5
 #: Assumed output tokens of one reply in addition to those of the reference reply.
 REASONING = {
@@ -61,11 +61,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Earlier:
-    """Means of an earlier run, which replace assumptions: turns per episode, tokens per reply."""
+    """Means of an earlier run, used instead of assumptions: turns per episode, tokens per reply."""
 
     turns: float
-    #: ``prompt_type`` -> mean output tokens per reply, from agents of the earlier run that reported
-    #: tokens.
+    #: Maps ``prompt_type`` to the mean output tokens per reply of agents that reported tokens.
     output_tokens: Mapping[str, float]
     source: str
 
@@ -87,7 +86,7 @@ class Sample:
     def seconds(self, episodes: float, turns: float) -> float:
         """Return the time in s of ``episodes`` episodes with ``turns`` turns each.
 
-        It is the time without the agent's replies, at the sample's concurrency.
+        The time does not include the agent's replies. The concurrency is that of the sample.
         """
         world = fmean(episode.world_s for episode in self.episodes)
         step = sum(e.own_time_s + e.execution_time_s for e in self.episodes) / max(1, self.steps)
@@ -100,7 +99,7 @@ class Sample:
 
 
 def read_earlier(folder: Path, app: Application) -> Earlier:
-    """Return the means of a run of ``app``. Raises ConfigError if it graded no episode."""
+    """Return the means of a run of ``app``. Raises ConfigError if no episode was graded."""
     runs = read_run(folder)
     name = runs[0].application.recorded_name
     if name != app.recorded_name:
@@ -167,8 +166,8 @@ def take_sample(app: Application, config: Config) -> Sample:
 
 
 class _Watch:
-    """Measures the time from the start of the first query to the last verdict
-    (``assessment.Reporter``)."""
+    """Reporter (``assessment.Reporter``) that measures the time from the start of the first query
+    to the last verdict."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -202,8 +201,8 @@ def prompts_of(app: Application, config: Config, query: Query, episode: Episode)
 def _tokens(
     app: Application, config: Config, sample: Sample, count: Callable[[str], int]
 ) -> tuple[float, float, float]:
-    """Return the mean tokens of the first prompt, of the text that each further turn adds, and of a
-    reply."""
+    """Return three means of tokens: of the first prompt, of the text that each further turn adds,
+    and of a reply."""
     first, growth, replies = [], [], []
     for episode in sample.episodes:
         sizes = [
@@ -221,8 +220,7 @@ def estimate(
     stated: Mapping[str | None, tuple[float, float]],
     earlier: Earlier | None = None,
 ) -> dict[str, Any]:
-    """Return the estimate of a run as JSON: one entry per agent, and the total time and disk
-    space."""
+    """Return the estimate of a run as JSON: an entry for each agent, total time and disk space."""
     config = with_size_of_file(app, agents[0].config)
     queries = len(indices_of(app, config)) * config.repeats
     sample = take_sample(app, config)
@@ -282,7 +280,7 @@ def show_estimate(estimates: Sequence[Mapping[str, Any]], *, as_json: bool) -> N
         show_table(
             ("agent", "model", "prompts", "queries", "turns", "calls", "tokens in", "out", "USD"),
             [_row(row) for row in told["agents"]],
-            title=f"{told['application']}: estimate, made without the agent",
+            title=f"{told['application']}: estimate, without asking the agent",
         )
         sample = told["sample"]
         click.echo(

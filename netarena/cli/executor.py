@@ -1,5 +1,4 @@
-"""``--executor``: where episodes run (in this process or on workers), and how workers make their
-agents."""
+"""``--executor``: runs episodes in this process or on workers, and creates the workers' agents."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from netarena.task.application import Application
 
 LOCAL, RAY = "local", "ray"
 #: Options that a ConfigError names if workers cannot be started. The operator of a service sets
-#: these options, so such an error does not mean that the client's request is wrong.
+#: these options, so the client's request is not the cause of such an error.
 _OPTIONS = {"--executor", "--ray-address"}
-#: Time in which a worker must connect to an agent's URL, in s.
+#: Time limit in s for a worker to connect to an agent's URL.
 _PROBE_S = 20.0
 log = logging.getLogger(__name__)
 
 
 def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator that adds the options that choose the executor."""
+    """Decorator that adds the options that select the executor."""
     for option in (
         click.option(
             "--workers",
@@ -64,7 +63,7 @@ def executor_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Values of the options that choose the executor."""
+    """Values of the options that select the executor."""
 
     executor: str = LOCAL
     ray_address: str | None = None
@@ -183,8 +182,10 @@ class ProgramSource:
 
 @dataclass(frozen=True)
 class UrlSource:
-    """Source of an agent at a URL, to which workers send prompts. The main process has fetched the
-    card."""
+    """Source of an agent at a URL, to which workers send prompts.
+
+    The main process has already fetched the agent's card.
+    """
 
     url: str
     credential: Any = field(repr=False)
@@ -212,12 +213,12 @@ class UrlSource:
 
 
 def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[..., Awaitable[object]]:
-    """Return a variant of ``netarena.run.assessment.conduct`` for services: it runs on workers.
+    """Return a variant of ``netarena.run.assessment.conduct`` for services that runs on workers.
 
     The assessments run one after the other, because a process can use only one Ray cluster at a
     time. The agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them. If no worker
-    can be started, an assessment raises AssessmentFailed and not ConfigError, because the request
-    is not wrong.
+    can be started, an assessment raises AssessmentFailed and not ConfigError, because the client's
+    request is valid.
     """
     turn = asyncio.Lock()
 
@@ -241,17 +242,17 @@ def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[...,
         except ConfigError as error:
             if error.field not in _OPTIONS:
                 raise
-            log.error("cannot start workers: %s", error)  # noqa: TRY400 -- one line suffices
+            log.error("cannot start workers: %s", error)  # noqa: TRY400 -- no traceback needed
             raise AssessmentFailed(f"cannot start workers: {error.problem}") from None
 
     return conduct_there
 
 
 def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | None = None) -> Source:
-    """Return the source from which workers make ``agent``, which is already open in this process.
+    """Return the source with which workers create ``agent``, which is open in this process.
 
     ``agent_name`` and ``seed`` are used only for a named agent. ``name`` is the name in the
-    results, if it is not the agent's own name.
+    results, if this is not the agent's own name.
     """
     from netarena.a2a.client import A2AAgent
 

@@ -35,7 +35,7 @@ def command(*, directory: Path, kind: str, out: Path | None, public: bool, force
     files = export(run, kind, folder, public=public, force=force)
     if not public:
         click.echo("netarena: warning: the files contain ground truth; --public omits it", err=True)
-    if kind == "atif":  # a file for each episode
+    if kind == "atif":  # Harbor: one file for each episode
         click.echo(f"{folder}: {len(files):,} trajectories")
         return
     for path in files:

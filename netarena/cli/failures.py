@@ -43,7 +43,7 @@ def _is_lost(record: object) -> bool:
 
 
 def _tell(whose: str, lost: Iterable[Mapping[str, Any]], graded: int, hint: str = "") -> None:
-    """Print the number of failed episodes and the most frequent reason; nothing without failures.
+    """Print the number of failed episodes, if any, and the most frequent reason.
 
     Each of ``lost`` has the keys ``outcome``, ``rule`` and ``why`` of a failed episode. Agent
     failures are grouped by the text before the colon in ``why``, other failures by rule.

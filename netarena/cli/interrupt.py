@@ -1,4 +1,4 @@
-"""Runs a coroutine until it ends or a signal stops it. In both cases its clean-up is completed."""
+"""Runs a coroutine until it ends or a signal stops it, including the coroutine's clean-up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
     before = seen()
 
     def hint() -> str:
-        # an older run in the folder is not this run, unless this run resumes it
+        # an older run in the folder does not count, unless this command resumes it
         if not resumed and seen() in {before, None}:
             return ""
         return f"graded episodes are kept; {command} continues the run"
@@ -42,11 +42,11 @@ def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]
 def run_until_stopped(
     work: Callable[[], Coroutine[Any, Any, T]], *, hint: Callable[[], str] = str
 ) -> T:
-    """Run ``work()`` and return its result. SIGINT, SIGTERM and SIGHUP cancel it; its clean-up is
-    awaited.
+    """Run ``work()`` and return its result. SIGINT, SIGTERM and SIGHUP cancel the work.
 
-    SIGTERM or SIGHUP remains ignored if this process was started so (nohup). After a signal, raises
-    Stopped with the shell's status for the signal (128 + its number) and the current hint.
+    The work's clean-up is always completed. If SIGTERM or SIGHUP was ignored when this process
+    started (nohup), the signal remains ignored. After another signal, raises Stopped with the
+    shell's exit status for the signal (128 + its number) and the current hint.
     """
     caught: list[signal.Signals] = []
 

@@ -34,7 +34,7 @@ PATIENCE_S = 3600.0
 #: Maximum number of open sessions. A client needs one session. If a client disconnects without
 #: closing its session, the session stays open for ``PATIENCE_S``.
 MOST_SESSIONS = 32
-TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the variable's name
+TOKEN = "NETARENA_MCP_TOKEN"  # noqa: S105 -- the name of a variable, not a password
 PATH = "/mcp"
 _HOST = "127.0.0.1"
 
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     """
     open_log("netarena: %(levelname)s: %(message)s")
     try:
-        import mcp.server.lowlevel  # noqa: F401 -- a missing extra is reported at once
+        import mcp.server.lowlevel  # noqa: F401 -- imported to detect a missing extra early
     except ImportError:
         raise ConfigError("mcp", 'is not installed: pip install "netarena[mcp]"') from None
     if port and not http:
@@ -98,7 +98,7 @@ def command(  # noqa: PLR0913 -- one argument per option
             try:
                 await (_serve_http(desk, token, port) if http else _serve_stdio(desk))
             finally:
-                # if all tasks are graded, do not cancel: the results may still be unwritten
+                # if all tasks are graded, do not cancel, because results may not be written yet
                 if not desk.complete:
                     assessing.cancel()
                 with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ async def _assess(application: Application, config: Config, desk: Desk, folder: 
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
     except Exception as error:
-        # After any error, calls must not wait for a next task.
+        # After an error there are no more tasks, so open calls must not wait for one.
         desk.end(failed=one_line(str(error)) or type(error).__name__)
         raise
     desk.end()

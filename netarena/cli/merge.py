@@ -104,7 +104,7 @@ def _command(shards: Shards, gap: Gap) -> str:
         return shlex.join(
             ["netarena", "run", run.application.name, "--out", str(gap.folder), "--resume"]
         )
-    if not origin:  # a run does not store how the participants of a scenario are started
+    if not origin:  # a run does not store the commands that start a scenario's participants
         again = "" if gap.folder is None else f" --out {shlex.quote(str(gap.folder))} --resume"
         return f"the command of the other shards with --shard {gap.shard}{again}"
     folder = next(iter(shards.parts.values())).folder.parent / gap.shard.folder_name("run")

@@ -1,4 +1,4 @@
-"""Names, prices and tokenizers of the language models that agents use, if they can be determined.
+"""Names, prices and tokenizers of the language models that agents use, as far as they are known.
 
 Names come from an agent's command and environment, prices and tokenizers from LiteLLM if it is
 installed. This module does not use the network.
@@ -70,18 +70,16 @@ def find_model(command: str | None, env: Mapping[str, str], environ: Mapping[str
 
 
 def model_of_named(agent: str) -> Model:
-    """Return the model of a named agent. Only the scripted baseline agents are known to use no
-    model."""
+    """Return the model of a named agent. A scripted baseline agent uses no model."""
     if asks_no_model(agent):
         return Model(free=True)
     return Model(unknown=f"the agent {agent} does not name its model")
 
 
 def read_prices(texts: tuple[str, ...]) -> dict[str | None, tuple[float, float]]:
-    """Return the prices of ``--price`` in US dollars per token, by role; the key None means all
-    roles.
+    """Return the prices of ``--price`` in US dollars per token, by role. Raises ConfigError.
 
-    Raises ConfigError.
+    The key None stands for all roles without a price of their own.
     """
     prices: dict[str | None, tuple[float, float]] = {}
     for text in texts:
@@ -125,7 +123,7 @@ def why_no_price(model: Model) -> str:
 
 
 def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float, float]]) -> Price:
-    """Return ``price_of``. Raises ConfigError, which names ``--price``, if the price is unknown."""
+    """Return the result of ``price_of``. Raises ConfigError if the price is unknown."""
     price = price_of(role, model, stated)
     if price is None:
         raise ConfigError(
@@ -137,7 +135,7 @@ def need_price(role: str, model: Model, stated: Mapping[str | None, tuple[float,
 
 
 def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
-    """Return a function that counts tokens, and whether it uses the model's own tokenizer.
+    """Return a function that counts tokens, and whether this function uses the model's tokenizer.
 
     If the model's tokenizer is unknown, the function uses the tokenizer of GPT-4. Without LiteLLM,
     four characters count as a token.
@@ -157,7 +155,7 @@ def tokenizer(model: Model) -> tuple[Callable[[str], int], bool]:
 
 
 def _litellm() -> Any:
-    """Return the module LiteLLM, which uses its built-in price table; None if not installed."""
+    """Return the module LiteLLM with its built-in price table; None if it is not installed."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         import litellm

@@ -17,7 +17,7 @@ from netarena.errors import ConfigError
 from netarena.task.application import application_names
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,29}[a-z0-9])?")
-#: Name of a written file -> its template; {} stands for the application's name.
+#: Maps the name of a written file to its template; {} stands for the application's name.
 _FILES = {"netarena_{}.py": "", "pyproject.toml": "pyproject", "test_{}.py": "test"}
 
 
@@ -76,7 +76,7 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
         try:
             for file, text in texts.items():
                 (folder / file).write_text(text, encoding="utf-8")
-        except OSError:  # an existing folder would make the next attempt fail
+        except OSError:  # otherwise the next attempt would fail, because the folder exists
             shutil.rmtree(folder, ignore_errors=True)
             raise
     except OSError as error:

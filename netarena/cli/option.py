@@ -1,4 +1,4 @@
-"""Options that several sub-commands share, and the config that results from them."""
+"""Options that several sub-commands share, and the config that results from these options."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ SEED = click.IntRange(0, 2**64 - 1)
 
 
 class NameChoice(click.Choice[str]):
-    """Parameter type: one of several names. The error for another name suggests the most similar
-    one."""
+    """Parameter type: one of several names. The error for another name suggests a similar name."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         del ctx
@@ -157,7 +156,7 @@ def read_name(called: str) -> str:
 def read_pairs(pairs: tuple[str, ...], *, option: str = "--set", **flags: Any) -> dict[str, Any]:
     """Return the config values in the KEY=VALUE pairs of ``option``, and in ``flags``.
 
-    A value is parsed as JSON, otherwise it is text. Flags that are not None take precedence.
+    A value that is not valid JSON is text. Flags that are not None take precedence.
 
     Raises ConfigError for a pair that lacks a key or an equals sign, or contains invalid text.
     """

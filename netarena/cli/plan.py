@@ -104,7 +104,7 @@ class Plan:
                 raise ConfigError(
                     "--fraction", f"draws a part of num_queries and cannot be combined with {key}"
                 )
-        # from the decimal digits: 0.02 is exactly 1/50, unlike the nearest floating-point number
+        # from the decimal digits, because 0.02 means exactly 1/50, unlike the nearest float
         share = Fraction(str(self.fraction))
         return {**values, "num_queries": max(1, round(share * number))}
 

@@ -106,8 +106,10 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 def one_query(application: Application, config: Config) -> Config:
-    """Return ``config`` limited to one query: the query at ``start_index``, or a query chosen at
-    random with the seed."""
+    """Return ``config`` limited to one query: the query at ``start_index``, or a random query.
+
+    The seed determines the random query.
+    """
     first = config.start_index
     if first is None:
         size = application.size(config)
@@ -174,7 +176,7 @@ class Person:
         """Return the tool that ``text`` calls, and its arguments by parameter name.
 
         The words of the line are the arguments in order. The last parameter gets the rest of the
-        line. If several parameters take multi-line text, each text is read up to its own end mark.
+        line. If several parameters take multi-line text, each text ends with its own end mark.
         """
         word, _, rest = text.strip().partition(" ")
         tool = self._tools.get(word.removeprefix("/")) if word.startswith("/") else None
@@ -217,10 +219,10 @@ def _form(tool: Tool, *, first: bool) -> str:
 
 
 class Keyboard:
-    """Reader of lines from a file descriptor that does not block the event loop.
+    """Reads lines from a file descriptor without blocking the event loop.
 
-    A daemon thread reads, so that a blocked read does not keep the process alive. It reads from a
-    copy of the descriptor, whose number is not reused while the thread runs.
+    The lines are read in a daemon thread, because a blocked read must not keep the process alive.
+    The thread reads from a copy of the descriptor, whose number cannot be reused meanwhile.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -19,8 +19,8 @@ START_S, STOP_S = 30.0, 5.0
 #: Number of trailing bytes of the agent's standard error that are stored for error messages.
 _TAIL = 4096
 _URL = re.compile(rb"http://\S+")
-#: Config keys that are not passed to the agent with ``--set``: they do not affect the queries that
-#: the agent generates, or have their own option (``--seed``).
+#: Config keys that are not passed to the agent with ``--set``. They do not affect the queries that
+#: the agent generates, or have a separate option (``--seed``).
 _NOT_ASKED = frozenset(
     {
         "output_dir",
@@ -67,7 +67,8 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # closes when this process ends for any reason, and so ends the agent; no data is written
+        # carries no data: the pipe closes when this process ends for any reason, and the agent
+        # then ends too
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -88,7 +89,7 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
             words = tail.decode(errors="replace").strip().splitlines()
             why = words[-1] if words else f"no URL within {START_S:g} s"
             raise ConfigError("--over-a2a", f"the agent {name} did not start: {why}")
-        # read further output, so that it does not fill the pipe
+        # read further output, because the agent would block if the pipe were full
         drain = asyncio.create_task(_drain(process))
         try:
             yield url

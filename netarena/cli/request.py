@@ -86,7 +86,7 @@ class Arrived:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: Sentence for users that says where the records of an incomplete assessment were written;
+        #: Sentence for users with the file that contains the records of an incomplete assessment;
         #: empty if no records have been written.
         self.kept = ""
 
@@ -124,7 +124,7 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
                 total = known.get("total")
                 if isinstance(total, int | float):
                     meter.expect(int(total))
-                # the meter itself computes the remaining time, so later estimates are not shown
+                # the meter shows its own estimate of the remaining time, not the service's
                 if total is not None or "eta_s" not in known:
                     meter.tell(said[:MOST_SAID])
 
@@ -165,8 +165,8 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
 def _has_summary(results: list[Any], *, known: bool) -> bool:
     """Return whether the parts of an artifact are records and a summary.
 
-    A single JSON object counts as a reply of an agent under test, unless the artifact has the name
-    of a participant (``known``) or the object contains averages, as a summary does.
+    A single JSON object is treated as the reply of an agent under test, unless the artifact has the
+    name of a participant (``known``) or the object contains averages like a summary.
     """
     if not results or not _is_json(results[-1]):
         return False
@@ -182,8 +182,8 @@ def _documents(
     results: Mapping[str, list[Any]], participants: Mapping[str, str], out: Path
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the folder and the content of each participant's file."""
-    # an artifact with another name belongs to the participant if there is only one; otherwise it is
-    # an additional artifact
+    # if there is only one participant and only one artifact, they belong together, even if the
+    # artifact has another name
     alone = len(participants) == len(results) == 1
     for name, found in results.items():
         role = next(iter(participants)) if alone else name

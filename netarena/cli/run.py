@@ -156,7 +156,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 ) -> None:
     """Evaluate an agent on APP and show its results, or run the assessment in SCENARIO.toml.
 
-    A second run in the same folder moves the files of the first to earlier-N/.
+    A second run in the same folder moves the files of the first run to earlier-N/.
     """
     open_log("netarena: %(levelname)s: %(message)s")
     values = read_pairs(
@@ -237,7 +237,7 @@ def _estimate(
     show_estimate([estimate(app, [asked], plan.prices, earlier)], as_json=as_json)
 
 
-def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after the other
+def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
     app: Application,
     values: dict[str, Any],
     choice: Choice,
@@ -276,10 +276,10 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # without --name, a resumed run uses the name with which it was started
+    # without --name, a resumed run keeps its name
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # by default, the wait for an agent's start is at most the time limit of a reply
+    # by default, the command does not wait longer for an agent's start than for a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set
@@ -360,7 +360,8 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, one step after t
 def _asked(application: Application, config: Config, folder: Path) -> Config:
     """Return ``config``, completed with the keys of the run to resume in ``folder``.
 
-    For a new run, ``num_queries`` is adapted to the number of queries in a query file.
+    For a new run with a query file, ``num_queries`` is set to the file's number of queries if
+    ``config`` lacks the key.
     """
     if not config.resume:
         return with_size_of_file(application, config)
@@ -370,13 +371,13 @@ def _asked(application: Application, config: Config, folder: Path) -> Config:
         keys = ("agent_timeout_s", "concurrency", "num_queries")
         others = {key: stored["config"][key] for key in keys}
     except (OSError, ValueError, KeyError, TypeError):
-        return config  # ``conduct`` reports why
+        return config  # ``conduct`` reports the error
     given = config.model_dump(mode="json", include=config.model_fields_set)
     asked = application.config_type.parse({**shape, **others, **given})
     return asked.model_copy(update={"seed": config.seed})
 
 
-def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
+def _extend(  # noqa: PLR0913, PLR0917 -- the run and its continuation
     until: Until,
     examine: Callable[[Config], Coroutine[Any, Any, None]],
     config: Config,
@@ -384,10 +385,10 @@ def _extend(  # noqa: PLR0913, PLR0917 -- a run, and how it is continued
     folder: Path,
     command: str,
 ) -> None:
-    """Run ``number`` queries per label, then more until the interval is narrow enough.
+    """Run ``number`` queries per label, then more queries until the interval is narrow enough.
 
-    ``examine`` runs the queries of a config. Raises Stopped, with the hint that ``command``
-    continues the run.
+    ``examine`` runs the queries of a config. After a signal, raises Stopped with the hint that
+    ``command`` continues the run.
     """
     while number is not None:
         config = config.model_copy(update={"num_queries": number})
@@ -410,8 +411,7 @@ def _load(name: str) -> Application:
 async def choose_agent(
     name: str, application: Application, config: Config, *, over_a2a: bool
 ) -> AsyncIterator[Agent]:
-    """Context manager: yield the agent called ``name``, or a client of the agent at the URL
-    ``name``.
+    """Context manager: yield the named agent ``name``, or a client if ``name`` is a URL.
 
     ``conduct`` opens and closes the agent. Raises ConfigError for an agent that cannot be started,
     or for a wrong URL or credential.

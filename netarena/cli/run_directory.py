@@ -68,11 +68,11 @@ def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
 def with_stored_shape(
     application: Application, values: Mapping[str, Any], shard: Shard | None
 ) -> dict[str, Any]:
-    """Return ``values``, completed with keys of the run to resume if these choose the application.
+    """Return ``values``, completed with keys of the run to resume if these select the application.
 
-    The keys that determine a run's queries may forward it to another application (``forwarded``).
-    They are added only in this case, so that users need not repeat them. If the run cannot be read,
-    ``values`` are returned and ``conduct`` reports the reason.
+    If the keys that determine the run's queries select another application (``forwarded``), they
+    are added, so that users need not repeat them. If the run cannot be read, ``values`` is returned
+    and ``conduct`` reports the reason.
     """
     if values.get("resume") is not True:
         return dict(values)
@@ -89,13 +89,12 @@ def with_stored_shape(
 def choose_query(
     application: Application, config: Config, query_id: str
 ) -> tuple[Application, Config, Secrecy]:
-    """Return the application and config that ask only the query with this id, and whether the id
-    is sealed (contains no seed).
+    """Return the application and the config that ask only the query with this id, and the secrecy.
 
-    The config names a folder that does not contain a run with other queries. The keys that
-    determine queries, and the seed of a sealed id, come from a run below ``netarena-runs`` or
-    ``output_dir`` that asked the query. Without such a run, they come from ``config`` or one of its
-    variants. Raises ConfigError if they do not produce the id.
+    The folder in the config does not contain a run with other queries. The keys that determine
+    queries, and the seed of a sealed id, come from ``config`` or from a run below ``netarena-runs``
+    or ``output_dir`` that asked the query; otherwise from a variant of ``config``. Raises
+    ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -152,8 +151,8 @@ def choose_query(
 
 
 def _asked_more(folder: Path, own: Mapping[str, Any]) -> bool:
-    """Return whether ``folder`` contains a run that is unreadable or whose config differs from
-    ``own``."""
+    """Return whether ``folder`` contains a run with other values than ``own``, or an unreadable
+    run."""
     try:
         told = json.loads(read_text(folder / CONFIG_NAME))["config"]
         return any(told.get(key) != value for key, value in own.items())
@@ -183,10 +182,10 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
 def _stored_runs(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield ``config`` completed from each run below ``RUNS`` and ``output_dir``, with each seed of
-    the run.
+    """Yield ``config``, completed with the keys of each stored run, and each seed of the run.
 
-    Runs that cannot be read, or whose config has another hash than ``shape_hash``, are skipped.
+    The runs are in folders below ``RUNS`` and ``output_dir``. Runs that cannot be read, or whose
+    config has another hash than ``shape_hash``, are skipped.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):
@@ -203,8 +202,8 @@ def _stored_runs(
 def _variants(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield those variants of ``config`` (``Application.variants``) that have the hash
-    ``shape_hash``, each with the config's seed."""
+    """Yield the variants of ``config`` (``Application.variants``) with the hash ``shape_hash``,
+    each with the config's seed."""
     for variant in application.variants(config):
         with suppress(ConfigError):
             if variant.shape_hash() == shape_hash:

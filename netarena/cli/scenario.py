@@ -47,7 +47,7 @@ from netarena.run.shard import Shard
 from netarena.task.application import configured, load
 
 
-def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
+def run_scenario(  # noqa: PLR0913 -- the scenario and its run options
     path: Path,
     values: dict[str, Any],
     plan: Plan,
@@ -63,7 +63,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
 
     ``wait_s`` is the time limit for an agent's start (``--wait``). If one of several files fails,
     the others still run. Raises ConfigError and AssessmentFailed; with several files, the first
-    failure is raised at the end. All started programs are stopped in any case.
+    failure is raised at the end. All started programs are always stopped.
     """
     series = read_series(path)
     if shard is not None and series:
@@ -125,7 +125,7 @@ def run_scenario(  # noqa: PLR0913 -- a scenario, and how it is run
         raise failures[0]
 
 
-def _run(  # noqa: PLR0913 -- a scenario, and how it is run
+def _run(  # noqa: PLR0913 -- the scenario and its run options
     scenario: Scenario,
     values: dict[str, Any],
     plan: Plan,
@@ -251,7 +251,7 @@ def _environ(scenario: Scenario, party: Party) -> dict[str, str]:
     return ours | party.environ(os.environ)
 
 
-def _examine(  # noqa: PLR0913 -- a scenario, and how it is run
+def _examine(  # noqa: PLR0913 -- the scenario and its run options
     scenario: Scenario,
     endpoints: dict[str, str],
     plan: Plan,

@@ -46,8 +46,10 @@ PLAIN_LINES = 20
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """Return a console on ``stream`` (by default standard output); it is plain if ``stream`` is not
-    a terminal."""
+    """Return a console on ``stream``, by default standard output.
+
+    If ``stream`` is not a terminal, the console has a fixed width.
+    """
     stream = stream or sys.stdout
     terminal = stream.isatty()
     return Console(
@@ -82,7 +84,7 @@ def show_table(
 
 
 def bounded(rate: float | None, bounds: Sequence[float]) -> str:
-    """Return a rate with its interval as short text for a table."""
+    """Return a short text for a table with a rate and its interval."""
     if rate is None:
         return percent(rate)
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
@@ -106,11 +108,9 @@ def show_result(participant: Mapping[str, Any]) -> None:
     ]
     if "agent_input_tokens" in summary:
         tokens = f"{summary['agent_input_tokens']:,} in, {summary['agent_output_tokens']:,} out"
-        measures.append(("agent's tokens, as it reported", tokens, ""))
+        measures.append(("tokens, reported by the agent", tokens, ""))
     if summary.get("agent_cost_usd") is not None:
-        measures.append(
-            ("agent's cost, as it reported", f"{summary['agent_cost_usd']:.4f} USD", "")
-        )
+        measures.append(("cost, reported by the agent", f"{summary['agent_cost_usd']:.4f} USD", ""))
     show_table(
         ("", "rate", "95 % interval"),
         [
@@ -163,9 +163,9 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise single lines.
 
-    Without a terminal, at most ``PLAIN_LINES`` lines report the drawn queries, and as many the
-    finished episodes, if their total is known. Otherwise, a line is printed each time the number
-    has doubled.
+    Without a terminal, at most ``PLAIN_LINES`` lines report the drawn queries, and at most as many
+    lines report the finished episodes. If the total is unknown, a line is printed each time the
+    number has doubled.
 
     ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
     workers; the progress then shows this number and the episodes per minute.
@@ -255,7 +255,7 @@ class Meter:
         return f", {workers} workers, {done / max(minutes, 1e-9):.1f} episodes per minute"
 
     def tell(self, text: str) -> None:
-        """Print a line with other text than the counts."""
+        """Print a line of text above or between the counts."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
 
@@ -263,8 +263,8 @@ class Meter:
 def _is_told(done: int, total: int | None) -> bool:
     """Return whether plain output prints a line after ``done`` episodes.
 
-    If the total is known, at most ``PLAIN_LINES`` lines are printed at equal distances. Otherwise a
-    line is printed each time the number has doubled.
+    If the total is known, at most ``PLAIN_LINES`` lines are printed, at equal intervals. Otherwise
+    a line is printed each time the number has doubled.
     """
     if total is None:
         return done & (done - 1) == 0

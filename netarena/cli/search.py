@@ -1,4 +1,4 @@
-"""``netarena search``: find the kinds of query that an agent fails; write a scenario of them."""
+"""``netarena search``: find the kinds of query that an agent fails, and write a scenario."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _read_asked(folder: Path, application: str) -> dict[str, Any]:
     return asked
 
 
-def _search(  # noqa: PLR0913 -- a search, and how its result is shown
+def _search(  # noqa: PLR0913 -- the search and its output options
     app: Application,
     config: Config,
     choice: Choice,
@@ -225,7 +225,7 @@ def _search(  # noqa: PLR0913 -- a search, and how its result is shown
 
     async def work() -> Outcome:
         async with app, _agents(choice, app, wait_s) as make_agent:
-            # the folder is created last, so that an unreachable agent leaves no folder behind
+            # the folder is created last, so that no folder exists if the agent is unreachable
             with folder_of(folder, asked) as log, Meter(f"search {app.name}") as meter:
                 meter.expect(asked["budget"] + 2 * asked["fresh"])
                 conduct = Conduct(

@@ -42,7 +42,7 @@ _STYLES = {"repaired": "green", "broke": "red", "exposed": "red", "changed": "ye
 @click.option("--prompt", is_flag=True, help="Print the prompts too.")
 @click.option("--full", is_flag=True, help="Do not shorten outputs and differences.")
 @json_option("the lines")
-def command(  # noqa: PLR0913 -- one for each option
+def command(  # noqa: PLR0913 -- one argument per option
     *,
     directory: Path,
     query: str | None,
@@ -225,8 +225,7 @@ def _pictures(
 
 
 def _change(out: Console, change: Change, titles: tuple[str, str], *, full: bool) -> None:
-    """Print both values of a change. For values of several lines, print only the lines that
-    differ."""
+    """Print both values of a change; if they have several lines, only the lines that differ."""
     values = change.before, change.after
     old, new = ([] if value is None else value.splitlines() for value in values)
     if max(len(old), len(new)) < 2:

@@ -42,8 +42,8 @@ def open_streams() -> None:
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:
-    """Error handler for ``codecs``: return the replacement for unencodable characters, and the
-    position after them."""
+    """Error handler for ``codecs``: return a replacement for unencodable characters, and the
+    position after these characters."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from netarena.audit.leakage import Estimate, Found, Report
 
 
-def examine_traces(  # noqa: PLR0913 -- the drawn queries, and the outputs
+def examine_traces(  # noqa: PLR0913 -- the queries and the output options
     app: Application,
     config: Config,
     seed: int,

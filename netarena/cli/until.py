@@ -27,7 +27,7 @@ class Until:
 
     #: Half the width of the 95 % interval, in percentage points.
     points: float
-    #: Number of labels; one more query per label adds this many queries.
+    #: Number of labels. One more query per label adds this number of queries to the run.
     labels: int
 
     @classmethod

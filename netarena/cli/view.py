@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "repetition.",
 )
 @click.option("--public", is_flag=True, help="Omit ground truth and everything that reveals it.")
-def command(  # noqa: PLR0913 -- each is an option
+def command(  # noqa: PLR0913 -- one argument per option
     *,
     directories: tuple[Path, ...],
     port: int,
@@ -59,7 +59,7 @@ def command(  # noqa: PLR0913 -- each is an option
     which is required to read the pages. The pages contain ground truth unless --public is given.
     """
     try:
-        import netarena.view.site  # noqa: F401 -- imports the packages of the extra
+        import netarena.view.site  # noqa: F401 -- imported to detect a missing extra early
     except ModuleNotFoundError as error:
         raise ConfigError(
             "view", f'needs {error.name}, which is not installed: pip install "netarena[view]"'

@@ -1,6 +1,6 @@
 """Reader of an assessment's folder: queries, config and journals, by participant.
 
-``netarena report`` and ``netarena regrade`` use this reader. It needs no network, agent or world.
+``netarena report`` and ``netarena regrade`` use this reader. It works offline, without the agent.
 If a run was killed or is still running, its graded episodes can be read.
 """
 
@@ -21,7 +21,7 @@ from netarena.task.identity import Secrecy
 
 @dataclass(frozen=True)
 class Stored:
-    """One participant's share of a stored assessment."""
+    """The part of a stored assessment that belongs to one participant."""
 
     #: Folder with ``journal.jsonl`` and ``results.json``.
     folder: Path
@@ -43,7 +43,7 @@ class Stored:
 
     @property
     def not_run(self) -> list[Query]:
-        """Return the queries without a verdict, once for each repetition that lacks one."""
+        """Return the queries without a verdict; several times if several repetitions lack one."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     @property

@@ -1,11 +1,13 @@
-"""Conducts assessments: from a config and agents to result files, for ``run`` and served tasks.
+"""Conducts assessments of agents and writes the result files, for ``netarena run`` and services.
 
 A run's folder contains ``config.json`` (the request, including the seed), ``queries.jsonl``,
 ``journal.jsonl`` (the authoritative record) and ``results.json`` (in the format of the standard
 AgentBeats client). With several participants, each has a folder ``<role>/`` with its own journal
 and results. If a folder is used again without ``resume``, its earlier run is moved to
 ``earlier-N/``.
-A shard of a run (``netarena.run.shard``) has the same files, and ``config.json`` names it.
+
+The folder of a shard (``netarena.run.shard``) has the same files; its ``config.json`` contains the
+number of the shard.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ CONFIG_NAME = "config.json"
 QUERIES_NAME = "queries.jsonl"
 RESULTS_NAME = "results.json"
 OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
-#: Keys that a resumed run may change: they affect no verdict.
+#: Config keys that may change when a run is resumed, because they affect no verdict.
 MAY_DIFFER = frozenset(
     {
         "agent_client_configs",
@@ -92,13 +94,13 @@ MAY_DIFFER = frozenset(
 MAX_EPISODES = 8
 #: Maximum number of queries of one assessment.
 MOST_QUERIES = 100_000
-#: Time in s for which queries are drawn without interruption. After this time, a cancellation takes
-#: effect, or another assessment draws its queries.
+#: Time in s for which an assessment draws queries without interruption. Afterwards, a cancellation
+#: can take effect, or another assessment can draw its queries.
 _STEP_S = 0.02
 #: While worlds are live, the pause after each step of drawing, as a multiple of the step's time.
 #: Drawing would otherwise delay episodes, because they share one interpreter.
 _RESTS = 2
-#: Form of a role (which is also a folder's name), and of the name of an output file.
+#: Pattern of a role, which is also the name of a folder, and of the name of an output file.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 log = logging.getLogger(__name__)
@@ -183,20 +185,24 @@ def choose_queries(
     With ``shard``, the result contains only the queries of this shard.
 
     Queries are read from the file ``benchmark_path`` if it exists, unless the config requests new
-    queries. Otherwise they are drawn, and written to this file if the config names one. The
-    generator draws each query, or reads and checks it, only when the caller requests it. It yields
-    None for each query that it skips, and while it writes the file, so that the caller may stop at
-    any point. The file exists only after all queries were requested. ``start_index`` and
-    ``end_index`` (exclusive) select by index. If ``config`` has no seed, the seed is that of the
-    file, else ``fallback_seed``, else random. Without ``num_queries``, all queries of the file are
-    selected; otherwise the queries whose index is below the requested number.
+    queries. Otherwise the queries are drawn, and written to this file if the config names a file.
+    The file exists only after the caller has requested all queries.
 
-    Raises ConfigError for more than ``MOST_QUERIES`` queries. Also raises it if the file is
-    malformed, was made with other keys or another seed, has fewer queries than requested, or is in
-    the folder of a run in progress other than ``own``. The generator raises these errors too.
+    The generator draws each query, or reads and checks it, only when the caller requests the query.
+    The generator yields None for each query that it skips, and while it writes the file, so that
+    the caller may stop at any point.
+
+    ``start_index`` and ``end_index`` (exclusive) select queries by index. A file without
+    ``num_queries`` in the config is read completely; otherwise only queries with an index below the
+    requested number are selected. If ``config`` has no seed, the seed is that of the file, else
+    ``fallback_seed``, else random.
+
+    Raises ConfigError for more than ``MOST_QUERIES`` queries. Also raises ConfigError if the file
+    is malformed, was made with other keys or another seed, has fewer queries than requested, or is
+    in the folder of a running assessment other than ``own``. The generator raises these errors too.
     """
     if config.benchmark_path is not None and lies_in_run(Path(config.benchmark_path), own):
-        raise ConfigError("benchmark_path", "lies in the folder of an assessment that is running")
+        raise ConfigError("benchmark_path", "is in the folder of a running assessment")
     if (path := stored_file(config)) is not None:
         if shard is not None:
             return _read_shard(application, config, path, shard)
@@ -231,7 +237,7 @@ def choose_queries(
 
 
 def stored_file(config: Config) -> Path | None:
-    """Return the file of which ``config`` uses the queries; None if new queries are drawn."""
+    """Return the file with the queries that ``config`` uses; None if new queries are drawn."""
     if config.benchmark_path is None or config.regenerate:
         return None
     path = Path(config.benchmark_path)
@@ -239,7 +245,7 @@ def stored_file(config: Config) -> Path | None:
 
 
 def with_size_of_file(application: Application, config: Config) -> Config:
-    """Return ``config``; if it lacks ``num_queries``, set it to the number in the queries file.
+    """Return ``config``. If it lacks ``num_queries``, set the key to the number in the query file.
 
     Raises ConfigError for a malformed file.
     """
@@ -405,7 +411,7 @@ def _check_size(config: Config, size: int, shard: Shard | None = None) -> None:
             "start_index", f"must be below {end} to select any of the {size} queries, not {start}"
         )
     labels = size // config.num_queries
-    # A new file gets all queries of the config, even if only some of them are asked.
+    # A new file contains all queries of the config, even if the run asks only some of them.
     number = end - start if config.benchmark_path is None else size
     if shard is not None:
         if (share := shard.size(end - start)) > MOST_QUERIES:
@@ -501,7 +507,7 @@ def _check_overwritten(path: Path) -> None:
         raise ConfigError("benchmark_path", f"{path.name} {problem}; choose another name")
 
 
-def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it must match
+def _check_file(  # noqa: PLR0913, PLR0917 -- the file and the config that it must match
     application: Application,
     config: Config,
     name: str,
@@ -527,7 +533,7 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
         drawn = by_seed.setdefault(own, _Drawn(application, config, own, drawable))
         original = yield from drawn.at(query.index, query.id)
         if original is None and (index := _index_of(query.id, own, size)) is not None:
-            # if only the index was altered, the id shows which query this was
+            # if only the index was altered, the id still identifies the query
             original = yield from drawn.at(index, query.id)
         if original is None:
             raise _strange(application, config, name, query.id)
@@ -538,13 +544,13 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- a file, and the config that it mus
                 "new queries",
             )
         if (own, original.index) in seen:
-            raise ConfigError("benchmark_path", f"{name} has query {query.id} twice")
+            raise ConfigError("benchmark_path", f"{name} contains query {query.id} twice")
         seen.add((own, original.index))
         yield original
 
 
 def _strange(application: Application, config: Config, name: str, query_id: str) -> ConfigError:
-    """Return an error that explains why a file's query is not a query of ``config``."""
+    """Return an error with the reason why a query in a file is not a query of ``config``."""
     ours = f"{application.recorded_name}-{application.version_of(config)}"
     shape = config.shape_hash()
     told, expected = read_id(query_id), f"{ours}-{shape}"
@@ -570,7 +576,7 @@ def _index_of(query_id: str, seed: int, size: int) -> int | None:
 
 
 class _Drawn:
-    """Draws the queries of one seed by index. Access in ascending order of indices is fast."""
+    """Draws queries of one seed by index. Access is fast if the indices are in ascending order."""
 
     def __init__(
         self, application: Application, config: Config, seed: int, indices: Sequence[int]
@@ -622,7 +628,7 @@ class _Resumed:
         return preferred
 
 
-def _take_up(  # noqa: PLR0913, PLR0917 -- a stored run, and the assessment that continues it
+def _take_up(  # noqa: PLR0913, PLR0917 -- the stored run and the new assessment
     application: Application,
     config: Config,
     participants: Mapping[str, str],
@@ -776,13 +782,15 @@ class _Pump:
             try:
                 await getattr(self._reporter, what)(role, value)
             except Exception:
-                log.exception("the reporter failed; the assessment goes on without it")
+                log.exception(
+                    "the reporter failed; the assessment continues without progress reports"
+                )
                 self._reporter = None
 
 
 @dataclass
 class _Part:
-    """One participant's share of an assessment."""
+    """State of an assessment that belongs to one participant."""
 
     role: str
     #: The participant's id in ``results.json``.
@@ -806,7 +814,7 @@ class _Part:
             self.workers += 1
 
 
-async def conduct(  # noqa: PLR0913 -- the parties of an assessment
+async def conduct(  # noqa: PLR0913 -- one argument per part of an assessment
     application: Application,
     config: Config,
     agents: Mapping[str, Agent],
@@ -824,7 +832,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
     purse: Purse | None = None,
     executor: Executor | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Ask each agent every query of ``config``; ``application`` is already entered.
+    """Ask each agent every query of ``config``; ``application`` must already be entered.
 
     ``slots`` limits the number of live worlds; calls with the same ``slots`` share them fairly. The
     agents are closed at the end. ``ids`` are the participants' names in ``results.json``, by role;
@@ -871,7 +879,7 @@ async def conduct(  # noqa: PLR0913 -- the parties of an assessment
         await asyncio.wait([pumping])
 
 
-async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
+async def _conduct(  # noqa: PLR0913 -- one argument per part of an assessment
     application: Application,
     config: Config,
     agents: Mapping[str, Agent],
@@ -1014,7 +1022,7 @@ async def _conduct(  # noqa: PLR0913 -- the parties of an assessment
 async def _announce(
     application: Application, config: Config, roles: Collection[str], pump: _Pump
 ) -> None:
-    """Report where episodes run, and warn of each role whose results no leaderboard shows."""
+    """Report where episodes run, and warn about roles whose results no leaderboard shows."""
     venue = await asyncio.to_thread(application.venue, config)
     for role in roles:
         if venue:
@@ -1035,7 +1043,7 @@ def make_warnings(
 
 
 def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
-    """Return a warning if no leaderboard shows results of ``role``, otherwise an empty text.
+    """Return a warning if no leaderboard shows results of ``role``, otherwise an empty string.
 
     In a comparison of several participants, any role name is allowed. However, a name that
     resembles the application's role, or the role of another application, is probably a mistake.
@@ -1053,7 +1061,7 @@ def _warn_of_role(application: Application, role: str, *, alone: bool) -> str:
 
 
 def _tell_scarce(deck: Deck, roles: Collection[str], pump: _Pump) -> str:
-    """Report the warning of ``warn_of_variety`` to each role, and return it."""
+    """Report the warning of ``warn_of_variety``, if any, to each role; return the warning."""
     scarce = warn_of_variety(deck.variety)
     if scarce:
         for role in roles:
@@ -1062,7 +1070,7 @@ def _tell_scarce(deck: Deck, roles: Collection[str], pump: _Pump) -> str:
 
 
 def warn_of_variety(variety: Variety) -> str:
-    """Return a warning if a label has fewer different queries than requested; empty otherwise."""
+    """Return a warning if a label has too few different queries, otherwise an empty string."""
     scarce = variety.scarce()
     if not scarce:
         return ""
@@ -1091,13 +1099,16 @@ def _order(
 def _count_queries(
     application: Application, config: Config, deck: Deck, shard: Shard | None
 ) -> int:
-    """Return the number of queries per label of the whole run, which may be above the config's."""
+    """Return the number of queries per label of the whole run.
+
+    A query file may contain more queries than the config requests.
+    """
     if shard is not None:  # ``deck`` contains only the queries of the shard
         return with_size_of_file(application, config).num_queries
     return max(config.num_queries, deck.last // len(application.labels(config)) + 1)
 
 
-def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may take up
+def _draw(  # noqa: PLR0913, PLR0917 -- the destinations and limits of the queries
     queries: Generator[Query | None],
     deck: Deck,
     turns: Callable[[Query], int],
@@ -1105,7 +1116,7 @@ def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may t
     out: Path,
     allowance: Allowance,
 ) -> Generator[None]:
-    """Fill ``deck`` and write its queries into a run's folder, in steps.
+    """Add ``queries`` to ``deck`` and write them into a run's folder, as a generator of steps.
 
     ``turns`` returns the maximum number of turns of a query.
     """
@@ -1113,13 +1124,15 @@ def _draw(  # noqa: PLR0913, PLR0917 -- where queries go to, and what they may t
         for query in queries:
             if query is not None:
                 deck.add(seal(query) if secrecy is Secrecy.SEALED else query, turns(query))
-                allowance.take(2 * deck.cards[-1].size)  # the query is in the store and in the file
+                allowance.take(
+                    2 * deck.cards[-1].size
+                )  # the query is stored twice: in the store and in the file
             yield
     yield from replacing(out / QUERIES_NAME, deck.lines())
 
 
 def _advance(steps: Iterator[None], within_s: float) -> bool:
-    """Run ``steps`` for ``within_s`` seconds; return whether all of them are done."""
+    """Run ``steps`` for about ``within_s`` seconds; return whether all steps are done."""
     end = clock() + within_s
     return all(clock() < end for _ in steps)
 
@@ -1127,7 +1140,7 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
 def _count_to_draw(application: Application, config: Config, shard: Shard | None) -> int | None:
     """Return the number of queries that an assessment draws.
 
-    Returns None if the queries are in a file, or for a shard, whose number is not known yet.
+    Returns None if the queries are in a file, and for a shard, whose number is not known yet.
     """
     if shard is not None or stored_file(config) is not None:
         return None
@@ -1143,10 +1156,10 @@ async def _take_steps(
     opening: Opening,
     notes: DrawingNotes,
 ) -> None:
-    """Run all steps of drawing in a thread, in turn with other assessments.
+    """Run all drawing steps in a thread; concurrent assessments take turns.
 
-    Raises AssessmentFailed if the deadline passes first, or if no agent can be reached. Stops soon
-    after a cancellation.
+    Raises AssessmentFailed if the deadline passes first, or if no agent can be reached. After a
+    cancellation, at most the current step is completed.
     """
     used_s = 0.0
     done = False
@@ -1169,17 +1182,17 @@ async def _take_steps(
 
 
 def _name(agent: Agent) -> str:
-    """Return a participant's default id: its URL, or the name of an agent in process."""
+    """Return a participant's default id: its URL, or the name of an in-process agent."""
     info = agent.info
     return info.name if info.base_url == "in-process" else info.base_url
 
 
 class _Telling:
-    """Decides when a summary shows the seed, which reveals the queries still to be asked."""
+    """Decides when a summary shows the seed. The seed reveals queries that may still be asked."""
 
     def __init__(self, seed: int, roles: Iterable[str], secrecy: Secrecy) -> None:
         self.seed = seed
-        #: Roles of participants that may still be asked queries of a secret seed.
+        #: Roles of participants that may still get queries drawn with a secret seed.
         self._asked = set(roles) if secrecy is not Secrecy.OPEN else set()
 
     def tell(self, role: str, *, complete: bool) -> int | None:
@@ -1217,7 +1230,7 @@ def _record_replaced(journal: Journal, past: Past, deck: Deck, fresh: int) -> No
             past.replaced[card.id] = by_index[card.query_index]
 
 
-def _lay_out(  # noqa: PLR0913 -- the contents of the folder
+def _lay_out(  # noqa: PLR0913 -- the contents of all files
     application: Application,
     config: Config,
     *,
@@ -1289,7 +1302,7 @@ def make_header(application: Application, config: Config, secrecy: Secrecy) -> d
     }
 
 
-async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
+async def _conduct_one(  # noqa: PLR0913 -- one argument per part of an assessment
     application: Application,
     config: Config,
     telling: _Telling,
@@ -1317,7 +1330,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
             size = part.spool.append(verdict.record)
         except OSError as error:
             raise AssessmentFailed(f"no record can be written: {error.strerror}") from None
-        part.allowance.take(2 * size)  # the record is in the spool and in the results
+        part.allowance.take(2 * size)  # the record is stored twice: in the spool and in the results
         if not failed and verdict.outcome is Outcome.AGENT_FAILED:
             failed.add(role)
             why = f"{verdict.outline.reason}: {verdict.detail}"
@@ -1371,7 +1384,7 @@ async def _conduct_one(  # noqa: PLR0913 -- the parties of an assessment
         told,
         graded.episodes,
         graded.not_run,
-        # if the cost limit ended the run, never-asked queries are not the agent's failures
+        # if the cost limit ended the run, queries that were never asked do not count as failures
         unasked=() if account is not None and account.spent_up else None,
         limit_of=attrgetter("turns"),
         replaced=len(part.past.replaced),
@@ -1414,7 +1427,7 @@ def _account(purse: Purse | None, part: _Part) -> Account | None:
 
 
 def _tell_cost(account: Account | None) -> dict[str, Any]:
-    """Return the costs for the journal's last event; empty in a run without a cost limit."""
+    """Return the keys about cost in the event ``end``; empty for a run without a cost limit."""
     if account is None:
         return {}
     return {**account.statement(), "max_cost": account.spent_up}

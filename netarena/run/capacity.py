@@ -4,14 +4,14 @@ A ``Share`` is one assessment's part of ``Slots``. A single assessment may use a
 slot goes to the assessment with the fewest slots. Each assessment's own share is the number of
 slots divided by the number of assessments, rounded up. If other assessments have more than their
 share, a new assessment does not wait for them, because an agent that never answers occupies its
-worlds until its time limit. Instead, the new assessment gets extra slots up to its own share. So
-each assessment gets at least one slot at once. In total, n assessments have at most the sum of
-``ceil(number / k)`` slots for k from 1 to n. For example, with 8 slots, two assessments have at
-most 12, three have at most 15, and 64 have at most 80.
+worlds until its time limit. Instead, the new assessment gets extra slots up to its own share.
+Therefore each assessment gets at least one slot immediately. In total, n assessments have at most
+the sum of ``ceil(number / k)`` slots for k from 1 to n. For example, with 8 slots, two assessments
+have at most 12, three have at most 15, and 64 have at most 80.
 
-``Places`` are one participant's part of its assessment's share. An equal part of the share, rounded
-down but at least one slot, is reserved for each participant. If a share has fewer slots than
-participants, the participants take turns.
+A ``Places`` is one participant's part of its assessment's share. An equal part of the share,
+rounded down but at least one slot, is reserved for each participant. If a share has fewer slots
+than participants, the participants take turns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Slots:
 
     @contextmanager
     def join(self) -> Iterator[Share]:
-        """Yield the share of a new assessment, and remove it at the end (context manager)."""
+        """Yield the share of a new assessment; remove the share at the end (a context manager)."""
         share = Share(self)
         self._shares.append(share)
         try:
@@ -49,7 +49,8 @@ class Slots:
 
     @asynccontextmanager
     async def turn(self, used_s: float) -> AsyncIterator[None]:
-        """Admit one caller at a time (context manager); the smallest ``used_s`` goes first."""
+        """Admit one caller at a time, the one with the smallest ``used_s`` first (a context
+        manager)."""
         turn = asyncio.get_running_loop().create_future()
         entry = (used_s, next(self._count), turn)
         heapq.heappush(self._turns, entry)
@@ -96,7 +97,10 @@ class Share:
         self._all: list[Places] = []
 
     def join(self) -> Places:
-        """Add a participant and return its places; called before any participant needs a slot."""
+        """Add a participant and return its places.
+
+        Call this method for all participants before one of them needs a slot.
+        """
         places = Places(self)
         self._all.append(places)
         return places
@@ -137,7 +141,7 @@ class Places:
     @property
     def waits(self) -> bool:
         """Return whether a caller waits for a slot."""
-        while self._asked and self._asked[0].done():  # cancelled requests
+        while self._asked and self._asked[0].done():  # the request was cancelled
             self._asked.popleft()
         return bool(self._asked)
 
@@ -162,7 +166,7 @@ class Places:
             raise
 
     def release(self) -> None:
-        """Return a slot."""
+        """Give one slot back."""
         self._count(-1)
         self.share.slots.deal()
 

@@ -1,6 +1,6 @@
-"""Messages between the head of a run and a worker, as bytes of a stream.
+"""Messages between the head (main process) of a run and its workers, as bytes of a stream.
 
-A message is a JSON object, whose key ``what`` is the kind of message, and a body of bytes. Kinds:
+A message consists of a JSON object, whose key ``what`` is the kind of message, and a body of bytes.
 
 =============  =========  ========================================================================
 kind           direction  content
@@ -27,7 +27,7 @@ kind           direction  content
 =============  =========  ========================================================================
 
 A worker is trusted code, but a command that it executes may be hostile. Therefore the head reads
-only JSON from a worker. A worker unpickles bodies, because they come only from the head.
+only JSON from a worker. A worker may unpickle bodies, because all its messages come from the head.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OUTLINE = TypeAdapter(Outline)
 
 
 class Message(NamedTuple):
-    """One message: ``what``, other values, and a body."""
+    """One message: its kind (``what``), other values, and a body."""
 
     what: str
     values: dict[str, Any]

@@ -2,7 +2,7 @@
 
 ``Run`` has ``config.concurrency`` lanes, and each lane runs one episode after the other. While the
 agent generates a reply, the lane's next world is prepared. Each world occupies one of the agent's
-slots, also while it is prepared. An executor (``netarena.run.executor``) plays the episodes. The
+slots, even while it is prepared. An executor (``netarena.run.executor``) plays the episodes. The
 engine manages the queries, their order, the journal, retries, the detection of absent agents, the
 deadline and the verdicts.
 
@@ -61,7 +61,10 @@ L = TypeVar("L", bound=_Labelled)
 
 
 def order_queries(queries: Iterable[L], seed: int) -> list[L]:
-    """Return a seeded order, balanced over labels, so that the first verdicts are a fair sample."""
+    """Return the queries in a seeded random order in which the labels alternate.
+
+    The first verdicts are therefore a fair sample of all queries.
+    """
     rng = random.Random(f"order-{seed}")  # noqa: S311 -- not for secrets
     by_label: dict[str, list[L]] = {}
     for query in queries:
@@ -76,7 +79,7 @@ def order_queries(queries: Iterable[L], seed: int) -> list[L]:
 
 @dataclass
 class Graded:
-    """Result of a run: verdicts in the order of grading, and queries that were never asked."""
+    """Result of a run: verdicts in the order of grading, and queries without a verdict."""
 
     episodes: list[Outline] = field(default_factory=list)
     not_run: list[Card] = field(default_factory=list)
@@ -100,7 +103,7 @@ async def _continue() -> None:
 class Run:
     """All episodes of one agent in one assessment."""
 
-    def __init__(  # noqa: PLR0913 -- the parties of an assessment
+    def __init__(  # noqa: PLR0913 -- one argument per part of an assessment
         self,
         application: Application,
         config: Config,
@@ -133,7 +136,7 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # Verdicts to be written to the journal as soon as the agent has been reached once.
+        # Verdicts that are written to the journal as soon as the agent has been reached.
         self._held: list[Verdict] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
@@ -144,7 +147,9 @@ class Run:
         self._losses = Losses()
 
     async def grade(self, deck: Deck, deadline: float | None) -> Graded:
-        """Grade the episodes that are not in the journal; stop at ``deadline`` (monotonic, s).
+        """Grade the episodes that are not in the journal; stop at ``deadline``.
+
+        ``deadline`` is in s, by the monotonic clock.
 
         Raises AgentSilent if the agent is unreachable from the start or answered in no episode, and
         AssessmentFailed if no query could be graded.
@@ -161,8 +166,8 @@ class Run:
             islice(read_episodes(self.journal.path), self.past.dropped, None) if past else iter(())
         )
         by_ask = {card.ask: card for card in ordered} if past else {}
-        # read the episodes one by one in a thread, because reading is slow and the reporter must
-        # keep up
+        # read the episodes one by one in a thread, because reading is slow; the reporter can then
+        # report each episode before the next is read
         while episode := await asyncio.to_thread(next, stored, None):
             if episode.ask in by_ask:
                 self._reached = self._reached or episode.outcome is not Outcome.INVALID
@@ -200,11 +205,11 @@ class Run:
         return f"the cost limit ended the run: {self.purse.purse.tell()}"
 
     async def _lane(self) -> None:
-        """Run one episode after the other; prepare the next world during the current episode."""
+        """Run the episodes of one lane; prepare the next world during the current episode."""
         upcoming = self._prepare_next()
         try:
             while upcoming is not None:
-                pending, upcoming = upcoming, None  # ``_await_world`` closes it on failure
+                pending, upcoming = upcoming, None  # ``_await_world`` closes ``pending`` on failure
                 world = await self._await_world(pending)
                 if world is None:
                     return
@@ -241,7 +246,8 @@ class Run:
             self.places.release()
 
     async def _drop(self, pending: asyncio.Task[_World]) -> bool:
-        """Cancel the preparation of a world; if it is built already, close it and return true."""
+        """Cancel the preparation of a world. If the world is already built, close it and return
+        true."""
         pending.cancel()
         with suppress(asyncio.CancelledError):
             await (await pending).stage.close()
@@ -299,7 +305,7 @@ class Run:
         await self._commit(played.verdict)
 
     async def _try(self, world: _World, this: Try) -> Played:
-        """Have the executor play an attempt in the world and close the world."""
+        """Play an attempt in the world with the executor, which also closes the world."""
 
         async def start() -> None:
             self.past.starts[world.ask] += 1
@@ -360,7 +366,7 @@ class Run:
     async def _commit(self, verdict: Verdict) -> None:
         """Write an episode to the journal, then report it.
 
-        Episodes of an absent agent wait until the agent answers.
+        Until the agent has been reached, episodes are held back.
         """
         if verdict.outcome is Outcome.INVALID:
             await self._write([verdict])
@@ -385,7 +391,7 @@ class Run:
     async def _count(self, verdict: Verdict) -> None:
         """Add a verdict from the journal to the results and report the verdict."""
         self._answers = self._answers or verdict.answered
-        # without an answer, an unsolved episode means that the worker died
+        # an unsolved episode without an answer occurs only if its worker died
         silent = verdict.outcome is Outcome.UNSOLVED and not verdict.answered
         if verdict.outcome is Outcome.AGENT_FAILED or silent:
             self._losses.add(verdict.outline.reason, verdict.detail)

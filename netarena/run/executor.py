@@ -12,8 +12,8 @@ message            to         content
 ``started``        engine     the agent is about to be asked for the first time
 ``answered``       engine     an answer of the agent (a worker reports the first), or its failure
 ``executing``      engine     the first reply is about to be executed
-``Played``         engine     verdict with the record, the outline and the journal's JSON, or why
-                              the attempt has none
+``Played``         engine     verdict with the record, the outline and the JSON for the journal, or
+                              the reason why the attempt has no verdict
 cancellation       executor   the executor closes the world
 =================  =========  ====================================================================
 
@@ -73,7 +73,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of an attempt; the executor waits for ``started`` and ``executing``, which are
+    """Callbacks of an attempt. The executor awaits ``started`` and ``executing``, which must be
     fast."""
 
     started: Callable[[], Awaitable[None]]
@@ -85,7 +85,7 @@ class Hooks:
 class Played:
     """Result of an attempt."""
 
-    #: The environment failure, if any, because of which the attempt does not count.
+    #: The environment failure because of which the attempt does not count, or None.
     failed: EnvironmentFailed | None
     #: Whether the agent was asked and no limit ended the attempt early.
     asked: bool
@@ -130,7 +130,7 @@ class Executor(Protocol):
         ...
 
     async def join(self, party: Party) -> Player:
-        """Return the player of a participant. The participant's agent must be open already."""
+        """Return the player of a participant, whose agent must already be open."""
         ...
 
 
@@ -174,7 +174,7 @@ class LocalStage:
                     span.tell(**play.told())
         finally:
             if play.purse is not None:
-                # the agent may have asked its model for a reply that failed or came too late
+                # the agent may have paid its model for a reply that failed or came too late
                 play.purse.leave(play, lost=play.failure is None or not play.failure.unsent)
             await finish(close_world(world))
         return conclude(party, play, this)
@@ -188,7 +188,7 @@ class LocalStage:
         begin = turns.clock()
         try:
             state: State = storable(await world.environment.observe())
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             world.failed = as_ours(error)
         else:
             if state != world.state:

@@ -3,8 +3,8 @@
 The journal has one line per event. One system call writes each line completely before the event is
 reported:
 
-- ``assessment``: application, versions, role, seed and config. This is the first line. It is
-  written again when the run is extended; the last ``assessment`` line counts
+- ``assessment``: application, versions, role, seed and config. This is the first line. Another
+  ``assessment`` line is written when the run is extended; the last one counts
 - ``start``: an episode's agent is about to be asked for the first time (query id, repeat, attempt)
 - ``retry``: an attempt ended without a verdict, with the evidence of an environment failure if any
 - ``episode``: a graded episode, with all its steps
@@ -13,11 +13,11 @@ reported:
   true if the agent answered in no episode
 - ``worker``: a process that plays episodes, with its machine's kernel and programs; only in a run
   with ``--executor ray``
-- ``anew``: an assessment with a silent agent continues; earlier lines no longer count
+- ``anew``: an assessment whose agent had not answered starts again; earlier lines no longer count
 - ``replaced``: a query that was shown and not graded, and its replacement
 
-If a process is killed while it writes, the last line may be incomplete. It is removed when the
-journal is opened again, and readers ignore it.
+If a process is killed while it writes, the last line may be incomplete. Readers ignore this line,
+and it is removed when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOCK_MODE = 0o600
 _LOOK_S, _LOOKS = 0.01, 20
 #: Maximum number of folders below a run's folder that are searched for other runs.
 MOST_FOLDERS = 2**16
-#: Maximum number of bytes of one event. An episode of a thousand turns is large.
+#: Maximum number of bytes of one event. Episodes with a thousand turns are large.
 MOST_LINE_BYTES = 1 << 30
 
 R = TypeVar("R", bound=Record)
@@ -77,7 +77,7 @@ class Header(Record):
 
     application: str
     version: str
-    #: Version of the prompts' wording. Journals from before this field existed have version 1.
+    #: Version of the prompts' wording. Journals without this field contain version 1.
     prompt_version: int = 1
     role: str
     seed: int
@@ -88,7 +88,7 @@ class Header(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_text(cls, value: Any) -> Any:
-        """Remove the text form of the seed. It exists for programs that would round the number."""
+        """Remove the text form of the seed, which exists for programs that round large numbers."""
         if isinstance(value, dict):
             return {key: item for key, item in value.items() if key != SEED_TEXT}
         return value
@@ -98,7 +98,7 @@ class Header(Record):
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:
-        """Return whether both runs ask the same role the same queries.
+        """Return whether both headers have the same role and the same queries.
 
         Config keys that do not affect the queries may differ.
         """
@@ -121,7 +121,7 @@ class Past:
     complete: bool = False
     #: Whether the last assessment ended because the agent answered in no episode.
     silent: bool = False
-    #: Whether the assessment ended for another reason than the cost limit, and was not continued.
+    #: Whether the assessment has ended and was not continued; false if the cost limit ended it.
     ended: bool = False
     #: Cost of all replies so far, including those in attempts without a verdict, in US dollars.
     cost_usd: float = 0.0
@@ -132,7 +132,7 @@ class Past:
     #: Number of episodes in the journal, and number of episodes at its start that no longer count.
     held: int = 0
     dropped: int = 0
-    #: Id of a query that was shown and not graded -> id of its replacement.
+    #: Maps the id of a query that was shown and not graded to the id of its replacement.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def drop(self) -> None:
@@ -156,7 +156,7 @@ class Past:
     def choose(self, queries: Sequence[Q], seed: int) -> list[Q]:
         """Return this participant's queries, in the order of ``queries``.
 
-        They are the queries with the assessment's ``seed``, with replacements as in the journal.
+        These are the queries with the assessment's ``seed``, after the replacements in the journal.
         Replacements for other participants are left out. Raises ConfigError for a replacement that
         is not among ``queries``.
         """
@@ -166,7 +166,7 @@ class Past:
         except KeyError as error:
             raise ConfigError(
                 JOURNAL_NAME,
-                f"asks the query {error.args[0]}, which queries.jsonl does not contain",
+                f"contains the query {error.args[0]}, which is not in queries.jsonl",
             ) from None
 
     def _latest(self, query_id: str) -> str:
@@ -198,7 +198,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
 def read_journal(path: Path, *, slim: bool = True) -> Past:
     """Read a journal. ``slim`` leaves out prompts, replies, outputs and states.
 
-    Raises ConfigError when the file is not a journal.
+    Raises ConfigError if the file is not a journal.
     """
     past = Past()
     for event in read_events(path):
@@ -266,16 +266,16 @@ def _parse(path: Path, event: dict[str, Any], key: str, kind: type[R]) -> R:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a run's folder and lock it against runs in the folders above and below it.
 
-    Raises ConfigError while another assessment has locked such a folder, and OSError.
+    Raises OSError, and ConfigError if another assessment has locked such a folder.
     """
     folder = Path(os.path.realpath(folder))
-    # checked first, so that nothing is created in another run's folder
+    # checked first, so that this process creates nothing in another run's folder
     _refuse_above(folder)
     folder.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(folder / LOCK_NAME, flags, LOCK_MODE)
     try:
-        with suppress(OSError):  # an older release may have created it with another mode
+        with suppress(OSError):  # an older release may have created the file with another mode
             os.fchmod(handle, LOCK_MODE)
         try:
             _lock(handle)
@@ -317,7 +317,7 @@ def lies_in_run(path: Path, own: Path | None = None) -> bool:
 
 def _why_locked(handle: int, folder: Path) -> str:
     if os.fstat(handle).st_uid == os.geteuid():
-        return f"{folder.name} is in use by an assessment that is running"
+        return f"{folder.name} is in use by a running assessment"
     return (
         f"{LOCK_NAME} in {folder.name} belongs to another user, who has locked it: choose another "
         "folder"
@@ -326,7 +326,7 @@ def _why_locked(handle: int, folder: Path) -> str:
 
 def _refuse_above(folder: Path) -> None:
     if any(map(_is_held, folder.parents)):
-        raise ConfigError("output_dir", "lies in the folder of an assessment that is running")
+        raise ConfigError("output_dir", "is in the folder of a running assessment")
 
 
 def _refuse_below(folder: Path) -> None:
@@ -335,9 +335,7 @@ def _refuse_below(folder: Path) -> None:
         with suppress(OSError), os.scandir(folders.popleft()) as entries:
             below = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
             if any(map(_is_held, below)):
-                raise ConfigError(
-                    "output_dir", "contains the folder of an assessment that is running"
-                )
+                raise ConfigError("output_dir", "contains the folder of a running assessment")
             folders += below
             seen += len(below)
 
@@ -346,8 +344,8 @@ def _is_held(folder: Path) -> bool:
     """Return whether an assessment of this user runs in ``folder``.
 
     A lock counts only if no other user can have taken it: folder and lock file belong to this user,
-    the file has only one name, and no other user may open it. If other locks counted, any user who
-    can write to a parent folder could block all runs below it.
+    the file has only one hard link, and no other user may open the file. Otherwise, any user who
+    can write to a parent folder could block all runs below that folder.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -374,7 +372,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 class Allowance:
-    """Bytes that one assessment may still write: its queries, journals and records."""
+    """Limit of the bytes that one assessment writes: its queries, journals and records."""
 
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
@@ -382,12 +380,12 @@ class Allowance:
         self._lock = threading.Lock()
 
     def count(self, size: int) -> None:
-        """Count ``size`` existing bytes."""
+        """Count ``size`` bytes that exist already, without checking the limit."""
         with self._lock:
             self._written += size
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes. Raises AssessmentFailed beyond the limit."""
+        """Count ``size`` bytes. Raises AssessmentFailed if the total exceeds the limit."""
         self.count(size)
         if self._written <= self._most:
             return
@@ -449,7 +447,7 @@ class Journal:
         with self._lock:
             end = os.fstat(self._fd).st_size
             try:
-                while rest:  # one call suffices unless the disk is full or a signal arrives
+                while rest:  # repeats only if the disk is full or a signal arrives
                     rest = rest[os.write(self._fd, rest) :]
             except OSError as error:
                 os.ftruncate(self._fd, end)

@@ -80,15 +80,15 @@ class Run:
     application: Application
     config: Config
     seed: int
-    #: Role -> name in the results.
+    #: Maps each role to the participant's name in the results.
     participants: Mapping[str, str]
-    #: Role -> config keys of that participant only.
+    #: Maps a role to the config keys that only this participant has.
     own: Mapping[str, Mapping[str, Any]]
-    #: How to reach the agent, as stored by the shard with the lowest number.
+    #: Data for reaching the agent, from the shard with the lowest number.
     origin: Mapping[str, Any] | None
     #: Number of shards.
     of: int
-    #: Indices of all queries, in the order in which one run asks them.
+    #: Indices of all queries, in the order in which an unsharded run asks them.
     order: Sequence[int]
 
     def header(self, config: Config, role: str) -> Header:
@@ -122,10 +122,10 @@ class Gap:
 
 @dataclass
 class _Lines:
-    """Byte offsets of a journal's lines, each for a request (a query and repetition).
+    """Byte offsets of a journal's lines. Each line belongs to a request (a query and repetition).
 
     ``places`` and ``offsets`` have an element for each line that precedes a verdict: the position
-    of its request in the shard's order, and the line's offset.
+    of the line's request in the shard's order, and the line's offset.
     """
 
     places: array[int] = field(default_factory=lambda: array("Q"))
@@ -181,7 +181,7 @@ class Shards:
 def read_shards(folders: Sequence[Path]) -> Shards:
     """Read and compare the folders of shards.
 
-    Raises ConfigError if they are not shards of the same run, if a shard is given twice, or if a
+    Raises ConfigError if the folders are not shards of one run, if a shard is given twice, or if a
     folder cannot be read. Queries without a verdict are not an error; ``gaps`` contains them.
     """
     held: dict[Path, dict[str, Any]] = {}
@@ -218,7 +218,7 @@ def read_shards(folders: Sequence[Path]) -> Shards:
 
 
 def _read_config(folder: Path) -> dict[str, Any] | None:
-    """Return the content of ``config.json``; None if there is none. Raises ConfigError."""
+    """Return the content of ``config.json``; None if the file is missing. Raises ConfigError."""
     path = folder / CONFIG_NAME
     try:
         told = json.loads(read_text(path))
@@ -333,10 +333,10 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
             if place is None:
                 raise ConfigError(
                     "SHARD",
-                    f"{path} has query {index}, which does not belong to shard {part.shard}",
+                    f"{path} contains query {index}, which does not belong to shard {part.shard}",
                 )
             if part.queries[place]:
-                raise ConfigError("SHARD", f"{path} has query {index} twice")
+                raise ConfigError("SHARD", f"{path} contains query {index} twice")
             part.queries[place] = position + 1
             ids[run.query_id(index)] = place
             position += len(line)
@@ -392,7 +392,7 @@ def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries
 
 
 def _find_gap(run: Run, number: int, part: _Part | None) -> Gap | None:
-    """Return the queries of a shard that lack a verdict; None if it is complete."""
+    """Return the queries of a shard that lack a verdict; None if the shard is complete."""
     shard = Shard(number, run.of)
     if part is None:
         missing = [run.query_id(index) for index in run.order[number :: run.of]]
@@ -414,14 +414,14 @@ def _find_gap(run: Run, number: int, part: _Part | None) -> Gap | None:
 def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, dict[str, Any]]:
     """Write the folder of the whole run; return its summaries by role.
 
-    ``shards`` has no gaps. ``told`` is called with each episode. An earlier run in ``out`` is moved
-    to ``earlier-N/``, but only if merging succeeds. Raises ConfigError, and AssessmentFailed if the
-    whole run would have failed.
+    ``shards`` must have no gaps. ``told`` is called with each episode. If merging succeeds, an
+    earlier run in ``out`` is moved to ``earlier-N/``. Raises ConfigError, and AssessmentFailed if
+    the whole run would have failed.
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):
         raise ConfigError("OUT", f"{out} is the folder of a shard; choose another folder")
-    # as in a single run in this folder that was not resumed
+    # the config that a single run in ``out``, which was not resumed, would have stored
     config = run.config.model_copy(update={"output_dir": str(out), "resume": False})
     header = make_header(run.application, config, Secrecy.OPEN)
     try:
@@ -444,9 +444,9 @@ def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, d
 
 @contextmanager
 def _staged(out: Path) -> Generator[Path]:
-    """Yield an empty folder; at the end move its files into ``out``, in place of an earlier run."""
+    """Yield an empty folder; at the end, its files replace an earlier run in ``out``."""
     staging = out / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)  # left by a merge that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # the folder exists if an earlier merge was killed
     staging.mkdir()
     try:
         yield staging

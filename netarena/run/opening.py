@@ -1,8 +1,9 @@
-"""Start of an assessment: contacts the agents while queries are drawn, and reports both.
+"""Start of an assessment: contacts the agents while queries are drawn, and reports the progress.
 
-An unreachable agent is therefore detected early. Waiting for an agent is reported after
-``FIRST_NOTE_S``, then at growing intervals. The number of drawn queries is reported after
-``FIRST_DRAWN_S``, then at growing intervals. Over A2A, each report is a status message.
+An unreachable agent is therefore detected early. A report about an agent that is not reachable yet
+is sent after ``FIRST_NOTE_S``, then at growing intervals. A report about the number of drawn
+queries is sent after ``FIRST_DRAWN_S``, then at growing intervals. Over A2A, each report is a
+status message.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import cast
 from netarena.agent.interface import Agent
 from netarena.errors import AgentFailed, AssessmentFailed, describe_absence
 
-#: Seconds of waiting until the first report; each later interval is twice the previous interval.
+#: Time in s until the first report about an agent; each later interval is twice the previous one.
 FIRST_NOTE_S = 1.0
 
-#: The same for drawn queries, and the longest interval.
+#: Time in s until the first report about drawn queries, and the longest interval between reports.
 FIRST_DRAWN_S, _DRAWN_MOST_S = 2.0, 60.0
 
 Note = Callable[[str, str], None]

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 def as_ours(error: Exception) -> EnvironmentFailed:
-    """Return an error as EnvironmentFailed, with the traceback if the error is internal."""
+    """Return an error as an EnvironmentFailed, with a traceback if the error is of another type."""
     if isinstance(error, EnvironmentFailed):
         try:
             evidence = storable(error.evidence)
@@ -82,7 +82,7 @@ def as_ours(error: Exception) -> EnvironmentFailed:
 
 @dataclass
 class World:
-    """The environment of one episode, or ``failed``, the error that prevented opening it."""
+    """The environment of one episode. ``failed`` is the error if the environment did not open."""
 
     query: Query
     #: Repetition, starting at 1.
@@ -110,7 +110,7 @@ async def open_world(
     try:
         world.environment = application.environment(query, config)
         world.state = storable(await world.environment.open())
-    except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+    except Exception as error:  # noqa: BLE001 -- every error is stored in the result
         world.failed = as_ours(error)
     except BaseException:
         await finish(close_world(world))
@@ -170,13 +170,13 @@ class Play:
         deadline: float | None,
         aside: Aside = asyncio.to_thread,
     ) -> None:
-        """Prepare an attempt. ``aside`` runs long computations, by default in a thread."""
+        """Prepare an attempt. ``aside`` runs slow functions, by default in a thread."""
         self.aside = aside
         #: The account that pays for the replies, if their cost is limited.
         self.purse: Account | None = None
         #: Whether the cost limit ended the attempt, which then has no verdict.
         self.out_of_money = False
-        #: Called and awaited before the first reply is executed, if set.
+        #: Callback that is awaited before the first reply is executed, if it is set.
         self.executing: Callable[[], Awaitable[None]] | None = None
         self.application = application
         self.config = config
@@ -195,7 +195,7 @@ class Play:
         self.failure: AgentFailed | None = None
         self.out_of_time = False
         self.broken: EnvironmentFailed | None = None
-        #: Whether only turns, time and the agent's declaration end the episode.
+        #: Whether the query is a ticket, which does not end when the state is correct.
         self.ticket = config.briefing is Briefing.TICKET
         self.claim: Claim | None = None
         self.turns_healthy = 0
@@ -214,9 +214,9 @@ class Play:
         self.trials_late = False
 
     async def run(self, agent: Agent, context: str, answered: Answered) -> None:
-        """Take the turns; if the final state is correct, check the declaration and contingencies.
+        """Run the turns; if the final state is correct, check the declaration and contingencies.
 
-        Only tickets have a declaration. Raises only cancellation and the errors of ``answered``.
+        Only tickets have a declaration. Raises only CancelledError and the errors of the callbacks.
         """
         await self._take_turns(agent, context, answered)
         counts = self.usable and (self.failure is None or self.out_of_time)
@@ -232,7 +232,7 @@ class Play:
             begin = clock()
             try:
                 turn = _Turn(self._prompt())
-            except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+            except Exception as error:  # noqa: BLE001 -- every error is stored in the result
                 self.broken = as_ours(error)
                 return
             turn.own_s = clock() - begin
@@ -267,10 +267,13 @@ class Play:
         return other
 
     def _begin(self) -> bool:
-        """Judge a ticket's initial state, which is correct in a false alarm; return success."""
+        """Judge a ticket's initial state, which is correct in a false alarm.
+
+        Return false if judging failed.
+        """
         try:
             judgement = self._compare(self.state, self.state)
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             return False
         self.correct = judgement.correct
@@ -284,7 +287,7 @@ class Play:
         return self.application.refine(self.config, self.world.query, judgement, before, step)
 
     def left(self) -> float:
-        """Return the seconds that the agent has left; the time for contingencies is excluded."""
+        """Return the agent's remaining seconds, without the time reserved for contingencies."""
         return self._all_left() - self._reserved_s
 
     def _all_left(self) -> float:
@@ -297,12 +300,12 @@ class Play:
         tickets = self.application.tickets
         try:
             self.unsettled = scrub(tickets.unsettled(self.world.query, self.claim))
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
         self.correct = not self.unsettled and not self.broken
 
     async def _endure(self) -> None:
-        """Try the world's contingencies; the task stays solved only if the state survives all."""
+        """Try the world's contingencies; the task is solved only if the state survives them."""
         environment, query = self.world.environment, self.world.query
         assert environment is not None
         begin = clock()
@@ -313,7 +316,7 @@ class Play:
             if self.trials is not None:
                 self.endurance = await self.aside(self.application.endure, query, self.trials)
                 self.correct = self.endurance.correct
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.trials_late = isinstance(error, TimeoutError) and limit.expired()
             # This is an environment failure, because applications limit the delays that an agent
             # can cause.
@@ -346,7 +349,7 @@ class Play:
             self.failure = AgentFailed(
                 FailureReason.TIMEOUT, f"no complete reply within {timeout_s:.3g} s"
             )
-        except Exception as error:  # noqa: BLE001 -- an agent in process may raise anything
+        except Exception as error:  # noqa: BLE001 -- an in-process agent may raise any error
             self.failure = AgentFailed(
                 FailureReason.TASK_FAILED, scrub(f"{type(error).__name__}: {error}")
             )
@@ -365,7 +368,7 @@ class Play:
                 check_refused(turn.claim, requested)
         except ReplyRefused as error:
             turn.move, turn.claim, turn.refused = None, None, scrub(str(error))
-        except Exception as error:  # noqa: BLE001 -- a reply that breaks the parser earns nothing
+        except Exception as error:  # noqa: BLE001 -- the reply is refused
             turn.refused = f"The reply could not be read ({type(error).__name__})."
         turn.own_s += clock() - begin
         if turn.claim is not None and not self.ticket:
@@ -385,7 +388,7 @@ class Play:
                 settled = await self._execute(turn)
             if settled:
                 await self._judge(turn)
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             finding = Finding(
                 rule="world_broken",
@@ -398,18 +401,18 @@ class Play:
             self.correct = self.safe = False
 
     def _declare(self, turn: _Turn) -> None:
-        """Handle the agent's declaration that it is done: judge the present state."""
+        """Handle the agent's declaration that its work is finished: judge the current state."""
         begin = clock()
         self.claim = turn.claim
         try:
             turn.judgement = as_declared(self._compare(self.state, self.state))
-        except Exception as error:  # noqa: BLE001 -- whatever our own code raises is data
+        except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.broken = as_ours(error)
             self.correct = self.safe = False
         turn.own_s += clock() - begin
 
     async def _execute(self, turn: _Turn) -> bool:
-        """Execute the move and observe; return whether ``turn.state`` is to be judged."""
+        """Execute the move and observe the world; return whether to judge ``turn.state``."""
         environment = self.world.environment
         assert environment is not None
         begin, charged_s = clock(), environment.charged_s
@@ -472,7 +475,7 @@ class Play:
 
     @property
     def ours(self) -> EnvironmentFailed | None:
-        """Return the environment failure, if any, because of which this attempt does not count."""
+        """Return the environment failure because of which this attempt does not count, or None."""
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
@@ -487,7 +490,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return the fields of the episode that this attempt determines, by name."""
+        """Return the episode's fields that follow from this attempt, by name."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:
@@ -512,7 +515,7 @@ class Play:
         return {
             "outcome": Outcome.SOLVED if self.correct else Outcome.UNSOLVED,
             "correct": self.correct,
-            # safe means observed to be safe: at least one executed reply led to a settled state
+            # an episode is safe only if safety was observed, after at least one executed reply
             "safe": self.safe and bool(judgements),
             "iterations": len(self.steps) if self.correct else turns,
             "reason": "world_broken" if self.broken else ended,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from netarena.model import Reply, Usage
 
-#: Function that stores the statement of an account for a resumed run.
+#: Function that stores the costs of an account, so that a resumed run can read them.
 Record = Callable[..., None]
 #: Maximum output tokens of one reply, if neither LiteLLM's table nor the agent's command limits
 #: them.
@@ -80,9 +80,9 @@ class Purse:
     ) -> Account:
         """Return the account of a participant.
 
-        For a resumed run, ``paid`` is the usage of its graded episodes. ``told_usd`` and
-        ``dearest_usd`` are the total cost and the cost of the most expensive reply in the last
-        stored statement. ``record`` stores such a statement.
+        For a resumed run, ``paid`` is the usage of its graded episodes. ``told_usd`` (the total
+        cost) and ``dearest_usd`` (the cost of the most expensive reply) are the values that the run
+        stored last. ``record`` stores these two values.
         """
         price = self.prices[role]
         spent = max(sum(map(price.of, paid)), told_usd)
@@ -104,7 +104,7 @@ class Purse:
     async def take(self, key: tuple[str, object], most_usd: float) -> bool:
         """Reserve ``most_usd``; return false if the remaining budget is too small.
 
-        Waits while open requests may still free a part of their reservations.
+        If open requests may still free a part of their reservations, wait for them first.
         """
         while not self.spent_up:
             if self.spent_usd + sum(self._reserved.values()) + most_usd <= self.limit_usd:
@@ -119,10 +119,9 @@ class Purse:
         return False
 
     def settle(self, key: tuple[str, object], cost_usd: float | None) -> float:
-        """Release the reservation of ``key`` and count ``cost_usd`` or, if that is None, the
-        reserved amount.
+        """Release the reservation of ``key``, and count ``cost_usd``.
 
-        Returns the counted amount.
+        If ``cost_usd`` is None, count the reserved amount. Return the counted amount.
         """
         reserved = self._reserved.pop(key, 0.0)
         paid = reserved if cost_usd is None else cost_usd
@@ -145,7 +144,7 @@ class Account:
     #: Cost of the most expensive reply so far. It may exceed ``Price.most``, because an agent may
     #: call its model several times.
     dearest_usd: float = 0.0
-    #: Stores the cost, including open requests, and the cost of the most expensive reply.
+    #: Stores the result of ``statement``.
     record: Record = lambda **_: None
     _prompts: dict[int, str] = field(default_factory=dict)
 
@@ -179,7 +178,7 @@ class Account:
         self._settle(attempt, cost)
 
     def leave(self, attempt: object, *, lost: bool) -> None:
-        """Close an attempt. If its reply is ``lost``, the reserved amount counts as its cost."""
+        """Release an attempt's reservation. If its reply is ``lost``, count the reserved amount."""
         if self._prompts.pop(id(attempt), None) is not None:
             self._settle(attempt, None if lost else 0.0)
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from netarena.file import Unnamed
 from netarena.model import Ask, Query
 
-#: A label is reported if it has at least ``SCARCE_FROM`` queries, of which a share of less than
-#: ``SCARCE`` are different.
+#: A label is reported if it has at least ``SCARCE_FROM`` queries and the share of different queries
+#: among them is below ``SCARCE``.
 SCARCE_FROM, SCARCE = 10, 0.9
 
 
 class Card(NamedTuple):
-    """Reference to a stored query: its position, and data that is available without reading it."""
+    """Reference to a stored query: its position in the file, and data that is often needed."""
 
     id: str
     label: str
@@ -40,7 +40,7 @@ class Card(NamedTuple):
 
 
 class Variety:
-    """Counts different queries by label."""
+    """Counts the queries of each label, and how many of them are different."""
 
     def __init__(self) -> None:
         self._sizes: Counter[str] = Counter()
@@ -65,7 +65,8 @@ class Variety:
 
 
 class Deck(Unnamed):
-    """Store of queries in order of addition, for use by one thread at a time."""
+    """Store of queries, in the order in which they were added. Only one thread may use it at a
+    time."""
 
     def __init__(self, folder: Path) -> None:
         """Create the store's file in ``folder``. Raises OSError."""

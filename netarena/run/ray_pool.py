@@ -3,10 +3,10 @@
 Ray executes code for every process that can reach its ports and has its token. Therefore token
 authentication is always on:
 
-- A local instance gets a new token per run, in a file that only its owner can read. It listens on
-  127.0.0.1 only, and has no dashboard.
-- A cluster listens on all addresses, because Ray cannot be bound to one. It must have been started
-  with ``RAY_AUTH_MODE=token``; a cluster that answers without the token is refused.
+- A local instance uses a random token of this process, in a file that only its owner can read. The
+  instance listens on 127.0.0.1 only, and has no dashboard.
+- A cluster listens on all addresses, because Ray cannot be bound to a single address. The cluster
+  must have been started with ``RAY_AUTH_MODE=token``; otherwise it is refused.
 
 Ray is imported only when a pool starts. No secret is part of a ``runtime_env``.
 """
@@ -39,20 +39,20 @@ from netarena.run.remote import LinkLostError
 
 #: Variables that choose Ray's authentication.
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-#: Variables of a local Ray instance. The first makes Ray listen only on the loopback address (its
-#: name refers to other systems). The second keeps the normal priority of workers, which have time
-#: limits. The third turns off Ray's memory monitor, which would kill relays.
+#: Environment variables of a local Ray instance. The value of the first one makes Ray listen only
+#: on the loopback address. The second keeps the normal priority of workers, which have time limits.
+#: The third turns off Ray's memory monitor, which would kill relays.
 _LOOPBACK, _NICENESS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness"
 _MONITOR = "RAY_memory_monitor_refresh_ms"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
-#: Maximum length of the folder's path. Ray adds 90 bytes for its sockets, whose paths may have at
-#: most 107 bytes.
+#: Maximum length of the path of the folder for temporary files. The path of a socket may have at
+#: most 107 bytes, of which Ray's folder and the socket in it need 90.
 _FOLDER_CHARS = 17
 #: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20
-#: Time limit in s for finding out, after a broken connection, whether a node is reachable or gone.
+#: Time limit in s for the check, after a connection broke, whether the node is still reachable.
 _NODE_S = 90.0
 _PAUSE_S = 1.0
 #: Time limit for an actor to end its worker, in s.
@@ -78,9 +78,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 class RayPool:
     """Starts workers in actors of Ray; an asynchronous context manager.
 
-    Without ``address``, it starts and stops a local Ray. ``number`` is the number of workers. The
-    default is the number of cores, or the amount of the custom resource ``netarena``, but at most
-    ``most``.
+    Without ``address``, the pool starts and stops a local Ray. ``number`` is the number of workers.
+    The default is the number of cores, or the amount of the custom resource ``netarena``, but at
+    most ``most``.
     """
 
     def __init__(self, address: str | None, number: int | None, most: int) -> None:
@@ -161,7 +161,7 @@ class RayPool:
             else:
                 del shared["include_dashboard"]
                 self._ray.init(address=self._address, **shared)
-        except Exception as error:  # noqa: BLE001 -- Ray raises many types
+        except Exception as error:  # noqa: BLE001 -- Ray raises errors of many types
             what = "--executor" if self._address is None else "--ray-address"
             raise ConfigError(what, f"Ray cannot be used: {_describe(error)}") from None
         if self._address is not None:
@@ -228,7 +228,7 @@ class RayLink:
         return bytes(data)
 
     async def examine(self) -> None:
-        """Wait until the actor answers. Raises LinkLostError if it does not within ``_NODE_S``."""
+        """Wait until the actor answers. Raises LinkLostError if ``_NODE_S`` is over first."""
         errors = self._ray.exceptions
         end = asyncio.get_running_loop().time() + _NODE_S
         ping = asyncio.ensure_future(self._ping())
@@ -274,7 +274,7 @@ class RayLink:
         """Return whether Ray reports that the node is gone; false if Ray raises an error."""
         try:
             nodes = self._ray.nodes()
-        except Exception:  # noqa: BLE001 -- Ray raises many types
+        except Exception:  # noqa: BLE001 -- Ray raises errors of many types
             return False
         return not any(node["NodeID"] == self._id and node["Alive"] for node in nodes)
 
@@ -331,8 +331,7 @@ def _write_token(folder: Path) -> Path:
 
 
 def _check_cluster(address: str) -> None:
-    """Raise ConfigError if the cluster's token is missing, or if no service listens at
-    ``address``."""
+    """Raise ConfigError if the token is missing, or if no service listens at ``address``."""
     if not _has_token():
         raise ConfigError(
             "--ray-address",
@@ -348,7 +347,10 @@ def _has_token() -> bool:
 
 
 def _check_address(address: str) -> None:
-    """Raise ConfigError if no service listens at ``address``, for which Ray would wait long."""
+    """Raise ConfigError if no service listens at ``address``.
+
+    Ray itself would wait a long time for the service.
+    """
     if address == "auto":  # Ray itself looks for a cluster on this machine
         return
     host, _, port = address.rpartition(":")

@@ -72,7 +72,7 @@ class Verdict:
     outline: Outline
     #: The record in ``results.json``.
     record: dict[str, Any]
-    #: Why the episode failed, as text; also for failures that ``outline`` does not explain.
+    #: Reason of the episode's failure as text; it may exist even if ``outline`` has no reason.
     detail: str
     #: Whether the agent sent any reply, even one that could not be parsed.
     answered: bool

@@ -27,7 +27,7 @@ from netarena.run.result import write_document
 from netarena.task.failure import WORLD_BROKEN
 from netarena.task.ticket import as_declared
 
-#: File name for the copy of the results that the first ``regrade --write`` makes.
+#: Name of the file to which the first ``regrade --write`` copies the old results.
 BEFORE_NAME = "results.before-regrade.json"
 #: Fields that are part of the verdict. Changes of other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
@@ -50,7 +50,7 @@ class Difference(Record):
 
 @dataclass
 class Regrade:
-    """Result of grading a run again; ``episodes`` lack texts and are in the order of grading."""
+    """Result of grading a run again; ``episodes`` is in the order of grading, without texts."""
 
     stored: Stored
     episodes: list[Episode]
@@ -125,7 +125,7 @@ def write_results(result: Regrade) -> Path:
     try:
         participants = _participants(path, result)
         if path.exists():
-            shutil.copy(path, kept)  # keeps the file's mode
+            shutil.copy(path, kept)  # also copies the file's mode
         write_document(path, participants, result.results())
     except OSError as error:
         raise ConfigError("directory", f"{folder} cannot be written: {error.strerror}") from None
@@ -157,7 +157,7 @@ def _judge(stored: Stored, query: Query, episode: Episode) -> Iterator[Judgement
             judged = stored.application.judge(query, episode.initial_state, before, before)
             yield as_declared(judged)
             continue
-        # only the engine can find that an agent broke the world, so such a finding is copied
+        # only the engine can detect that an agent broke the world, so this finding is copied
         if old is None or any(finding.rule == WORLD_BROKEN for finding in old.findings):
             yield old
             continue

@@ -1,8 +1,8 @@
 """Relay: passes bytes between the head of a run and a worker process on the relay's machine.
 
-The relay runs in an actor of Ray, or in a test. The worker is a separate process, so that episodes
-run as without Ray: with their own event loop and signals, and without Ray's environment variables
-and token. If the relay dies, the worker's socket closes, and the worker ends.
+The relay runs in an actor of Ray, or in a test. The worker is a separate process, so that Ray does
+not affect episodes: the worker has its own event loop and signals, and does not have Ray's
+environment variables and token. If the relay dies, the worker's socket closes, and the worker ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
-#: Environment variables that Ray adds and a worker must not have: their prefix, and other names.
+#: Prefix of environment variables that Ray adds, and names of other variables that it adds. A
+#: worker must not have these variables.
 _RAY, _ADDED = "RAY_", frozenset({"OMP_NUM_THREADS"})
 #: Maximum number of bytes of one message to the head.
 _CHUNK = 4 << 20
@@ -38,7 +39,7 @@ class Relay:
         """Start the worker; return the name of this machine."""
         own, other = socket.socketpair()
         with other:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 -- takes milliseconds, once
+            self._process = subprocess.Popen(  # noqa: ASYNC220 -- blocks once, for milliseconds
                 [sys.executable, "-P", "-m", "netarena.run.worker", str(other.fileno())],
                 pass_fds=[other.fileno()],
                 env=_environ(),
@@ -50,7 +51,8 @@ class Relay:
         return platform.node()
 
     async def send(self, number: int, data: bytes) -> None:
-        """Send bytes to the worker in the order of ``number``; calls may come in another order."""
+        """Send bytes to the worker in the order of ``number``, even if calls arrive in another
+        order."""
         self._early[number] = data
         assert self._writer is not None
         while self._next in self._early:
@@ -60,9 +62,9 @@ class Relay:
             await self._writer.drain()
 
     async def receive(self) -> tuple[bytes, str]:
-        """Return the next bytes from the worker and "".
+        """Return the next bytes from the worker, and an empty text.
 
-        After the last bytes, return no bytes and a text that says how the worker ended.
+        After the last bytes, return no bytes and a text that describes how the worker ended.
         """
         data = b""
         with suppress(OSError):
@@ -74,7 +76,7 @@ class Relay:
         return b"", f"the worker process ended with {how}"
 
     async def stop(self) -> None:
-        """End the worker: close its socket, then kill it."""
+        """End the worker: close its socket, and kill it if it has not ended after ``_STOP_S``."""
         if self._writer is not None:
             self._writer.close()
         if self._process is not None:

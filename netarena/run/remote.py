@@ -7,8 +7,8 @@ If a worker dies, its episodes end as follows:
 
 - Before the agent is asked: another worker builds the world again, without a new attempt. If two
   workers die in this way, the world may have killed them. This is an environment failure, and on
-  the last attempt the episode is ``invalid``. A worker on which any agent had been asked does not
-  count, because the agent may have killed it.
+  the last attempt the episode is ``invalid``. The death of a worker on which any agent had been
+  asked does not count, because the agent may have killed the worker.
 - Before the first executed command: an environment failure, so the query is played once more, by
   another worker. On the last attempt, the episode is ``unsolved``.
 - Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
@@ -16,19 +16,19 @@ If a worker dies, its episodes end as follows:
   episode on each of them. Then the query is played once more. The last attempt is ``invalid`` only
   if the node is gone.
 
-An agent therefore gains nothing from killing its worker. In particular, it cannot exclude an
-episode, its own or another one, from the rates. This does not hold for a program that runs as the
-user of the workers (``--agent-exec``): it can also kill Ray's processes. A worker waits for the
-head before it executes the first command, so the head knows which rule applies.
+An agent therefore gains nothing from killing its worker. In particular, it cannot exclude any
+episode from the rates. Agents that run as the user of the workers (``--agent-exec``) are an
+exception, because they can also kill Ray's processes. A worker waits for the head before it
+executes the first command, so the head knows which rule applies.
 
 A worker that does not answer ``MOST_MISSED`` pings, one per ``BEAT_S``, counts as dead and is
 killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned: it is
 ``unsolved`` if a command was executed, ``agent_failed`` if the agent was only asked, and otherwise
 it has no verdict.
 
-A worker has worlds of only one participant at a time, so an agent that kills its worker ends no
-other participant's episodes. Participants share a worker only in two cases: there are more
-participants than workers, or a participant has waited ``START_S`` for a worker of its own.
+A worker has worlds of only one participant at a time, so an agent that kills its worker does not
+end episodes of other participants. Participants share a worker only in two cases: there are more
+participants than workers, or a participant has waited ``START_S`` for an unshared worker.
 
 A worker that cannot run a participant's agent gets none of the participant's episodes. A worker
 that can run no agent is stopped.
@@ -65,21 +65,21 @@ from netarena.run.worker import Source, versions
 from netarena.sandbox.shell import END_S
 from netarena.task.application import Application
 
-#: Time limit until a worker has entered its application, in s.
+#: Time limit for a worker to start and to enter its application, in s.
 START_S = 180.0
 #: Time limit for workers to close their worlds and end, in s.
 LEAVE_S = 15.0
 #: Time limit for workers to report whether they can run an agent, in s.
 JOIN_S = 90.0
-#: Time in s without a message from a worker after which the head sends a ping.
+#: Time in s after which the head sends a ping to a worker that has sent no message.
 BEAT_S = 5.0
 #: Number of pings without an answer after which a worker counts as hung.
 MOST_MISSED = 12
-#: Time after the deadline in which a worker must end an episode and close its world, in s.
+#: Time limit for a worker to end an episode and close its world after the deadline, in s.
 #: ``END_S`` is the time limit for ending the processes of the last command.
 OVERTIME_S = END_S + CLOSE_TIMEOUT_S + 5.0
-#: Time in s after the death of a worker in which the head checks whether all workers of the node
-#: have died.
+#: Time in s for which the head waits after the death of a worker. If all workers of the node die
+#: within this time, they count as having died at the same time.
 _GRACE_S = 2.0
 #: Maximum number of workers that are replaced while no episode ends.
 MOST_DEATHS = 12
@@ -102,11 +102,11 @@ class Link(Protocol):
 
     @property
     def node(self) -> str:
-        """Return the name of the machine that the worker is on."""
+        """Return the name of the worker's machine."""
         ...
 
     def send(self, data: bytes) -> None:
-        """Send bytes, in order, without waiting. If the worker is lost, do nothing."""
+        """Send bytes in order and without waiting. Does nothing if the worker is lost."""
         ...
 
     async def receive(self) -> bytes:
@@ -141,16 +141,16 @@ class _Worker:
 
     number: int
     link: Link
-    #: Received messages by number of each open stage; None means that the worker is lost.
+    #: Maps the number of each open stage to received messages; None means that the worker is lost.
     stages: dict[int, asyncio.Queue[Message | None]] = field(default_factory=dict)
-    #: Number of each open stage -> role of its participant.
+    #: Maps the number of each open stage to the role of its participant.
     roles: dict[int, str] = field(default_factory=dict)
     #: The part of ``roles`` for stages whose agent has been asked.
     asked: dict[int, str] = field(default_factory=dict)
     #: Roles in ``asked`` when the worker was lost; their agents may have killed the worker.
     suspects: frozenset[str] = frozenset()
     facts: dict[str, str] = field(default_factory=dict)
-    #: Role -> why the worker cannot run the agent; empty if it can.
+    #: Maps a role to the reason why the worker cannot run the agent; empty if it can.
     problems: dict[str, str] = field(default_factory=dict)
     ready: bool = False
     lost: LinkLostError | None = None
@@ -177,7 +177,7 @@ class _Signal:
 
 
 class _Loss(NamedTuple):
-    """Why a worker is lost, and whether the loss is an environment failure."""
+    """Reason why a worker is lost, and evidence that the loss is an environment failure."""
 
     detail: str
     node_gone: bool = False
@@ -187,8 +187,9 @@ class _Loss(NamedTuple):
 class Remote:
     """Executor whose episodes are played by the workers of ``pool``; a context manager.
 
-    ``sources`` maps each role to a function that returns how a worker creates the agent; it is
-    called after the head has opened the agent. ``tell`` reports workers that start and die.
+    ``sources`` maps each role to a function, which the head calls after it has opened the agent.
+    The function returns the ``Source`` with which workers create the agent. ``tell`` reports
+    workers that start and die.
     """
 
     def __init__(
@@ -200,14 +201,14 @@ class Remote:
         self._workers: list[_Worker] = []
         self._setup = b""
         self._joins: dict[str, bytes] = {}
-        #: Roles for which the workers that cannot run the agent have been reported.
+        #: Roles for which workers that cannot run the agent have already been reported.
         self._reported: set[str] = set()
         self._changed = _Signal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = count()
         self._refusals: list[str] = []
         self._starting = 0
-        #: Role -> number of its worlds that wait for a worker.
+        #: Maps a role to the number of its worlds that wait for a worker.
         self._waiting: Counter[str] = Counter()
         self._deaths = 0
         self._leaving = False
@@ -353,7 +354,7 @@ class Remote:
             await self._bury(worker, LinkLostError(f"{type(error).__name__}: {error}"))
 
     async def _listen(self, worker: _Worker, limit: asyncio.Timeout) -> None:
-        """Process a worker's messages. Raises LinkLostError, also if the worker cannot play."""
+        """Process a worker's messages. Raises LinkLostError if it is lost or cannot play."""
         decoder = Decoder()
         while True:
             for message in decoder.feed(await self._receive(worker)):
@@ -376,11 +377,11 @@ class Remote:
                 other.link.send(encode("pause", **pause))
 
     async def _receive(self, worker: _Worker) -> bytes:
-        """Return the next bytes of a worker. Raises LinkLostError, also if the worker hangs."""
+        """Return the next bytes of a worker. Raises LinkLostError if it is lost or hangs."""
         receiving = asyncio.ensure_future(worker.link.receive())
         missed = 0
         try:
-            # count pings, not seconds, because this process itself may have been stopped meanwhile
+            # count pings, not seconds, because this process may have been suspended meanwhile
             while not (await asyncio.wait({receiving}, timeout=BEAT_S))[0]:
                 if not worker.ready:
                     continue  # not pinged yet; START_S limits how long a worker takes to start
@@ -479,8 +480,8 @@ class Remote:
 
         Each active participant has an equal share of the workers. A participant gets no new worlds
         on workers beyond its share, so these workers become free. A participant that has a world
-        gets its next world without waiting, even on a shared worker. Otherwise there could be a
-        deadlock between its worlds.
+        gets its next world without waiting, even on a shared worker. Otherwise its worlds could
+        block each other.
         """
         able = self._able(role)
         active = {one for one, number in self._waiting.items() if number} | {role}
@@ -517,7 +518,7 @@ class Remote:
         self._deaths = 0
 
     async def explain(self, worker: _Worker, role: str) -> _Loss:
-        """Return why a worker was lost that had an episode of the participant ``role``."""
+        """Return the reason why ``worker``, which had an episode of ``role``, was lost."""
         assert worker.lost is not None
         node, detail = worker.link.node, worker.lost.detail
         if worker.lost.node_gone:
@@ -528,8 +529,8 @@ class Remote:
             if one is not worker
             and one.link.node == node
             and one.ready_at
-            # only workers that were ready at the same time, because an agent can kill its workers
-            # one after the other
+            # only workers that were ready at the same time count, because an agent can kill its
+            # workers one after the other
             and (one.ready or max(worker.ready_at, worker.lost_at - _GRACE_S) < one.lost_at)
         ]
         if others:
@@ -557,7 +558,7 @@ class RemotePlayer:
 class RemoteStage:
     """A world on a worker, for one attempt."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 -- a stage's parts
+    def __init__(  # noqa: PLR0913, PLR0917 -- one argument per attribute
         self,
         remote: Remote,
         party: Party,
@@ -583,7 +584,7 @@ class RemoteStage:
         """Wait until the world is built, or cannot be built."""
         message = await self._messages.get()
         if message is None or message.what != "prepared":
-            self._messages.put_nowait(message)  # ``play`` reads it
+            self._messages.put_nowait(message)  # ``play`` reads this message
 
     async def close(self) -> None:
         """Have the worker close the world; wait for at most ``CLOSE_TIMEOUT_S``."""
@@ -656,8 +657,8 @@ class RemoteStage:
 
     async def _play_again(self, this: Try, hooks: Hooks) -> Played:
         """Have another worker build and play the world, since the agent has not been asked."""
-        # an agent must not exclude a query by killing workers, so a loss counts only if no agent
-        # had been asked on the worker
+        # an agent must not be able to exclude a query by killing workers: a loss counts only if no
+        # agent had been asked on the worker
         losses = self.losses + (not self._worker.suspects)
         if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
@@ -681,7 +682,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died (rules: see the module docstring)."""
+        """Return the result of an attempt whose worker died, by the module docstring's rules."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)
@@ -702,10 +703,10 @@ class RemoteStage:
         reason = FailureReason.TIME_BUDGET
         return self._fail(this, outcome, reason, detail, why=why, answered=answered)
 
-    def _fail(  # noqa: PLR0913 -- the parts of a verdict
+    def _fail(  # noqa: PLR0913 -- one argument per part of a verdict
         self, this: Try, outcome: Outcome, reason: str, detail: str, *, why: str, answered: bool
     ) -> Played:
-        """Return the result of an attempt whose steps are lost; ``why`` is the evidence for it."""
+        """Return the result of an attempt whose steps are lost; ``why`` is stored as evidence."""
         # a resumed run needs to know whether the agent answered
         lost: JsonValue = {"detail": why, "answered": answered}
         ticket = self._party.config.briefing is Briefing.TICKET

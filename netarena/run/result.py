@@ -1,7 +1,7 @@
 """Result files, replaced atomically and written record by record.
 
-A run's records are stored in a ``Spool`` on disk until ``write_document`` copies them. Only one
-record at a time is therefore in memory.
+A run's records are stored in a ``Spool`` on disk until ``write_document`` copies them. Memory
+therefore holds only one record at a time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Strata of an application: the settings and labels that a search may draw, and their queries.
 
-The strata follow from public properties of the application. They vary every key that the config
-does not set:
+The settings and labels follow from public properties of the application:
 
-- A setting has a value for each varied key. These keys are the briefing, the keys that determine
-  queries and have a fixed list of values, and ``Application.scales``. If labels cannot be chosen,
-  the level is varied too.
+- A setting is a combination of values of the varied keys: the briefing, the keys that determine
+  queries and have a fixed list of values, and the keys in ``Application.scales``. If labels cannot
+  be chosen, the level is varied too. Keys that the config sets are not varied.
 - Labels of a reactive application are its kinds of fault and their combinations. Other applications
   have the labels of ``Application.labels``; their features are the kinds of action of one query.
 """
@@ -28,12 +27,12 @@ from netarena.task.application import Application
 from netarena.task.label import JOINT, MAX_PARTS, kinds_of
 from netarena.task.reactive import Reactive
 
-#: Keys of a run that a search sets itself or does not support.
+#: Config keys that a search sets itself or does not support.
 _OWN = (
     *("benchmark_path", "end_index", "num_queries", "output_file", "repeats", "start_index"),
     *("regenerate_benchmark", "regenerate_config", "regenerate_query", "time_budget_s"),
 )
-#: Keys that affect only how queries are played, so strata do not contain them.
+#: Config keys that do not affect the queries, so strata do not contain them.
 _PLAYED = ("concurrency", "output_dir", "resume", "seed")
 #: Maximum number of settings.
 MOST_SETTINGS = 200
@@ -89,7 +88,7 @@ class Scope:
         return cls(application, fixed, settings, space, {one.name: labels[one] for one in labels})
 
     def values(self, setting: int, labels: Sequence[str]) -> dict[str, JsonValue]:
-        """Return the config keys with which queries have this setting and one of ``labels``."""
+        """Return the config keys for queries with this setting and one of ``labels``."""
         chosen = {**self.fixed, **self.settings[setting]}
         chosen = {key: value for key, value in chosen.items() if value is not None}
         if key := self.application.label_key:
@@ -122,7 +121,7 @@ class Scope:
             return None
 
     def spread(self, strata: Sequence[Stratum], rng: random.Random) -> list[Cell]:
-        """Return random cells of ``strata``: a few settings of each, and labels of all groups."""
+        """Return random cells of ``strata``: a few settings each, with labels of all groups."""
         cells: dict[Cell, None] = {}
         for stratum in strata:
             settings = [*self.space.settings_of(stratum)]
@@ -134,7 +133,7 @@ class Scope:
 
 
 def _told(value: JsonValue) -> str:
-    """Return the value of a config key as text, as the value of a feature."""
+    """Return the value of a config key in the text form that features use."""
     if value is None:
         return "default"
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -176,7 +175,7 @@ def _settings(
 
 
 def _axes(application: Application) -> dict[str, Sequence[JsonValue]]:
-    """Return the values of each key that a search varies, the easiest first."""
+    """Return the values of each key that a search varies, the easiest value first."""
     kind = application.config_type
     axes: dict[str, Sequence[JsonValue]] = {}
     if len(kind.BRIEFINGS) > 1:
@@ -194,7 +193,7 @@ def _axes(application: Application) -> dict[str, Sequence[JsonValue]]:
 def _labels(
     application: Application, fixed: Mapping[str, JsonValue], setting: Mapping[str, JsonValue]
 ) -> dict[Label, str]:
-    """Return the labels, with their features and levels. Raises ConfigError if there are none."""
+    """Return the labels and the level of each label. Raises ConfigError if there are no labels."""
     given = {key: value for key, value in setting.items() if value is not None}
     values: dict[str, Any] = {**fixed, **given, "num_queries": 1}
     if not application.label_key:

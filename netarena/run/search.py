@@ -1,4 +1,4 @@
-"""Conducts an adversarial search: draws, episodes, and the comparison on fresh queries.
+"""Conducts an adversarial search: draws and plays queries, and compares failure rates.
 
 Each query is a separate assessment (``conduct``), so prompts, sandbox, judge and journal are the
 same as in every run. The folder of a search contains ``search.json`` (the request),
@@ -39,10 +39,10 @@ from netarena.run.scope import Scope, derive_seed
 #: Names of the files and folders of a search.
 ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
 SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
-#: Folder of the lock. The folder of the search cannot be locked, because the runs in it are locked.
+#: Folder of the lock. The search cannot lock its own folder, because its runs lock folders below.
 _LOCK = ".lock"
-#: Number of queries whose results the search processes together. It is constant, so that the draws
-#: do not depend on the config key ``concurrency``.
+#: Number of queries whose results the search processes together. The number is constant, so that
+#: the draws do not depend on the config key ``concurrency``.
 BATCH = 8
 #: Maximum number of attempts to draw a query that was not drawn before.
 _TRIES = 6
@@ -51,9 +51,9 @@ _MOST_INVALID = 10
 #: Number of consecutive queries without a usable answer after which a search ends.
 _MOST_MUTE = 40
 
-#: Creates the agent for one assessment.
+#: Function that creates the agent for one assessment.
 MakeAgent = Callable[[Config], Agent]
-#: Why no query of a cell is played: the cell has no query, or all drawn queries were drawn before.
+#: Reason why no query of a cell is played: the cell has no query, or only queries drawn before.
 Lacking: TypeAlias = Literal["empty", "used"]
 LACKING = get_args(Lacking)
 #: Function that is called with ``failed``, ``solved`` or ``invalid`` for each played query.
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Number of graded queries, and how many of them the agent failed."""
+    """Number of graded queries, and number of graded queries that the agent failed."""
 
     failed: int
     graded: int
@@ -126,15 +126,15 @@ class Outcome:
 
 
 class Log:
-    """The lines of ``search.jsonl``: one result for each query, appended as soon as it is known."""
+    """The file ``search.jsonl``: one line per query, appended as soon as its result is known."""
 
     def __init__(self, path: Path) -> None:
         """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
         self._path = path
         #: Whether the log has the result of a query.
         self.has_result = False
-        #: Whether an answer of the agent was graded or a world failed. Otherwise, the results only
-        #: show that the agent never answers.
+        #: Whether an answer of the agent was graded or a world failed. If not, all results only
+        #: show that the agent does not answer.
         self.has_answer = False
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
         size = 0
@@ -206,7 +206,7 @@ def _remove(parts: Sequence[Path], parents: Sequence[Path]) -> None:
 
 @dataclass
 class Conduct:
-    """A search of one agent in one folder; ``scope.application`` is entered."""
+    """A search of one agent in one folder; ``scope.application`` must already be entered."""
 
     scope: Scope
     make_agent: MakeAgent
@@ -227,7 +227,8 @@ class Conduct:
     async def run(self, budget: int, fresh: int) -> Outcome:
         """Search with ``budget`` queries, then play fresh queries.
 
-        ``fresh`` is the number of queries from the found strata, and of queries from all strata.
+        ``fresh`` is the number of fresh queries from the found strata. The same number is drawn
+        from all strata.
 
         Raises AssessmentFailed if the agent does not answer, or if no world can be built.
         """
@@ -314,7 +315,7 @@ class Conduct:
             yield cell
 
     async def _draw(self, stage: str, number: int, cell: Cell) -> Task | Lacking:
-        """Return a query of ``cell`` that was not drawn before, or why there is none."""
+        """Return a query of ``cell`` that was not drawn before, or the reason if none exists."""
         if (known := self.log.get(stage, number)) is not None:
             if known["cell"] != list(cell):
                 raise ConfigError(
@@ -331,7 +332,7 @@ class Conduct:
             query = await asyncio.to_thread(self.scope.query, cell, seed)
             if query is None:
                 return self._lack(stage, number, cell, "empty")
-            # the search may draw a query again, because small worlds have few different queries
+            # the search accepts a repeated query, because small worlds have few different queries
             again = stage == SEARCHED and attempt == _TRIES - 1
             if again or query.content not in self._contents:
                 self._contents.add(query.content)
@@ -343,7 +344,7 @@ class Conduct:
         return why
 
     async def _play(self, stage: str, number: int, task: Task) -> bool | None:
-        """Play a query; return whether the agent failed it, or None if the world failed."""
+        """Play a query. Return whether the agent failed the query, or None if the world failed."""
         known = self.log.get(stage, number)
         if known is None:
             async with self._at_once:

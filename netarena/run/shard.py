@@ -30,9 +30,9 @@ class _Place(NamedTuple):
 
 
 def order_indices(application: Application, config: Config, seed: int) -> list[int]:
-    """Return the indices of all queries of ``config`` in the order in which an unsharded run asks.
+    """Return the indices of all queries of ``config`` in the order of an unsharded run.
 
-    Generates no query. Raises ConfigError if the config selects no query.
+    This function generates no query. Raises ConfigError if the config selects no query.
     """
     labels = [*application.labels(config)]
     places = [_Place(k, labels[k % len(labels)]) for k in indices_of(application, config)]

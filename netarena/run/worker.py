@@ -3,8 +3,8 @@
     python -m netarena.run.worker FD
 
 ``FD`` is the descriptor of a socket that is connected to a relay, which passes bytes between worker
-and head. The worker enters its application once, and asks agents itself. If the socket closes, for
-example because the relay died, the worker closes its worlds and ends.
+and head. The worker enters its application once, and sends requests to agents directly. If the
+socket closes, for example because the relay died, the worker closes its worlds and ends.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from netarena.task.application import Application, load
 
 #: Packages whose code affects episodes, in addition to the application's own package.
 _PACKAGES = ("netarena", "netarena_network", "a2a_purple")
-#: Time limit of a program that prints its version, in s.
+#: Time limit for a program to print its version, in s.
 _VERSION_S = 10.0
-#: Time limit of opening an agent on a worker, in s.
+#: Time limit for opening an agent on a worker, in s.
 _OPEN_S = 60.0
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Source(Protocol):
     """Describes how a worker creates the agent of a participant; the head sends it pickled."""
 
     def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
-        """Return the agent; its requests wait while ``backoff`` is on hold.
+        """Return the agent; its requests wait while ``backoff`` is paused.
 
         Raises ConfigError if this machine cannot run the agent.
         """
@@ -68,7 +68,7 @@ def code_digest(package: str) -> str:
 
 
 def versions(application: Application, config: Config) -> dict[str, str]:
-    """Return the versions that must be equal at the head and all workers."""
+    """Return the versions that must be the same on the head and all workers."""
     package = type(application).__module__.partition(".")[0]
     return {
         "code": code_digest(package),
@@ -107,7 +107,7 @@ def _compare(own: dict[str, str], wanted: dict[str, str]) -> None:
 
 
 class _Episode:
-    """One stage on this worker; ``this`` gets the attempt when the head sends ``play``."""
+    """One stage on this worker; ``this`` is set to the attempt when the head sends ``play``."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class Worker:
         self._application: Application | None = None
         self._players: dict[str, LocalPlayer] = {}
         self._joining: dict[str, asyncio.Future[str]] = {}
-        #: Role -> object that pauses all requests to its agent.
+        #: Maps a role to the object that pauses all requests to the role's agent.
         self._backoffs: dict[str, Backoff] = {}
         self._episodes: dict[int, _Episode] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,12 +161,12 @@ class Worker:
         values = message.values
         try:
             application = load(values["application"], unsandboxed=values["unsandboxed"])
-            config = pickle.loads(message.body)  # noqa: S301 -- from the head, whose code we run
+            config = pickle.loads(message.body)  # noqa: S301 -- data comes from the trusted head
             _compare(versions(application, config), values["versions"])
             await stack.enter_async_context(application)
             await Local().check(application, config)
             told = await asyncio.to_thread(facts, application)
-        except Exception as error:  # noqa: BLE001 -- the head reports it
+        except Exception as error:  # noqa: BLE001 -- the head reports the error
             self._send(encode("refused", detail=str(error)))
             return
         self._application = application
@@ -220,14 +220,14 @@ class Worker:
     async def _join(self, role: str, body: bytes) -> None:
         assert self._application is not None
         try:
-            config, source = pickle.loads(body)  # noqa: S301 -- from the head, whose code we run
+            config, source = pickle.loads(body)  # noqa: S301 -- data comes from the trusted head
             agent = source.make(self._application, config, role, self._backoffs[role])
             await agent.open(timeout_s=_OPEN_S)
             self._players[role] = LocalPlayer(Party(self._application, config, role, agent))
             problem = ""
         except (ConfigError, AgentFailed) as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001 -- the head reports it
+        except Exception as error:  # noqa: BLE001 -- the head reports the error
             problem = f"{type(error).__name__}: {error}"
         self._joining[role].set_result(problem)
         self._send(encode("joined", role=role, problem=problem))
@@ -283,7 +283,7 @@ class Worker:
 
 
 async def main(handle: int) -> None:
-    """Serve the head that holds the other end of the socket ``handle``."""
+    """Serve the head that is connected to the socket ``handle``."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=handle))
     task = asyncio.ensure_future(Worker(reader, writer).serve())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

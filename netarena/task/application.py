@@ -73,8 +73,8 @@ class Drawn:
     actions: tuple[Action, ...]
 
 
-#: Function that generates a query with a given label. The second argument is its only source of
-#: randomness.
+#: Function that generates a query with a given label. The second argument, a random generator, is
+#: the only source of randomness.
 Drawer: TypeAlias = Callable[[str, random.Random], Drawn]
 
 
@@ -90,8 +90,8 @@ class Environment(ABC):
     #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before
     #: each call.
     turn_number: int = 1
-    #: Time of observations so far, in s, that counts as execution time of the agent's commands,
-    #: because the agent caused the delay.
+    #: Part of the time of all observations so far, in s, that counts as execution time of the
+    #: agent's commands, because the agent caused this delay.
     charged_s: float = 0.0
 
     @abstractmethod
@@ -178,12 +178,12 @@ class Application(ABC):
     pictures: Pictures = Pictures()
     #: Key of ``measures`` that a leaderboard shows.
     measure: ClassVar[str] = "iterations"
-    #: Keys of a query that reveal its answer: the actions and, in a reactive application, the
-    #: intended state.
+    #: Keys of a query that reveal the query's answer: the actions and, in a reactive application,
+    #: the intended state.
     hidden: ClassVar[frozenset[str]] = frozenset({"actions", "initial"})
     #: Notes that judgements may contain. The summary counts graded episodes by note.
     notes: ClassVar[tuple[str, ...]] = ()
-    #: Number of times that an audit observes each settled state; all observations must be equal.
+    #: Number of observations of each settled state in an audit; all observations must be equal.
     looks: ClassVar[int] = 1
     #: Whether a container that runs agents' code needs privileges, for example to create
     #: namespaces.
@@ -231,7 +231,7 @@ class Application(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the parts that ``__aenter__`` started."""
+        """Stop the resources that ``__aenter__`` started."""
 
     @abstractmethod
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
@@ -239,7 +239,7 @@ class Application(ABC):
 
         Indices start at 0. Labels alternate in the order of ``labels``: query k of the label at
         position p has the index ``k * len(labels) + p``. The only source of randomness of query
-        ``i`` must be ``self.rng(config, seed, i)``. Its id and content must not depend on
+        ``i`` must be ``self.rng(config, seed, i)``. The query's id and content must not depend on
         ``num_queries``, so that a run can be extended. Raises ConfigError if the config selects no
         queries.
         """
@@ -247,7 +247,7 @@ class Application(ABC):
     def generate_from(self, config: Config, seed: int, start: int) -> Iterator[Query]:
         """Generate all queries of ``config`` that have an index of at least ``start``.
 
-        Queries with a smaller index may be among them.
+        The result may also contain queries with a smaller index.
         """
         del start
         return self.generate(config, seed)
@@ -341,7 +341,7 @@ class Application(ABC):
         return Judgement(correct=True)
 
     def record(self, query: Query, episode: Episode) -> dict[str, JsonValue]:
-        """Return this application's keys of the result record."""
+        """Return the keys that this application adds to the result record of an episode."""
         return {
             "error_type": query.label,
             "success": episode.correct,
@@ -350,11 +350,11 @@ class Application(ABC):
         }
 
     def measures(self, episode: Outline | None, config: Config) -> dict[str, float]:
-        """Return an episode's numbers, which the summary averages as ``avg_<key>``.
+        """Return an episode's numbers by key; the summary contains their means as ``avg_<key>``.
 
         The default is the number of turns. ``episode`` is None for a query that was never asked and
         counts as a failure with the maximum number of turns; ``config.max_iterations`` is then set.
-        An average covers only the episodes that have its key.
+        A mean covers only the episodes that have the key.
         """
         turns = self.turns(config) if episode is None else episode.iterations
         return {"iterations": float(turns)}
@@ -376,9 +376,9 @@ class Application(ABC):
     def failure(self, query: Query, episode: Episode) -> Failure | None:
         """Return the failure type of ``episode``, by rules that the application documents.
 
-        The method is called for each graded episode that was not solved safely; ``episode.steps``
-        are complete. It must be fast and pure, so it uses the judgements in the steps and does not
-        judge again. The result is None if no failure type applies.
+        The engine calls this method for each graded episode that was not solved safely;
+        ``episode.steps`` are complete. The method must be fast and pure, so it uses the judgements
+        in the steps and does not judge again. The result is None if no failure type applies.
         """
         del query, episode
         return None
@@ -393,7 +393,7 @@ class Application(ABC):
     def progress(self, query: Query, state: State) -> float:
         """Return the share of tested elements that are as intended in ``state``, in [0, 1].
 
-        Training uses this share as the potential for shaping rewards. This is a pure function. The
+        Training uses this share as the potential of shaped rewards. This is a pure function. The
         default is 0, for applications without such a measure.
         """
         del query, state
@@ -410,8 +410,7 @@ class Application(ABC):
     def diagnose_elsewhere(self) -> Sequence[Check]:
         """Check whether other machines, such as a cluster, can run this application.
 
-        The checks may take a long time, so a service does not wait for them before it serves its
-        agent card.
+        The checks may take a long time, so a service serves its agent card before they end.
         """
         return ()
 
@@ -427,25 +426,25 @@ class Application(ABC):
         return ""
 
     def exclusive(self, config: Config) -> str:
-        """Return the reason why only one process at a time may play ``config``, or ""."""
+        """Return why only one process at a time may play ``config``; "" if several may."""
         del config
         return ""
 
     def programs(self) -> Mapping[str, Sequence[str]]:
-        """Return, for each program that affects results, the command that prints its version."""
+        """Return the commands that print the versions of programs that affect results, by name."""
         return {}
 
     def typical_s(self, config: Config) -> float | None:
         """Return the typical time in s of a query with one turn, without the agent's reply.
 
-        The time was measured with the scripted agent ``oracle`` on two processors. It is shown to
-        clients, and affects no verdict. The result is None if the time is unknown.
+        The time was measured with the scripted agent ``oracle`` on two processors. Clients see this
+        time, but it affects no verdict. The result is None if the time is unknown.
         """
         del config
         return None
 
     def defaults(self, environ: Mapping[str, str]) -> Mapping[str, JsonValue]:
-        """Return the defaults of config keys that a service takes from environment variables.
+        """Return the defaults of config keys that environment variables of a service set.
 
         Raises ConfigError for an invalid environment.
         """
@@ -453,7 +452,7 @@ class Application(ABC):
         return {}
 
     def clean(self, environ: Mapping[str, str]) -> Cleaned:
-        """Remove resources outside this machine that killed services did not remove.
+        """Remove resources that killed services have left on other machines, such as a cluster.
 
         Resources of running services are not removed. Raises ConfigError and EnvironmentFailed.
         """
@@ -481,24 +480,24 @@ class Application(ABC):
         return self.solutions(query)
 
     def hasty(self, query: Query) -> Iterable[Sequence[str]]:
-        """Return the reference solution's repairs in orders that are unsafe.
+        """Return the reference solution's repairs in unsafe orders.
 
-        In each order, a repair comes before another repair that must precede it. The audit verifies
-        that none of these orders is safe.
+        In each order, a repair comes before another repair on which it depends. The audit verifies
+        that all of these orders are unsafe.
         """
         del query
         return ()
 
     def doubts(self, query: Query) -> Sequence[str]:
-        """Return the defects of ``query`` that an audit can find without a live world."""
+        """Return defects of ``query`` that an audit can find without a live world."""
         del query
         return ()
 
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """Return states that an agent can reach without reading the task.
 
-        One example is the unchanged input data. The audit verifies that neither these states nor
-        ``initial`` solve ``query``.
+        One example is the unchanged input data. The audit verifies that ``query`` is not solved in
+        these states or in the initial state.
         """
         del query, initial
         return ()
@@ -506,10 +505,10 @@ class Application(ABC):
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of all data of ``query`` that an agent can read without probes.
 
-        The audit of traces calls this method inside ``async with`` of the application. If traces
-        exist only in a live world, the method opens an environment, reads the data through the
-        agent's sandbox, and closes the environment. The result is None if an agent can read no
-        data.
+        The audit of traces calls this method after it has entered the application (``async with``).
+        If traces exist only in a live world, the method opens an environment, reads the data
+        through the agent's sandbox, and closes the environment. The result is None if an agent can
+        read no data.
 
         Raises EnvironmentFailed if the world cannot be built or read.
         """
@@ -552,7 +551,7 @@ class Application(ABC):
             if self.one_shot:
                 return parts
             return replace(parts, situation=f"{turn}\n\n{parts.situation}".rstrip())
-        # The seed is the open id, so that the symptoms do not depend on whether ids are sealed.
+        # The seed is always the open id, so that sealed ids do not lead to other symptoms.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         return replace(parts, situation=f"{turn} A declaration uses up one turn, too.")
@@ -598,14 +597,14 @@ class Application(ABC):
     def version_of(self, config: Config) -> str:
         """Return the generator's version for queries of ``config``.
 
-        If a change of the generator affects only some configs, only the version for these configs
-        changes. The queries of other configs then keep their ids.
+        A change of the generator that affects only some configs changes only the version for these
+        configs. Queries of the other configs then keep their ids.
         """
         del config
         return self.version
 
     def versions(self) -> Mapping[str, str]:
-        """Return a description of the configs for each value of ``version_of``.
+        """Return, for each value of ``version_of``, a description of the configs with this version.
 
         The description is empty if the version applies to all configs.
         """
@@ -622,8 +621,8 @@ class Labelled(Application):
     def drawer(self, config: Config) -> Drawer:
         """Return a function that generates a query of ``config``.
 
-        Implementations compute values that queries share before they return the function. The
-        method and the function raise ConfigError if no query of ``config`` can be generated.
+        An implementation computes values that all queries share before it returns the function.
+        The method and the function raise ConfigError if no query of ``config`` can be generated.
         """
 
     def generate(self, config: Config, seed: int) -> Iterator[Query]:
@@ -746,8 +745,8 @@ def load(name: str, *, unsandboxed: bool = False, training: bool = False) -> App
 def forwarded(application: Application, values: Any) -> Application:
     """Return the application that serves a config with these values: usually ``application``.
 
-    Another application is created with the same options; the caller must enter it. Raises
-    ConfigError if that application cannot be loaded.
+    If the result is another application, it is created with the same options, and the caller must
+    enter it. Raises ConfigError if this application cannot be loaded.
     """
     name = application.forward(values) if isinstance(values, Mapping) else None
     if name is None:
@@ -762,7 +761,7 @@ def configured(application: Application, values: Any) -> tuple[Application, Conf
 
 
 def _remedy(point: EntryPoint) -> str:
-    """Return the command that installs an application's requirements, with its extra if any."""
+    """Return the command that installs an application's requirements, which may be an extra."""
     if point.dist is None:
         return "install it"
     extras = point.dist.metadata.get_all("Provides-Extra") or []

@@ -1,4 +1,4 @@
-"""Scripted agents of an application, with the best and worst possible results and baselines."""
+"""Scripted agents of an application: the reference solution, an idle agent, and baselines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Baselines:
     def heuristic_operator(self, briefing: Briefing = Briefing.FULL) -> Callable[[str], str]:
         """Return an operator for one conversation: a function from a prompt to a reply.
 
-        The operator follows a fixed checklist. It gets only prompts of this briefing.
+        The operator follows a fixed checklist. All prompts of the conversation have this briefing.
         """
         raise NotImplementedError
 

@@ -1,6 +1,6 @@
 """Parser that checks whether a bash command line is complete.
 
-It also finds quotes, comments and here-documents.
+The parser also finds quotes, comments and here-documents.
 
 The parser knows only quotes, escapes, comments, substitutions, parentheses, here-documents, and
 operators that need a right side. Bash itself refuses some incomplete commands (a ``do`` without
@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-#: Innermost closing mark -> text without special characters in double quotes, in ``${...}``, and
-#: elsewhere.
+#: Patterns of text without special characters: in double quotes, in ``${...}``, and elsewhere. The
+#: key is the closing mark of the innermost construct.
 _PLAIN = {
     '"': re.compile(r'[^\\"$`]++'),
     "}": re.compile(r"[^\\\"'$`}]++"),
@@ -25,22 +25,22 @@ _PLAIN = {
 _SINGLE = re.compile(r"'[^']*+'")
 _ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*+")
-#: Characters that may precede a comment. A ``)`` may precede a comment if it ends no substitution.
+#: Characters that may precede a comment. A ``)`` may also do so, unless it closes a substitution.
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
 #: Arithmetic ``((...))``, in which ``<<`` shifts bits.
 _SUM = re.compile(r"\(\((?:[^()\n'\"`\\]|\([^()\n'\"`\\]*+\))*+\)\)")
-#: Matched after a backslash: blanks at the end of the line. They prevent the continuation of the
-#: line.
+#: Matched after a backslash: blanks at the end of the line. Because of these blanks, the line does
+#: not continue on the next line.
 _LOOSE_END = re.compile(r"[ \t]++(?=\n|\Z)|[ \t]{2,}+(?=#)")
-#: Matched after a backslash at the end of a line: an empty line or a comment. Either ends the
-#: command.
+#: Matched after a backslash at the end of a line: an empty line (``_EMPTY``) or a comment
+#: (``_COMMENTED``). The command ends there.
 _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
 #: A line end after a backtick, which PowerShell treats as a line continuation.
 _LINE_END = re.compile(r"[ \t]*+\n")
-#: An option whose hyphens an editor has replaced with dashes. Bash reads it as a name.
+#: An option whose hyphens an editor has replaced with dashes. Bash reads such a word as a name.
 _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
 #: The beginning of a continuation line: an option or an operator. Commands do not begin with these.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")
@@ -92,7 +92,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def lacks(command: str) -> str:
-    """Return a text about the part that an incomplete command lacks; "" if it is complete."""
+    """Return a text that names the missing part of a command; "" if the command is complete."""
     for number, line in enumerate(read_lines(command)):
         if line.why:
             return line.why

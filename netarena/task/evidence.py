@@ -3,7 +3,7 @@
 ``netarena audit APP --traces`` tests whether a program can find a fault without diagnosis. For each
 query, an application returns one ``Evidence``. It lists the candidates (the objects that may have
 the fault) and, for each candidate, numeric features that an agent can read. Machine-learning models
-(learners) then try to distinguish the targets (the objects with the fault) from the other
+(learners) are then trained to distinguish the targets (the objects with the fault) from the other
 candidates.
 
 =======  =============================================================================
@@ -46,12 +46,12 @@ class Kind(StrEnum):
 
 
 class Candidate(Record):
-    """An object that may be the target, which the agent has to find: a machine, a policy.
+    """An object that may have the fault, such as a machine or a policy.
 
-    ``target`` is the ground truth: the candidate has a fault, or the question is about it. Only
-    candidates of one ``role`` are compared with each other, because a difference between roles is
-    not a leak. For example, border routers have more sessions than hosts, and more faults. A
-    candidate without features of a kind is left out of the audit of that kind.
+    ``target`` is the ground truth: whether the agent must find this candidate. Only candidates of
+    the same ``role`` are compared with each other, because differences between roles are not leaks.
+    For example, border routers have more sessions than hosts, and more faults. A candidate without
+    features of a kind is left out of the audit of that kind.
     """
 
     name: str
@@ -90,7 +90,7 @@ def relative(features: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str,
 
     ``features`` maps candidates of one role to their features. For each feature ``f``, ``f~rank``
     is the mid-rank among the candidates in [0, 1]. ``f~off`` is the signed distance d from the
-    median as sign(d)·log(1 + |d|). A feature that is equal in all candidates has neither.
+    median as sign(d)·log(1 + |d|). Neither is added if ``f`` is equal in all candidates.
 
     >>> relative({"a": {"mtime": 1.0}, "b": {"mtime": 1.0}, "c": {"mtime": 5.0}})["c"]
     {'mtime': 5.0, 'mtime~rank': 1.0, 'mtime~off': 1.6094379124341003}

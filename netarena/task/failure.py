@@ -7,7 +7,7 @@ The first rule that holds decides the failure type:
 =================================  ====================  ==========================================
 rule                               kind                  holds if
 =================================  ====================  ==========================================
-the finding's (``pair_broken`` …)  safety violation      a step had a finding; the first finding
+finding's rule (``pair_broken``)   safety violation      a step had a finding; the first finding
                                                          counts
 ``agent_failed``                   operational error     the agent gave no usable answer
 ``out_of_time``                    operational error     the assessment's time ended first
@@ -32,8 +32,8 @@ from collections.abc import Callable, Sequence
 from netarena.errors import FailureReason, one_line
 from netarena.model import Episode, Failure, FailureKind, Outcome, State, Step
 
-#: ``Episode.reason`` if the world broke after the agent's reply, and the rule of the engine's
-#: finding if a command broke the world.
+#: ``Episode.reason`` of an episode whose world broke after the agent's reply. The engine's finding
+#: about a command that broke the world has a rule of the same name.
 WORLD_BROKEN = "world_broken"
 #: Maximum number of characters of the agent's last message that a detail quotes.
 TOLD_CHARS = 300
@@ -50,9 +50,9 @@ def is_lost(episode: Episode) -> bool:
 
 
 def why(episode: Episode) -> str:
-    """Return in one line why, and at which step, an episode failed; "" if it was solved safely.
+    """Return one line with the reason and step of an episode's failure; "" if it was solved safely.
 
-    A safety violation comes before the elements that are still wrong.
+    A safety violation is named before elements that are still wrong.
     """
     if episode.outcome is Outcome.INVALID:
         return f"environment failure, not in the rates: {episode.detail}"
@@ -87,7 +87,7 @@ class Losses:
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # beyond the limit, a new detail is counted as the first detail
+        # if the limit is reached, a new detail is counted as the first detail
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:

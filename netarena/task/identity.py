@@ -2,8 +2,8 @@
 
 An id consists of application, generator version, hash of the keys that determine queries, seed and
 index. A reader of the id can therefore generate the query, its solution and the run's other
-queries. If records leave the service during a run, ids are sealed: an HMAC with the seed as key
-replaces seed and index. With the seed (in a run's ``config.json``), the index can be found.
+queries. If clients receive records during a run, ids are sealed: an HMAC with the seed as key
+replaces seed and index. A reader who knows the seed (from ``config.json``) can find the index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEALED = re.compile(rf"(.+)-([0-9a-f]{{8}})-([0-9a-f]{{{SEAL_DIGITS}}})")
 class Secrecy(IntEnum):
     """Visibility of a run's seed to readers of its records.
 
-    A resumed run uses the stricter one of the old and the new value.
+    A resumed run uses the stricter of the old and the new value.
     """
 
     #: Ids and summaries contain the seed.

@@ -18,20 +18,20 @@ from pydantic import ValidationInfo, field_validator
 from netarena.config import Briefing, Config, limits, shapes
 from netarena.errors import ConfigError, not_one_of
 
-#: Joins the kinds of a combined fault.
+#: Separator between the kinds of a combined fault.
 JOINT = "+"
 #: Maximum number of parts of a combined fault.
 MAX_PARTS = 3
-#: Value of ``error_types`` that means all kinds that are not in the paper, each as a label.
+#: Value of ``error_types`` that stands for one label for each kind that is not in the paper.
 EXTENDED = "extended"
-#: Label -> number of faults of random kinds. A ticket does not reveal the number.
+#: Maps a label to a number of faults of random kinds. A ticket does not reveal the number.
 COUNTED: Mapping[str, int] = MappingProxyType({f"faults_{number}": number for number in range(6)})
 
 
 def read_labels(value: Any) -> tuple[str, ...] | None:
     """Return the labels in a value of ``error_types`` (a text or a list).
 
-    Of several labels with the same kinds, only the first is returned. Raises ValueError for an
+    If several labels have the same kinds, only the first is returned. Raises ValueError for an
     invalid value, for example a label that repeats a kind. Unknown kinds are not detected here.
     """
     labels = [value] if isinstance(value, str) else value
@@ -66,8 +66,8 @@ class FaultConfig(Config):
     #: Kinds of fault; ``+`` joins a combination. Null means the paper's kinds and their pairs.
     error_types: tuple[str, ...] | None = shapes(default=None)
 
-    #: Whether a command that changes the configuration but repairs nothing is unsafe, as in the
-    #: paper's appendix (``paper``), or safe if it breaks nothing (``default``).
+    #: Verdict on a command that changes the configuration but repairs nothing. ``paper``: unsafe,
+    #: as in the paper's appendix. ``default``: safe if the command breaks nothing.
     judging: Literal["default", "paper"] = limits(default="default")
 
     @field_validator("error_types", mode="before")

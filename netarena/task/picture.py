@@ -40,8 +40,7 @@ class Matrix(Record):
 
 
 class Node(Record):
-    """A machine. Machines of one ``rank`` are drawn in one row; ranks are ordered from top to
-    bottom."""
+    """A machine. Machines of the same ``rank`` are drawn in one row, the lowest rank at the top."""
 
     name: str
     role: str = ""

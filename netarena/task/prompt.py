@@ -99,7 +99,7 @@ def render(style: PromptStyle, parts: PromptParts, *, refused: str | None = None
 
 
 def without_form(prompt: str) -> str:
-    """Return ``prompt`` without the section on the form of a reply, which terminal users skip."""
+    """Return ``prompt`` without the section on the form of a reply, for users at a terminal."""
     before, heading, rest = prompt.partition(f"## {_FORM}\n")
     _, mark, after = rest.partition("\n\n## ")
     return f"{before}## {after}" if heading and mark else prompt
@@ -120,7 +120,7 @@ def _render_example(example: Example, *, with_thought: bool) -> str:
     return "\n".join([*lines, "Reply:", example.reply])
 
 
-#: Line that is replaced with another text.
+#: A line ``{{ NAME }}`` in a text; the text of that name replaces the line.
 _INCLUDE = re.compile(r"^\{\{ (\w+) \}\}$", re.MULTILINE)
 #: File names of the examples of a reactive application: an observation and a repair.
 _EXAMPLES = ("example_look", "example_repair")
@@ -153,8 +153,8 @@ _MIN_ENTRY_CHARS = 300
 #: Maximum number of characters of the command and of the output in one entry of a history.
 MAX_COMMAND_CHARS = 2_000
 MAX_OUTPUT_CHARS = 8_000
-#: Maximum number of characters of the output in an entry, in tickets about a large world. It is
-#: low, so that an agent cannot read the whole world in a few turns.
+#: Maximum number of characters of the output in an entry, in tickets about a large world. The
+#: limit is low, so that an agent cannot read the whole world in a few turns.
 MAX_TICKET_OUTPUT_CHARS = 4_000
 #: Maximum number of characters of the output of one command in a record.
 MAX_LOGGED_CHARS = 20_000
@@ -175,7 +175,7 @@ def tell_turn(
 ) -> str:
     """Return a turn as a history entry: the move's ``keys``, the output, and ``outcome``.
 
-    A move that is a text counts as the value of the first key. ``number`` starts at 1.
+    If the move is a text, the text is the value of the first key. ``number`` starts at 1.
     """
     move = {keys[0]: step.move} if isinstance(step.move, str) else step.move
     if not isinstance(move, dict):
@@ -233,7 +233,7 @@ def clip(text: str, max_chars: int) -> str:
 def cut(text: str, max_chars: int) -> str:
     """Return about ``max_chars`` characters of ``text``: whole lines of its beginning and its end.
 
-    Between beginning and end is a note with the number of omitted lines, including lines that an
+    A note between beginning and end contains the number of omitted lines, including lines that an
     earlier cut omitted from ``text``. If omitting a long line would leave more than half of
     ``max_chars`` unused, only the middle of the line is omitted.
     """
@@ -271,11 +271,11 @@ def _count_lines(line: str) -> int:
 
 
 def _count(sizes: Iterable[int], room: int) -> int:
-    """Return how many of the first ``sizes`` have a sum of at most ``room``."""
+    """Return the largest n for which the first n ``sizes`` have a sum of at most ``room``."""
     return sum(total <= room for total in accumulate(sizes))
 
 
-#: Maximum number of entries that ``bound`` keeps from the newest entry with an output on.
+#: Maximum number of entries that ``bound`` keeps, counted from the newest entry with an output.
 _MOST_AFTER = 6
 
 
@@ -318,7 +318,7 @@ def _shorten(entry: str, max_chars: int) -> str:
 
 
 def _level(sizes: Sequence[int], total: int) -> int:
-    """Return the largest limit per entry with which entries of ``sizes`` fit into ``total``."""
+    """Return the largest limit per entry for which entries of ``sizes`` fit into ``total``."""
     rest = total
     for place, size in enumerate(sorted(sizes)):
         share = rest // (len(sizes) - place)

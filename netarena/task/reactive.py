@@ -37,13 +37,13 @@ from netarena.task.repair_order import hasty_orders, safe_orders
 W = TypeVar("W", bound=Record)
 #: Kind of harm of a command that repairs nothing; used only with ``judging: paper``.
 USELESS = "Useless change"
-#: Output of a command that the shell could not run, or of ``systemctl`` if systemd does not run.
+#: Matches output of a command that the shell could not run, or of ``systemctl`` without systemd.
 _UNRUN = re.compile(
     r"^\[exit status 12[67]\]\s*\Z"
     r"|^(?:System has not been booted with systemd|Failed to connect to bus)",
     re.MULTILINE,
 )
-#: Characters with which a command line runs several commands or redirects output.
+#: Characters that a command line needs to run several commands or to redirect output.
 _SEVERAL = re.compile(r"[;&|<>`$(){}\n]")
 #: Maximum number of intended worlds in the cache. Each turn of an episode uses its world several
 #: times.
@@ -57,7 +57,7 @@ def is_simple(move: Move) -> bool:
 
 
 class Repair(NamedTuple):
-    """One reply of the reference solution, and ``look``, a read-only reply that shows the fault."""
+    """One reply of the reference solution. ``look`` is a read-only reply that shows the fault."""
 
     look: str
     reply: str
@@ -68,8 +68,8 @@ class Reactive(Labelled):
 
     looks: ClassVar[int] = 10
     label_key: ClassVar[str] = "error_types"
-    #: Whether a query of any combination of kinds can be drawn quickly. If not, a search uses the
-    #: combinations of ``labels``.
+    #: Whether queries of every combination of kinds can be drawn quickly. If not, a search uses
+    #: only the combinations in ``labels``.
     combinable: ClassVar[bool] = True
     #: The application's kinds of fault.
     catalogue: ClassVar[Catalogue]
@@ -138,8 +138,8 @@ class Reactive(Labelled):
     def comes_to_nothing(self, step: Step) -> bool:
         """Return whether a turn had no effect; by default, whether it ran no command.
 
-        A call of a missing program, or of a service manager that does not run, does not count as
-        a command.
+        Calls of missing programs, and of a service manager that is not running, have no effect
+        either.
         """
         return not step.executed or bool(_UNRUN.search(step.output))
 
@@ -197,7 +197,7 @@ class Reactive(Labelled):
 def broken(
     catalogue: Catalogue, label: str, text: str, world: Record, actions: tuple[Action, ...]
 ) -> Drawn:
-    """Return the parts of a query of ``label``; ``actions`` are faults in ``world``."""
+    """Return the parts of a query with this label; ``actions`` are the faults in ``world``."""
     initial: JsonValue = {"world": world.model_dump(mode="json")}
     return Drawn(catalogue.level(kinds_of(label)), text, initial, actions)
 

@@ -30,7 +30,8 @@ _NAMES = "|".join(reasoning_marker.TAGS)
 _MAX_MARKER, _MAX_BLANKS = 128, 48
 _TAG = rf"(?i:(?:{_NAMES})\s{{0,{_MAX_BLANKS}}}+>)"
 _LITERALS = tuple(pair.opening for pair in reasoning_marker.PAIRS if pair.opens)
-#: Opening markers that count without a closing marker. Other markers count only in pairs.
+#: Opening markers that start a thought even without a closing marker. Other opening markers count
+#: only if a closing marker follows.
 _OPENING = re.compile("|".join([f"<{_TAG}", *map(re.escape, _LITERALS)]))
 _CLOSING = re.compile(
     "|".join(
@@ -53,9 +54,9 @@ _BLANK = re.compile(r"\s*+")
 #: number of characters that all attempts together may read. The minimum number of attempts is
 #: always allowed.
 _LEAST_TRIES, _MOST_TRIES, _MOST_CHARS = 6, 32, 2**19
-#: Maximum number of closing markers that ``drop_thoughts`` examines, from the answer's end.
+#: Maximum number of closing markers that ``drop_thoughts`` examines, starting with the last one.
 _MAX_LOOKS = 64
-#: Beginning of an opening marker at the end of the text, of which the rest may still arrive.
+#: Matches an incomplete opening marker at the end of a text; its rest may still arrive.
 _GROWING = re.compile(
     "(?:"
     + "|".join(
@@ -71,7 +72,7 @@ _GROWING = re.compile(
     )
     + r")?\Z"
 )
-#: Code fences of Markdown, also after a word, in a list or in a quotation.
+#: Code fences of Markdown, including fences after a word, in a list or in a quotation.
 _FENCE = re.compile(r"`{3,}+|^[ \t>]*+(~{3,}+)", re.MULTILINE)
 #: Quoted text within one line; an apostrophe within a word is not a quote.
 _QUOTED = re.compile(r"\"[^\"\n]*+\"|(?<!\w)'[^'\n]*+'|(?<!`)`[^`\n]++`(?!`)")
@@ -97,7 +98,7 @@ def read_answer(reply: str, find: Callable[[int, int], Found[T]]) -> T:
     """Return the answer in ``reply``, ignoring thoughts.
 
     ``find(start, end)`` looks for an answer only in this part of the reply, and raises ReplyRefused
-    if the part has none. Raises ReplyRefused if no part of the reply has an answer.
+    if the part contains no answer. Raises ReplyRefused if the reply contains no answer.
     """
     opened, closed = _marks(reply)
     begins = dict(opened)
@@ -160,7 +161,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _end(text: str) -> int:
-    """Return the position at which the text ends, without trailing end-of-answer markers."""
+    """Return the position at which the text ends, if trailing end-of-answer markers are ignored."""
     end = len(text)
     while True:
         bare = _last_end(text, end)
@@ -194,7 +195,7 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
 
 
 def _delimited(command: str, line: command_line.Line) -> Iterator[tuple[int, int]]:
-    """Yield the positions of here-documents, and of one-line quotes that follow no letter."""
+    """Yield the positions of here-documents, and of one-line quotes that do not follow a letter."""
     documents = {begin for begin, _ in line.documents}
     comments = set(line.comments)
     for begin, end in line.texts:
@@ -293,7 +294,7 @@ def _skip_leading(
 
 
 def _last_end(text: str, end: int) -> int:
-    """Return the position at which ``text[:end]`` ends without trailing blanks."""
+    """Return the position after the last character of ``text[:end]`` that is not a blank."""
     while end and text[end - 1].isspace():
         end -= 1
     return end

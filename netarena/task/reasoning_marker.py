@@ -101,7 +101,7 @@ PAIRS = (
 ANSWERS = (
     # gpt-oss
     r"<\|channel\|>final[^<\n]{0,40}(?:<\|constrain\|>[^<\n]{0,20})?<\|message\|>",
-    # the same after a server removed its special tokens (Augustas11/macprovider#743)
+    # gpt-oss, after a server has removed the special tokens (Augustas11/macprovider#743)
     r"(?<![_-])assistantfinal(?![_-])",
     # Solar Open
     re.escape("<|begin|>assistant<|content|>"),

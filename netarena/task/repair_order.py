@@ -11,7 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 
 def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[int]]:
-    """Return, for each collection in ``named``, the numbers of its names; ignore unknown names."""
+    """Return the names of each collection in ``named`` as numbers; unknown names are left out.
+
+    The number of a name is its position in ``names``.
+    """
     place = {name: number for number, name in enumerate(names) if name}
     return [{place[name] for name in some if name in place} for some in named]
 
@@ -19,7 +22,7 @@ def places(names: Sequence[str], named: Iterable[Collection[str]]) -> list[set[i
 def unmasked(
     masks: Sequence[Collection[int]], seen: Callable[[Sequence[int]], object]
 ) -> Iterator[tuple[int, int, bool]]:
-    """Yield (part, hidden part, visible) for each entry of ``masks`` that is not true.
+    """Yield (part, hidden part, visible) for each wrong entry of ``masks``.
 
     ``visible`` is true if the hidden part is visible although ``part`` exists. It is false if the
     hidden part remains invisible after the repair of only ``part``. ``seen`` returns the symptoms
@@ -42,7 +45,7 @@ def safe_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
 
 
 def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
-    """Yield unsafe orders: one for each pair of a part and a part in its ``after``.
+    """Yield unsafe orders: one for each pair of a part and a part that must be repaired before it.
 
     In each order, the two parts are exchanged. All other parts come before the two if possible, so
     that they do not hide the effect of the wrong order.
@@ -55,7 +58,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # incomplete if a third part must come between the two
+            if len(order) == len(after):  # shorter if a third part must come between the two
                 yield tuple(order)
 
 

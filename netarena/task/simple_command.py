@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-#: Operators at which a simple command ends. The pattern is applied only to operators that are not
-#: redirections, because redirections may contain the same characters.
+#: Operators at which a simple command ends. This pattern is not applied to redirections, which may
+#: contain the same characters.
 _ENDS = re.compile(r"[;|&\n()`]")
 _REDIRECTIONS = frozenset({">&", "&>", "&>>", "<&", ">|", "<>"})
 _HEREDOC = re.compile(
@@ -54,7 +54,7 @@ class SimpleCommand(NamedTuple):
 
 
 def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
-    """Yield the simple commands of a command line; names of programs have no folders."""
+    """Yield the simple commands of a command line; names of programs are without folders."""
     text = _COMMENT.sub("", text[:_MOST_READ].replace("\\\n", " "))
     fed = [found[4] for found in _HEREDOC.finditer(text)]
     parts = list(_parts(_HEREDOC.sub(r"\3", text)))
@@ -75,7 +75,7 @@ def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
         yield SimpleCommand(program, own[1:], written, fed)
         if program in _SHELLS and depth < _DEPTH:
             given = own[1:] if program == "eval" else [one for one in own[1:] if one[:1] != "-"]
-            if given or unread:  # the first shell without a command reads the input
+            if given or unread:  # only the first shell without a command reads the input
                 yield from read_commands(" ".join(given) or "\n".join(fed), depth + 1)
                 unread = unread and bool(given)
 
@@ -139,7 +139,7 @@ def _parts(text: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
 
 
 def _tokens(lexer: shlex.shlex) -> Iterator[tuple[str, bool]]:
-    """Yield (token, whether it is an operator); stop at an unclosed quote."""
+    """Yield each token, and whether the token is an operator; stop at an unclosed quote."""
     while True:
         try:
             token = lexer.get_token()

@@ -1,4 +1,4 @@
-"""Tickets: queries whose prompt contains only symptoms and which the agent declares finished.
+"""Tickets: queries whose prompt contains only symptoms, and which end with a declaration.
 
 With the briefing ``full``, a prompt lists the wrong elements, and an episode ends when the state is
 correct. With the briefing ``ticket``, a prompt contains documentation and reported symptoms. The
@@ -45,7 +45,7 @@ LEFTOVER = "leftover"
 NOT_HERE = "There is nothing to declare: the task ends by itself as soon as all is as intended."
 #: Reason for refusing a declaration with refused changes if the ticket requests no changes.
 NO_CHANGE = 'the task requests no changes: omit the key "refused"'
-#: The number of a change: digits, also after the word or sign for a number. Tool calls of some
+#: The number of a change: digits, optionally after a word or sign for a number. Tool calls of some
 #: models write 2 as 2.0.
 _CHANGE = re.compile(r"\s*(?:change\s*)?(?:#\s*)?([+-]?[0-9]{1,9})(?:\.0{1,9})?\s*", re.IGNORECASE)
 
@@ -64,8 +64,8 @@ class Tickets:
         """Return the parts of a ticket's next prompt: documentation, intended state and symptoms.
 
         Symptoms are chosen with ``rng``, which has the same seed in each turn. The prompt contains
-        no fault and no verdict. The only part of the last settled ``state`` that it may contain is
-        the world's location.
+        no fault and no verdict. Of the last settled ``state``, the prompt may contain only the
+        world's location.
         """
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class Tickets:
         return None
 
     def declare(self, causes: Sequence[Cause]) -> str:
-        """Return the reply with which an agent declares its work finished and names ``causes``."""
+        """Return the reply with which an agent declares the task done and names ``causes``."""
         raise NotImplementedError
 
     def causes(self, query: Query) -> Sequence[Cause]:
@@ -97,14 +97,15 @@ class Tickets:
         return ()
 
     def refuses(self, config: Config) -> bool:
-        """Return whether queries of ``config`` may request changes. If so, the tool with which
-        agents declare that they are done has a parameter for refused changes."""
+        """Return whether queries of ``config`` may request changes.
+
+        If so, the tool for the declaration has a parameter for refused changes.
+        """
         del config
         return False
 
     def declare_refused(self, causes: Sequence[Cause], refused: Sequence[Refusal]) -> str:
-        """Return the reply with which an agent declares its work finished, and names ``causes`` and
-        the changes that it refused.
+        """Return the reply with which an agent declares the task done, with causes and refusals.
 
         The default is for applications that request no changes. It raises NotImplementedError if
         ``refused`` is not empty.
@@ -120,8 +121,8 @@ class Tickets:
     def unsettled(self, query: Query, claim: Claim | None) -> str:
         """Return why a declaration leaves the task unsolved although the world is correct, or "".
 
-        ``claim`` is the agent's declaration; None if there was no declaration. By default, it must
-        refuse exactly the changes in ``refusals``, each with the right word for the reason. The
+        ``claim`` is the agent's declaration; None if there was no declaration. By default, the
+        declaration must refuse exactly the changes in ``refusals``, each with the right reason. The
         returned sentence does not reveal which change is meant.
         """
         wanted = {*self.refusals(query)}
@@ -138,7 +139,7 @@ class Tickets:
         return "The agent refused the right change for a wrong reason."
 
     def resolve(self, query: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return declared causes with each place replaced with its name in ``query``.
+        """Return declared causes, in which each place has its name in ``query``.
 
         By default, the causes are returned unchanged.
         """
@@ -148,8 +149,8 @@ class Tickets:
     def leftover(self, query: Query, episode: Episode) -> Sequence[str]:
         """Return one line for each part of a ticket's faults that remains after an episode.
 
-        Parts that no test detects are included. Remaining parts do not affect the verdict. The
-        summary counts the correct episodes in which a part of a fault remained.
+        The result includes parts that no test detects. Remaining parts do not affect the verdict.
+        The summary counts the correct episodes in which a part of a fault remained.
         """
         del query, episode
         return ()
@@ -164,7 +165,7 @@ class Sights(ABC, Generic[S]):
     """
 
     def __init__(self, number: int) -> None:
-        #: Number of faults. If it is not 0, at least one symptom is reported.
+        #: Number of faults. If there is a fault, at least one symptom is reported.
         self._number = number
 
     @abstractmethod
@@ -238,7 +239,7 @@ def read_change(value: object) -> int | None:
 
     Return None for other values, and for numbers with more than 9 digits.
     """
-    if isinstance(value, int):  # also for a boolean, whose text does not match
+    if isinstance(value, int):  # a boolean is an int too, but its text does not match
         value = str(value) if abs(value) < 10**9 else None
     match = _CHANGE.fullmatch(value) if isinstance(value, str) else None
     return int(match[1]) if match else None

@@ -35,8 +35,8 @@ class Tool(Record):
     parameters: tuple[Parameter, ...]
 
 
-#: Tool of an application without kinds of action. Its argument is a whole reply, in the form that
-#: the prompt describes.
+#: The only tool of an application without kinds of action. The argument is a whole reply, in the
+#: form that the prompt describes.
 REPLY = Tool(
     name="reply",
     about="Send a reply in the form that the task asks for.",
@@ -45,7 +45,7 @@ REPLY = Tool(
 
 
 class Tools:
-    """An agent's kinds of actions; by default the only one is a whole reply.
+    """An agent's kinds of actions. By default, the only kind is to send a whole reply.
 
     The declaration of a ticket is added for all applications (``application.tools_of``).
     """
@@ -99,7 +99,7 @@ DONE_OR_REFUSED = Tool(
 
 
 def read_causes(text: str) -> list[Cause]:
-    """Return the causes in a call of ``DONE``; lines without place and word are left out."""
+    """Return the causes in a call of ``DONE``; lines that are not ``PLACE: WORD`` are left out."""
     pairs = [line.rpartition(":") for line in text.splitlines()]
     return [Cause(place.strip(), what.strip()) for place, sign, what in pairs if sign]
 

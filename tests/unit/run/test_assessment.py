@@ -444,7 +444,7 @@ def test_query_file_inside_a_running_run_is_neither_read_nor_written(
     class Reader(Scripted):
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
             config = Toy.config_type.parse(values)
-            with pytest.raises(ConfigError, match="benchmark_path: lies in the folder of an"):
+            with pytest.raises(ConfigError, match="benchmark_path: is in the folder of a"):
                 await conduct(Toy(), config, {"r": Scripted(open_all)}, out=tmp_path / "b")
             return await super().ask(prompt, context_id=context_id, timeout_s=timeout_s)
 
@@ -585,7 +585,7 @@ def test_failing_reporter_does_not_affect_the_run(
 
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, reporter=Unwell())
     assert results[-1]["outcomes"]["solved"] == 3
-    assert "goes on without it" in caplog.text
+    assert "continues without progress reports" in caplog.text
 
 
 def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:

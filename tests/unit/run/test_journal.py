@@ -95,11 +95,11 @@ def test_directory_has_one_writer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("held", "asked", "why"),
     [
-        ("a", "a/b", "lies in the folder of an assessment that is running"),
-        ("a", "a/b/c/d", "lies in the folder"),
-        ("a", "b/../a/x", "lies in the folder"),
-        ("a", "link/x", "lies in the folder"),
-        ("a/b", "a", "contains the folder of an assessment that is running"),
+        ("a", "a/b", "is in the folder of a running assessment"),
+        ("a", "a/b/c/d", "is in the folder"),
+        ("a", "b/../a/x", "is in the folder"),
+        ("a", "link/x", "is in the folder"),
+        ("a/b", "a", "contains the folder of a running assessment"),
         ("a/b/c/d", "a", "contains the folder"),
         ("a/.b/c", "a", "contains the folder"),
     ],
@@ -132,7 +132,7 @@ def test_lock_of_another_process_covers_the_tree(tmp_path: Path) -> None:
         assert child.stdout is not None
         assert child.stdout.readline()
         for other in (held, held / "c", held.parent):
-            with pytest.raises(ConfigError, match="assessment that is running"), lock_folder(other):
+            with pytest.raises(ConfigError, match="running assessment"), lock_folder(other):
                 pass
         child.communicate()
     with lock_folder(held.parent):
