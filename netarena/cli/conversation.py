@@ -59,7 +59,10 @@ class Watched:
             if usage.replies
             else ""
         )
-        _show(f"{where}: from the agent, after {time.monotonic() - begin:.1f} s{told}", reply.text)
+        _show(
+            f"{where}: reply from the agent after {time.monotonic() - begin:.1f} s{told}",
+            reply.text,
+        )
         return reply
 
     async def aclose(self) -> None:

@@ -97,7 +97,7 @@ def lacks(command: str) -> str:
         if line.why:
             return line.why
         if number and is_rest(command, line.start):
-            return "the rest of a line stands in the one after it"
+            return "a line is broken: its rest is on the next line"
         if _DASH.search(command, line.start, line.end) and _DASH.search(
             blank(command, line.texts), line.start, line.end
         ):
@@ -197,7 +197,7 @@ class _Reader:
             if not self._open and _EMPTY.match(self._text, self._place):
                 self._line.why = "the line after a backslash is empty"
             elif inner in {"", ")"} and not self._operator and self._is_commented(place):
-                self._line.why = "a comment stands in the line after a backslash"
+                self._line.why = "the line after a backslash is a comment"
         else:
             self._operator = ""
         self._place = self._escaped = place + 2

@@ -894,7 +894,7 @@ def test_verbose_run_shows_the_conversation(fake, capsys):
         "── lamp-1-",
     ):
         assert line in err
-    assert re.search(r"conversation 1, turn 1: from the agent, after \d+\.\d s\n", err)
+    assert re.search(r"conversation 1, turn 1: reply from the agent after \d+\.\d s\n", err)
     assert err.count("You mind the lamps.") == 2  # once for each of the two conversations
     assert "lines as in the previous turn)" in err
 
