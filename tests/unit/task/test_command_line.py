@@ -77,13 +77,13 @@ TORN = {
     "a ^\n  --b": "ends with ^",
     "a ^": "last ^",
     "a `\n --b `\n --c": "opening backtick",
-    "a\n  --b": "the rest of a line",
-    "a\n\n# c\n-b": "the rest of a line",
-    "a\n  \u2014b": "the rest of a line",
+    "a\n  --b": "a line is broken",
+    "a\n\n# c\n-b": "a line is broken",
+    "a\n  \u2014b": "a line is broken",
     "a \u2014b": "no hyphen",
     "a 'b'\nc \u2013\u2013d": "no hyphen",
-    "a\n| b": "the rest of a line",
-    "a\n  && b": "the rest of a line",
+    "a\n| b": "a line is broken",
+    "a\n  && b": "a line is broken",
 }
 
 
