@@ -33,17 +33,20 @@ from netarena_backbone.world.model import World
 from netarena_network.action import Fault, action_of, faults_of
 
 #: Version of the generator. It must be increased whenever a seed generates a different query.
-VERSION = "10"
+VERSION = "11"
 #: The same for configurations whose labels include change requests.
-CHANGES_VERSION = "11"
+CHANGES_VERSION = "12"
 
 #: Maximum number of worlds that are drawn for a combination of kinds.
 _WORLDS = 12
 #: Probability that independent faults are replaced by dependent faults if these are found, and the
 #: maximum number of draws for this if the kinds are given.
 _AGAIN, _DRAWS = 0.9, 12
-#: Share of tickets with several faults in which one fault shows only in a contingency.
-_LATENT = 2 / 3
+#: Number of faults of a ticket -> equally likely numbers of these faults that show only in a
+#: contingency.
+_LATENT: Mapping[int, Sequence[int]] = MappingProxyType(
+    {2: (0, 1, 1), 3: (1, 1, 2), 4: (1, 2, 3), 5: (2, 3, 3)}
+)
 #: Number of fixed combinations of two and of three kinds.
 _PAIRS, _TRIPLES = 15, 15
 #: Kinds that are possible in few worlds. They therefore occur only in labels with one kind.
@@ -192,7 +195,7 @@ def _draw_fitting(
 ) -> tuple[World, tuple[Fault, ...]]:
     contingent = config.briefing is Briefing.TICKET
     # before the loop, so that the share does not depend on how often worlds are rejected
-    is_latent = contingent and COUNTED.get(label, 0) > 1 and rng.random() < _LATENT
+    latent = rng.choice(_LATENT.get(COUNTED.get(label, 0), (0,))) if contingent else 0
     for _ in range(_WORLDS):
         kinds = _kinds(label, rng)
         try:
@@ -201,13 +204,13 @@ def _draw_fitting(
         except RuntimeError:
             continue
         room = table.Room(world, faults=len(kinds))
-        shown = kinds[:-1] if is_latent else kinds
+        shown = kinds[: len(kinds) - latent]
         faults = table.draw(room, shown, rng) if shown else ()
         if faults is None:
             continue
-        faults = _draw_related(room, f"faults_{len(shown)}" if is_latent else label, faults, rng)
-        if is_latent:
-            faults = table.add_latent(room, faults, rng)
+        faults = _draw_related(room, f"faults_{len(shown)}" if latent else label, faults, rng)
+        for _ in range(latent):
+            faults = faults and table.add_latent(room, faults, rng)
         if faults is not None:
             return world, faults
     size = "" if config.routers is None else f" of {config.routers} routers"
