@@ -45,7 +45,7 @@ def plan() -> Plan:
     return found
 
 
-def test_no_reason_of_a_refusal_is_proven_for_changes_that_can_be_made(
+def test_no_reason_for_refusal_is_proven_for_changes_that_can_be_made(
     bench: Any, plan: Plan
 ) -> None:
     for one in plan.requests:
@@ -66,7 +66,9 @@ def small(world: World) -> Plan:
     return plan_of(asked(world, Request("costs", "one", options(world, "costs", "one")[0])))
 
 
-def test_removal_of_a_link_is_a_cut_where_the_graph_has_a_bridge(bench: Any, small: Plan) -> None:
+def test_removal_of_a_link_is_a_cut_exactly_where_the_graph_has_a_bridge(
+    bench: Any, small: Plan
+) -> None:
     graph = nx.Graph([sorted(pair) for pair in inner_links(small.world)])
     bridges = {frozenset(pair) for pair in nx.bridges(graph)}
     found = {
@@ -91,7 +93,7 @@ def test_link_that_has_a_detour_today_or_afterwards_is_not_a_cut(bench: Any) -> 
     assert not bench.PROOFS["no_redundancy"](plan, Request("link_out", "remove", removal))
 
 
-def test_end_of_the_only_session_with_an_as_is_a_cut(bench: Any, small: Plan) -> None:
+def test_removal_of_the_only_session_with_an_as_is_a_cut(bench: Any, small: Plan) -> None:
     number = Counter(peer.asn for _, peer in outer_peers(small.world))
     asn = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(small.world)}
     for change in options(small.target, "neighbour_remove", "remove"):
@@ -125,7 +127,9 @@ def test_filter_of_a_service_is_proven_only_where_the_service_is_documented(
     assert not prove(plan, cost)
 
 
-def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, plan: Plan) -> None:
+def test_noop_agent_makes_no_change_and_all_parts_at_once_make_every_change(
+    bench: Any, plan: Plan
+) -> None:
     stages = plan.stages
     assert bench.walk(stages, bench.AGENTS["noop"](plan, random.Random(1))) == {
         "done": False,
@@ -134,7 +138,7 @@ def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, pla
     assert bench.walk(stages, [stages.every])["done"]
 
 
-def test_push_loses_traffic_where_the_order_decides(bench: Any, plan: Plan) -> None:
+def test_push_agent_loses_traffic_where_the_order_matters(bench: Any, plan: Plan) -> None:
     played = bench.walk(plan.stages, bench.AGENTS["push"](plan, random.Random(1)))
     assert played == {"done": True, "safe": False}
 

@@ -39,7 +39,7 @@ def asked() -> Query:
     return _one("ospf_cost+bgp_filter")
 
 
-def test_labels_are_each_single_kind_and_fifteen_pairs_and_triples() -> None:
+def test_labels_are_all_single_kinds_fifteen_pairs_and_fifteen_triples() -> None:
     labels = query.labels(_config())
     parts = [len(kinds) for kinds in labels.values()]
     assert [parts.count(number) for number in (1, 2, 3)] == [len(KINDS), 15, 15]

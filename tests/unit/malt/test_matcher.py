@@ -54,7 +54,7 @@ def test_matcher_maps_a_sentence_to_the_most_similar_known_one() -> None:
     assert changed
 
 
-def test_other_program_is_right_only_if_its_answer_is() -> None:
+def test_different_program_is_right_only_if_its_answer_is_right() -> None:
     query = next(q for q in draw(4, 1, "canonical") if q.label.endswith(" count"))
     (do,) = meaning(query.actions)
     assert is_right(query, (do,))

@@ -292,7 +292,7 @@ def test_changed_network_is_unsafe_although_the_plan_is_right() -> None:
     assert found.detail["quality"] == 0.0  # type: ignore[index,call-overload]
 
 
-def test_cut_data_is_no_plan() -> None:
+def test_truncated_data_is_not_accepted_as_a_plan() -> None:
     query = of(possible=True)
     state = answered("table", query.actions[0].parameters["plan"]) | {"cut": True}
     found = judge(query, state)
@@ -342,7 +342,7 @@ def episode_of(query: Query, judgement: Judgement | None, outcome: Outcome) -> E
     )
 
 
-def test_quality_reaches_record_and_summary_also_without_details() -> None:
+def test_quality_is_in_record_and_summary_even_without_stored_details() -> None:
     malt = load("malt")
     query, config = of(possible=True), MaltConfig.parse({"complexity_level": "level5"})
     found = judged(query, "text", "R01")
@@ -708,7 +708,7 @@ def test_numbers_of_a_blocking_request_do_not_contradict_each_other(kind: Kind, 
             assert (len(blocking["switches"]) - 1) * blocking["gap"] <= last - first
 
 
-def test_switch_is_not_upgraded_before_it_is_ready() -> None:
+def test_upgrade_of_a_switch_before_it_is_ready_is_a_violation() -> None:
     (kind,) = (kind for kind in kinds() if kind.name == "waves")
     instance = drawn("waves")
     ready = {one["name"]: one["ready"] for one in instance.data["switches"]}

@@ -104,7 +104,7 @@ def test_missing_feature_is_refused_only_for_configs_that_need_it(
     assert found.remedy
 
 
-def test_missing_daemons_are_refused_for_backbones_and_no_matter_of_route(lack: Lack) -> None:
+def test_missing_daemons_are_refused_for_backbones_and_ignored_for_route(lack: Lack) -> None:
     lack(FRR="not here")
     with pytest.raises(
         ConfigError, match="this machine does not support FRR: not here; apt-get"
@@ -178,7 +178,7 @@ def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.Mon
     DIAGNOSIS.check(RouteConfig())
 
 
-def test_packages_are_those_of_the_image_and_the_pages() -> None:
+def test_packages_equal_those_of_the_image_and_the_documentation() -> None:
     packages = (ROOT / "requirements" / "route.debian").read_text().split()
     assert list(PACKAGES) == packages
     for page in ("README.md", "docs/route.md"):

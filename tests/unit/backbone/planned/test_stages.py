@@ -115,7 +115,7 @@ def test_interrupted_link_may_not_carry_documented_traffic() -> None:
     assert not {fact for _, fact in harm if fact.sort == "adjacency"}
 
 
-def test_interrupted_sessions_are_those_that_a_change_takes_down_itself(world: World) -> None:
+def test_only_sessions_that_a_change_takes_down_itself_are_interrupted(world: World) -> None:
     (password,) = options(world, "bgp_password", "rotate")
     stages = Stages(world, (), [password])
     one, other = sorted(password.machines)
@@ -136,7 +136,7 @@ def test_computed_worlds_are_shared_between_requests(world: World) -> None:
     assert len(computed) == number
 
 
-def test_sessions_that_only_lack_an_alternative_path_are_not_interrupted() -> None:
+def test_sessions_that_only_lack_an_alternative_path_do_not_count_as_interrupted() -> None:
     """Once the alternative link is in service, a lost session over it has another cause."""
     today, first, second = link_pair()
     stages = Stages(today, (), [first.change, second.change])

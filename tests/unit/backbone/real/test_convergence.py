@@ -133,7 +133,7 @@ def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
     return {"nextStartTimerDueInMsecs": 0 if now < max(told, default=0.0) + 1.0 else 60_000}
 
 
-def test_neighbours_heard_from_are_not_waited_for(clock: Clock) -> None:
+def test_neighbour_that_sent_a_recent_message_is_not_waited_for(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
@@ -213,7 +213,7 @@ def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Cloc
 @pytest.mark.parametrize(
     ("due_s", "retried", "passed_s"), [(3.0, False, 5.0), (9.0, True, 4.0)], ids=["soon", "far"]
 )
-def test_session_is_retried_after_the_last_change_of_routes(
+def test_session_is_retried_after_the_last_route_change_unless_a_retry_is_due_soon(
     due_s: float, retried: bool, passed_s: float, clock: Clock
 ) -> None:
     """Attempts before a path to the peer existed say nothing about the next attempt."""
@@ -270,7 +270,7 @@ def test_session_with_colliding_retries_is_retried_again(
     ids=["one end", "not the other", "not under way", "not one that failed before"],
 )
 @pytest.mark.parametrize("changed", [True, False])
-def test_session_ended_by_both_ends_is_not_retried_at_once_again(
+def test_session_ended_by_both_ends_is_retried_at_once_by_only_one_end(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
     """The result is the same after a plain clear, which changes no setting."""
@@ -291,7 +291,7 @@ def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     assert len(world.clears) - len(later) == (changed or not failed)
 
 
-def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
+def test_session_is_waited_for_longer_if_its_other_end_retries_later(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 1.5]
         # retried one second after the clear, the session is established 0.9 s later
@@ -369,7 +369,9 @@ def test_short_timer_does_not_count_as_unsettled(
     assert (passed_s > 16.0) == settles
 
 
-def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
+def test_session_whose_retry_is_due_soon_is_not_cleared_again_when_another_fails(
+    clock: Clock,
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         rows = {
             peer: {"state": "Established" if now < until else "Idle", "msgRcvd": int(10 * now)}
@@ -430,7 +432,7 @@ def test_stale_end_of_a_session_is_cleared_again_after_a_change(
     assert [at for at, _ in world.clears] == [about(0.5), about(3.0)]
 
 
-def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None:
+def test_session_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 2.0]
         is_there = bool(told_s) and now > told_s[-1] + 1.0
@@ -447,7 +449,7 @@ def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None
 
 
 @pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
-def test_session_that_only_one_end_considers_established_is_not_counted(
+def test_flapping_session_counts_as_unsettled_only_if_it_received_routes(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
     """A session that flaps without end counts as unsettled only if it received routes."""
@@ -572,7 +574,7 @@ def test_shut_down_session_is_not_waited_for(clock: Clock) -> None:
     assert waits(clock, tell)[:2] == (True, about(1.1))
 
 
-def test_slow_daemon_is_waited_for_but_an_ended_one_is_not(
+def test_slow_daemon_is_waited_for_but_a_daemon_that_has_ended_is_not(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -768,7 +770,7 @@ def test_session_that_is_still_sending_its_routes_is_waited_for(
     assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
 
 
-def test_session_without_end_of_rib_is_waited_for_for_a_limited_time(clock: Clock) -> None:
+def test_wait_for_a_session_without_end_of_rib_is_limited(clock: Clock) -> None:
     tell = _telling("advertisedAndReceived", done_s=99)
     assert waits(clock, tell, changed=False) == (True, about(4.0), "")
 

@@ -159,7 +159,7 @@ def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
     assert asked == [b"one", b"two"]
 
 
-def test_daemon_without_a_socket_is_not_reached(tmp_path: Path) -> None:
+def test_daemon_without_a_socket_cannot_be_reached(tmp_path: Path) -> None:
     assert not frr.Terminals().reach(WHO, tmp_path)
 
 

@@ -34,7 +34,7 @@ _KEY = " ip ospf authentication\n"
         ("", _WRONG + _KEY, "", False),
     ],
 )
-def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
+def test_fault_remains_while_part_of_its_edit_is_configured(
     before: str, after: str, now: str, *, left: bool
 ) -> None:
     # the same line at another port is a different setting
@@ -89,7 +89,7 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         (_HELLO, "interface a\n", "interface a\n", False),
     ],
 )
-def test_strict_edit_is_left_until_all_of_its_settings_are_made(
+def test_strict_edit_remains_incomplete_until_all_its_settings_are_made(
     goal: str, start: str, now: str, *, left: bool
 ) -> None:
     recipes = [Recipe(machine="r", frr=text) for text in (goal, start)]

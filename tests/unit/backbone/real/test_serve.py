@@ -100,7 +100,7 @@ def test_probe_is_answered_by_the_intended_server(
 
 
 @pytest.mark.requires("root")
-def test_host_to_which_a_service_moves_may_answer_too(
+def test_new_host_of_a_service_may_answer_too(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     spaces, servers, ports = here
@@ -247,7 +247,7 @@ def test_server_whose_reply_is_lost_keeps_no_half_open_connection(
 
 
 @pytest.mark.requires("root")
-def test_more_names_are_resolved_at_once_than_a_socket_buffers(
+def test_more_concurrent_lookups_than_a_socket_buffer_holds_all_succeed(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

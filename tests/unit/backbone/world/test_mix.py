@@ -29,7 +29,7 @@ def _drafts() -> Sequence[World]:
     return [mix(Draft(rng, 6).world(), rng) for _ in range(60)]
 
 
-def test_links_have_many_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
+def test_links_have_various_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
     found = set()
     for world in worlds:
         for link in world.links:
@@ -64,7 +64,7 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-def test_some_border_routers_intend_no_next_hop_self_on_any_session(
+def test_some_border_routers_use_next_hop_self_on_no_session(
     drafts: Sequence[World],
 ) -> None:
     found = {
@@ -102,7 +102,7 @@ _WITHOUT_TWIN = {
 _MOST_NEW = 0.5
 
 
-def test_shapes_added_by_faults_also_occur_on_healthy_machines(
+def test_shapes_added_by_faults_also_occur_on_machines_without_faults(
     worlds: Sequence[World], drafts: Sequence[World]
 ) -> None:
     healthy = {

@@ -155,7 +155,7 @@ def test_proof_rejects_an_unnecessary_repair_order(waiting):
     assert "a repair that must wait for another repair is safe before it" in doubts(world, wrong)
 
 
-def test_solution_respects_the_repair_order_and_the_hasty_one_does_not(waiting):
+def test_solution_respects_the_repair_order_and_hasty_solutions_do_not(waiting):
     world, faults = waiting
     query = Query(
         id="k8s-x",

@@ -32,7 +32,7 @@ from netarena_k8s.world.model import (
 )
 
 
-def test_doubt_confirmed_for_the_agents_policies_is_charged_to_the_agent():
+def test_time_of_a_check_that_confirms_a_disagreement_is_charged_to_the_agent():
     here = Sight((), (True,))
     differs = replace(here, disagreement=("a -> b should be closed",))
 
@@ -59,7 +59,7 @@ def test_doubt_confirmed_for_the_agents_policies_is_charged_to_the_agent():
     assert asyncio.run(charged(differs, differs)) >= 0.02
 
 
-def test_agreement_of_policies_and_measurement_raises_no_doubt(monkeypatch):
+def test_measurement_that_agrees_with_the_policies_needs_no_check(monkeypatch):
     sight, there = after_a_patch(lambda _: True, monkeypatch)
     assert "predicted" not in make_state(sight)
     assert (sight.reached, sight.disagreement, there) == ((True,), (), [ODDLY_OPEN])
@@ -172,7 +172,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_
     side_by_side(scene, monkeypatch)
 
 
-def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(monkeypatch):
+def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_checked_once(monkeypatch):
     async def scene(_, stopping, other):
         await have(other, SHUT)
         await have(stopping, STOPPING)
@@ -187,7 +187,7 @@ def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(mon
     side_by_side(scene, monkeypatch)
 
 
-def test_doubt_result_holds_only_for_the_doubted_policies(monkeypatch):
+def test_result_of_a_check_applies_only_to_the_checked_policies(monkeypatch):
     async def scene(_, stopping):
         await have(stopping, STOPPING)
         doubted = await stopping.doubt(await stopping.look())
@@ -366,7 +366,7 @@ def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, 
     assert heard.count(ODDLY_OPEN) == times
 
 
-def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeypatch):
+def test_disputed_measurement_is_repeated_three_times_and_longest_at_the_end(monkeypatch):
     assert workload_set.TRIALS_S == (10.0, 10.0, 30.0)
     within = []
     looked = workload_set.Shop.look

@@ -50,13 +50,13 @@ def test_only_pairs_expected_to_change_are_probed_until_they_do():
     assert (sight.reached, sight.disagreement) == (wanted, ())
 
 
-def test_all_pairs_are_probed_at_once_if_no_change_is_expected():
+def test_all_pairs_are_probed_from_the_first_round_if_no_change_is_expected():
     asked, sight = looked_at(0, 60.0, OPEN, OPEN)
     assert asked == [4, 4]
     assert (all(sight.reached), sight.disagreement) == (True, ())
 
 
-def test_all_pairs_are_probed_at_once_before_the_first_measurement():
+def test_all_pairs_are_probed_from_the_first_round_of_the_first_measurement():
     asked, sight = looked_at(0, 60.0, SHUT)
     assert asked == [4, 4]
     assert sight.disagreement == ()
@@ -113,7 +113,7 @@ def test_observation_restarts_after_pods_were_replaced():
     assert last[0] == 4
 
 
-def test_pairs_that_never_change_are_not_probed_for_ever():
+def test_pairs_that_never_change_are_not_probed_forever():
     asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
     assert asked == sorted(asked)
     assert set(asked) == {2, 4}

@@ -514,7 +514,7 @@ def test_service_can_select_by_labels_that_controllers_add(tmp_path):
     ]
 
 
-def test_copy_made_by_the_image_as_root_is_read_instead(tmp_path, monkeypatch):
+def test_copy_in_the_image_is_read_instead_of_the_original_folder(tmp_path, monkeypatch):
     folder = tmp_path / "copies" / "data" / "shop"
     folder.mkdir(parents=True)
     write(folder, app_yaml=APP, policies_yml=POLICIES)

@@ -73,7 +73,7 @@ def means(found: list[Candidate], feature: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_order_that_shows_the_reference_is_found(label: str) -> None:
+def test_order_that_reveals_the_reference_plan_is_detected(label: str) -> None:
     query = queries()[label]
     data, hidden = plan_data(query), query.actions[0].parameters
     assert data is not None

@@ -208,7 +208,7 @@ def test_every_pair_is_probed_again_and_must_answer_again(answered):
         ((0, 2, 4), False),
     ],
 )
-def test_pair_works_if_most_conversations_do(lost, works):
+def test_pair_works_if_most_of_its_conversations_work(lost, works):
     sight = _Sight(3, ADDRESSES)
     for ping in range(len(prober.PINGS)):
         sight.begin(ping)

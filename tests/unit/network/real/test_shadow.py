@@ -224,7 +224,7 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     assert read() != before
 
 
-def test_machine_without_filters_gets_none(run: Run, shadow: Shadow) -> None:
+def test_machine_without_filters_gets_no_copies(run: Run, shadow: Shadow) -> None:
     shadow.cast()
     assert run("nft list ruleset") == ""
     shadow.lift()

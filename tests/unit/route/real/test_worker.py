@@ -66,7 +66,7 @@ def test_silent_kernel_is_revived_and_the_cause_is_reported(
     assert served._revive() == told * "its packets kept the kernel from answering pings"
 
 
-def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
+def test_repeated_note_is_stored_once() -> None:
     served = route_worker.RouteWorker(Turns())
 
     for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
