@@ -1,4 +1,4 @@
-"""The backbone application; ids and records are the same as when it was a world of route."""
+"""The backbone application, whose ids and records are those of the former world of route."""
 
 from __future__ import annotations
 

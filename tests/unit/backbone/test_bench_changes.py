@@ -52,7 +52,7 @@ def test_no_reason_for_refusal_is_proven_for_changes_that_can_be_made(
         assert [word for word in REFUSALS if bench.PROOFS[word](plan, one)] == []
 
 
-def test_own_prefix_is_proven_from_the_words_of_the_request(bench: Any, plan: Plan) -> None:
+def test_reason_own_prefix_is_proven_from_the_text_of_the_request(bench: Any, plan: Plan) -> None:
     one = plan.requests[0]
     for prefixes, is_own in ((plan.world.block, True), ("192.0.2.0/24", False)):
         words = f"Set up a session. This peer announces {prefixes}"
@@ -74,7 +74,7 @@ def test_removal_of_a_link_is_a_cut_exactly_where_the_graph_has_a_bridge(
     found = {
         change.machines: bench.PROOFS["no_redundancy"](small, Request("link_out", "remove", change))
         for change in options(small.target, "link_out", "remove")
-        if predicted(change.edit(small.target))  # with a tie, lost traffic is not known
+        if predicted(change.edit(small.target))  # after a routing tie, the lost traffic is unknown
     }
     assert {machines for machines, is_cut in found.items() if is_cut} == bridges & {*found}
     assert {*found.values()} == {True, False}
@@ -112,7 +112,7 @@ def test_address_of_another_link_is_proven_to_be_in_use(bench: Any, small: Plan)
         assert not prove(small, Request("renumber", "link", change, "address_in_use"))
 
 
-def test_filter_of_a_service_is_proven_only_where_the_service_is_documented(
+def test_reason_documented_service_is_proven_only_where_the_service_is_documented(
     bench: Any, world: World
 ) -> None:
     prove = bench.PROOFS["documented_service"]

@@ -36,7 +36,7 @@ def _parts(name: str) -> PromptParts:
     return APP.tickets.prompt(load(name), None, (), random.Random(1))
 
 
-# complete
+# completeness of the prompt
 
 
 def _texts(recipe: Recipe) -> list[str]:
@@ -115,7 +115,7 @@ def test_prompt_states_requests_refusal_words_and_the_rule_about_saving(name: st
         APP.parse(example.reply)
 
 
-# nothing hidden
+# hidden information
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -219,7 +219,7 @@ def test_new_small_pings_on_a_path_with_a_small_mtu_are_listed_as_small_only() -
 
 
 def test_backup_path_that_no_longer_exists_is_reported() -> None:
-    """Today's documentation names it, and would otherwise still apply."""
+    """Without this line, the backup path of today's documentation would still apply."""
     today, back, _ = link_pair()
     world = back.change.edit(today)
     for change in options(world, "link_out", "remove"):
@@ -237,7 +237,7 @@ def test_backup_path_that_no_longer_exists_is_reported() -> None:
     pytest.fail("no link of the world is needed for a backup path")
 
 
-# configs
+# configurations
 
 
 @pytest.mark.parametrize("labels", [["change_2"], ["ospf_cost", "change_2"]])

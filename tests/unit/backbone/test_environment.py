@@ -1,4 +1,4 @@
-"""Resolution of machine names, and machines without a login."""
+"""Resolution of machine names, and commands for machines that have no login."""
 
 from __future__ import annotations
 

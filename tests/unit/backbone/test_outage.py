@@ -1,4 +1,4 @@
-"""Drawn contingencies have one predictable outcome, which opens and leaks nothing."""
+"""Drawn contingencies have one predictable outcome without opened pairs or leaked routes."""
 
 from __future__ import annotations
 

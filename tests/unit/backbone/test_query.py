@@ -131,7 +131,7 @@ def test_kinds_of_other_worlds_are_refused() -> None:
 
 
 def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
-    """An intended change of the digest is explained in its commit."""
+    """A commit that changes the digest on purpose must explain why."""
     told = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()[:16]
     assert told == "2b915813a6939814"
 

@@ -129,7 +129,7 @@ def _sender(world: World, other: str) -> str:
 
 
 def _with_route(world: World, place: int, number: int, **update: object) -> JsonValue:
-    """Return a state in which one received route is changed, or missing without ``update``."""
+    """Return a state in which one received route has ``update``, or is missing if it is empty."""
     heard = [list(one) for one in expected(world).heard]
     if update:
         heard[place][number] = heard[place][number]._replace(**update)
@@ -266,11 +266,11 @@ def test_traffic_that_needed_a_closed_opening_or_leak_may_be_lost(
         return room.without(held, [1])
 
     assert harms(world, wanted, both, less, repaired) == []
-    # the same if the opening is closed in another way, so that its fault counts as left
+    # the same if the opening is closed in another way, so that its fault counts as a leftover
     assert harms(world, wanted, both, less, lambda held: room.without(held, [0, 1])) == []
     # no traffic is excused if nothing is known about the world without the opening
     assert {fact for _, fact in harms(world, wanted, both, less)} >= lost
-    # nor is any excused if no opening is closed
+    # no traffic is excused if no opening is closed
     assert lost <= {fact for _, fact in harms(world, wanted, wanted, less, repaired)}
 
 

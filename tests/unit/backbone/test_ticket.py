@@ -1,4 +1,4 @@
-"""Tickets about backbones contain true observations and nothing hidden."""
+"""Tickets about backbones contain true observations and no hidden information."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_dns_rule_in_the_prompt_depends_on_the_world_and_not_on_the_fault():
 
 
 def told(world, initial, before, after):
-    """Return the end of the last turn of a conversation."""
+    """Return the lines that follow the command's output in the last turn of a conversation."""
     step = Step(
         prompt="", move="kubectl x", executed=True, state=after,
         judgement=judge(world, initial, before, after),

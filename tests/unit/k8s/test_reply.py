@@ -196,7 +196,7 @@ REFUSED = {
     "kubectl apply changes": "a sentence",
     "kubectl delete networkpolicy x; better leave": "a sentence",
     "kubectl delete networkpolicy x; that would break y": "no command",
-    # text that the shell would not run as it is meant
+    # text that the shell would not run as intended
     "```console\n$ kubectl get pods\nNAME READY\n```": "without a prompt",
     "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
     "```\nkubectl patch x \\\n> --dry-run=server\n```": "prompt '>'",

@@ -69,7 +69,7 @@ def test_invalid_ticket_config_is_refused_with_a_reason(values, why):
 
 
 def test_first_prompt_of_a_ticket_names_the_namespace(drawn):
-    """On a real cluster each episode has a namespace of its own."""
+    """On a real cluster, each episode has a separate namespace."""
     application, config, queries = drawn
     for query in queries[:2]:
         parts = str(application.brief(config, query, {"namespace": "shop-of-this-one"}, ()))

@@ -1,4 +1,4 @@
-"""Damaging changes, each with a name: each of them is unsafe because it breaks a rule.
+"""Named damaging changes, each of which is unsafe because it breaks a rule.
 
 The first table damages the network in an answer to a question, which also breaks the frame
 condition. The second table damages only nodes that the task changes, so that only the named rule is

@@ -102,7 +102,7 @@ def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
 def test_varied_and_held_out_queries_differ_only_in_their_text() -> None:
     canonical, varied, held_out = map(drawn, ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
-        # canonical text names its node, so only its network has edits near the node
+        # canonical text names its node, so only the canonical network has its edits near this node
         assert two.actions == three.actions
         assert two.initial == three.initial != one.initial
         assert len({one.text, two.text, three.text}) == 3
@@ -206,10 +206,10 @@ def test_every_production_is_used() -> None:
         for seed in range(4):
             _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
-    # productions that no label uses: two bounds at once, nodes with exactly one sibling, capacities
-    # that are not whole numbers, and port names without a dot after the switch's name. Rare ones:
-    # the only port with a capacity, new blocks, places before a held-out question, and nodes of any
-    # kind below a node.
+    # Productions that no label uses: two bounds at once, nodes with exactly one sibling, capacities
+    # that are not whole numbers, and port names without a dot after the switch's name.
+    # Productions that are rare: the only port with a capacity, new blocks, places before a held-out
+    # question, and nodes of any kind below a node.
     rare = (
         "bound.between/",
         "having.between/",

@@ -741,7 +741,7 @@ def test_spread_demands_are_moved_to_make_room_in_other_spine_blocks() -> None:
 
 
 def test_switches_of_a_blocking_request_do_not_fit_into_their_waves() -> None:
-    """Trying all plans agrees with an independent search through all assignments."""
+    """An exhaustive check of all plans agrees with an independent search of all assignments."""
     rng = random.Random(5)
     results = set()
     for _ in range(60):

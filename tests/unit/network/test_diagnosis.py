@@ -76,7 +76,7 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
-        # settings that isolate reserve machines may use any kind of fault, so all must work
+        # settings that isolate reserve machines may be of any fault kind, so every kind must work
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
         (
             "iptables_extensions",
@@ -125,7 +125,7 @@ def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> N
     assert programs.remedy == INSTALL
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         DIAGNOSIS.check(RouteConfig())
-    # the same if the sandbox does not work
+    # nor are they reported as ok if the sandbox does not work
     lack(bubblewrap="the sandbox could not be started: no rights")
     names = [each.name for each in DIAGNOSIS.diagnose()]
     assert names == ["user namespaces", "namespaces", "bubblewrap"]

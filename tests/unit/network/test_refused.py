@@ -89,7 +89,7 @@ def test_refused_changes_and_causes_are_independent() -> None:
     assert Backbone.tickets.declaration(move) == Claim(causes=causes, refused=refused)
     written = Backbone.tickets.declare_refused(causes, refused)
     assert Backbone().parse(written) == move == make_move(causes, refused)
-    # without refused changes, declarations have the form that they always had
+    # without refused changes, the form of declarations is unchanged
     assert Backbone.tickets.declare_refused(causes, ()) == Backbone.tickets.declare(causes)
     assert "refused" not in Backbone.tickets.declare(causes)
 

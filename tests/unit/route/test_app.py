@@ -227,7 +227,7 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     assert paper.limits() == {"judging": "paper"}
 
 
-def test_prompt_states_the_rule_of_paper_judging_only_where_it_holds() -> None:
+def test_prompt_states_the_rule_of_paper_judging_only_where_it_applies() -> None:
     query = draw()[0]
     names = world_of(query).endpoints
     state: dict[str, Any] = {"matrix": ["1" * len(names)] * len(names)}

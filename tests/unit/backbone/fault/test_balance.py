@@ -1,4 +1,4 @@
-"""The weights with which the machine of a fault is drawn."""
+"""Weights for drawing the machine of a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latent faults of backups: no test shows them now, but a link failure does."""
+"""Latent faults of backup paths, which are visible only during a link failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a backbone's faults: each fault is an edit of a world.
+"""The fault table of the backbone: each fault is an edit of a world.
 
 ``benchmarks/prove_backbone.py`` verifies all of them on real networks, and
 ``tests/integration/test_backbone_fault.py`` verifies some.
@@ -203,7 +203,7 @@ def test_fault_whose_repair_does_harm_in_some_order_is_invalid_and_not_drawn(
         room = Room(world, wanted)
         room.changes.append(change)
         if room.shows(0) and room.harms([0], 0):
-            # a repair of all parts at once would do no harm
+            # repairing all parts at the same time does no harm
             assert not harms(world, wanted, room.seen([0]) or {}, wanted)
             harmful.append(to_fault(world, kind, method, change))
     assert harmful

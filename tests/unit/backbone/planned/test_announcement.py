@@ -44,7 +44,7 @@ def test_documented_part_of_our_prefix_may_be_announced(world: World, wanted: Fa
     target = change.edit(world)
     after = intended(target)
     assert forbidden(target, after) == []
-    # but only where the documentation has it
+    # without this documentation, the announcement is a leak
     leaked = {rule for rule, fact in harms(world, wanted, wanted, after) if fact.sort == "route"}
     assert leaked == {"route_leaked"}
 

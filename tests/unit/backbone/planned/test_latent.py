@@ -1,4 +1,4 @@
-"""Faults that harm nobody until a requested change is made."""
+"""Latent faults, which have no effect until a requested change is made."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_fault_in_settings_that_only_the_target_has_cannot_exist_today(added: St
 
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: World) -> None:
-    """A route map may have lost all of its entries, for example."""
+    """Listing does not fail even if a route map has lost all of its entries."""
     for method in KINDS[kind]:
         name = kind, method.name
         starts = [world]
@@ -145,7 +145,7 @@ def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: W
 
 
 def test_latent_fault_is_not_added_if_no_change_would_reveal_it(world: World) -> None:
-    """A closed service moves no traffic to other settings."""
+    """The change closes a service, which moves no traffic to other settings."""
     room = _Room(world)
     room.made = [Request("service_filter", "close", options(world, "service_filter", "close")[0])]
     assert not room._add_latent(random.Random(1), is_lasting=False)

@@ -39,7 +39,7 @@ def test_moved_link_is_in_a_new_area_at_both_ends_and_keeps_all_adjacencies(worl
 
 
 def test_link_of_another_area_moves_to_area_0() -> None:
-    world = start_of(("area", "number"))  # with a router in an area of its own
+    world = start_of(("area", "number"))  # one router has a separate area
     (leaf,) = (one for one in options(world, "area", "link") if _areas(world, one) != {"0"})
     assert _areas(leaf.edit(world), leaf) == {BACKBONE_AREA}
 
@@ -72,7 +72,7 @@ def _narrowed() -> tuple[World, Change]:
 
 
 def _lost(facts: Facts) -> set[tuple[str, str]]:
-    """Return the pairs of which only small pings work."""
+    """Return the pairs between which only small pings work."""
     return {
         (fact.source, fact.target)
         for fact, value in facts.items()
@@ -163,7 +163,7 @@ def test_change_back_to_ospf_removes_the_static_routes(world: World, wanted: Fac
 
 
 def test_order_of_static_routes_matters_where_ospf_sends_packets_back(world: World) -> None:
-    """The router next to the hosts sends packets back as long as only the other one has a route."""
+    """The router next to the hosts sends packets back until it has its own static route."""
     stages = next(
         Stages(today, (), [change])
         for drain in options(world, "link_out", "drain")

@@ -75,7 +75,7 @@ def test_request_text_names_all_machines_and_all_undocumented_values(name: Name)
 
 
 def _lines(world: World, machine: str) -> set[str]:
-    """Return the settings of a machine, each rule of packet filters on its own."""
+    """Return the settings of a machine, with one entry for each packet filter rule."""
     found = recipe(world, machine)
     commands = [line for command in found.commands for line in command.split("\\n")]
     return {line.strip() for line in (*commands, *(found.frr or "").splitlines())}

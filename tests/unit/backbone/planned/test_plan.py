@@ -48,7 +48,7 @@ def test_each_part_and_each_refused_change_has_edits_and_descriptions(name: str)
         assert ("this change must be refused, but was made" in told) == (
             edit in edits[len(parts) :]
         )
-    # latent faults must not be repaired exactly, and are not settings
+    # latent faults need no exact repair, so they do not count as requested settings
     assert [*plan.settings] == [place for place, edit in enumerate(edits) if edit.strict]
     assert len(edits) - len(plan.settings) == len(plan.stages.of_faults)
 
@@ -57,7 +57,7 @@ def test_each_part_and_each_refused_change_has_edits_and_descriptions(name: str)
 def test_verdict_requires_each_requested_setting_but_no_exact_repair_of_latent_faults(
     name: str,
 ) -> None:
-    """The facts of the target are given, whatever is left."""
+    """All facts match the target; the states differ only in their leftovers."""
     case, plan = case_of(load(name)), plan_of(load(name))
 
     def state(*leftover: int) -> JsonValue:
@@ -153,7 +153,7 @@ def _altered(query: Query, place: int, **update: Any) -> Query:
         ("latent", 0, {"key": ...}),
         ("latent", 0, {"kind": "none"}),
         ("latent", 0, {"method": "none"}),
-        # then the fault is read as a request
+        # this key turns the fault into a request
         ("latent", 0, {CHANGE: 1}),
     ],
 )

@@ -140,7 +140,7 @@ def test_own_prefixes_to_refuse_are_in_our_block_and_as_long_as_those_of_the_nei
 
 
 def test_closing_request_to_refuse_breaks_a_documented_service(world: World) -> None:
-    """Closing a zone blocks its services too."""
+    """The change closes the service itself or its zone, which blocks its services too."""
     wanted, lost = intended(world), set()
     for _, kind, method, change in _found([world], "documented_service"):
         assert method == "close"
@@ -180,7 +180,7 @@ def test_wording_of_a_request_does_not_show_that_it_must_be_refused() -> None:
 
 
 def _settled(name: str, said: str) -> str:
-    """Return why a declaration does not settle a request; raises ReplyRefused as the engine."""
+    """Return why a declaration does not settle a request, or raise ReplyRefused as the engine."""
     query = load(name)
     claim = APP.tickets.declaration(APP.parse(said))
     assert claim is not None
@@ -200,7 +200,7 @@ def test_only_the_right_refusal_settles_a_request(name: str) -> None:
     right = {*plan_of(query).refused.items()}
     numbers = range(1, APP.tickets.requested(query) + 1)
     for word in REFUSALS:
-        # refuse everything, and each change that is not the right one
+        # refuse all changes at once, and then each change alone
         every = [(number, word) for number in numbers]
         for said in (every, *([one] for one in every)):
             assert bool(_settled(name, _say(*said))) == ({*said} != right)

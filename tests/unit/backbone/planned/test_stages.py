@@ -92,7 +92,7 @@ def test_removal_of_a_link_with_an_alternative_is_safe(world: World) -> None:
 
 
 def test_traffic_that_the_target_does_not_document_may_end(world: World) -> None:
-    """Without other changes, nothing beyond a removed bridge is documented any more."""
+    """Without other changes, the target documents no traffic across a removed bridge."""
     cut = bridges(inner_links(world))
     stages = next(
         stages
@@ -111,7 +111,7 @@ def test_interrupted_link_may_not_carry_documented_traffic() -> None:
     harm = alone.harms(alone.every, alone.every - {0})
     assert harm
     assert "pair_broken" in {rule for rule, _ in harm}
-    # the lost adjacency itself is not blamed
+    # the lost adjacency itself does not count as harm
     assert not {fact for _, fact in harm if fact.sort == "adjacency"}
 
 
@@ -137,7 +137,7 @@ def test_computed_worlds_are_shared_between_requests(world: World) -> None:
 
 
 def test_sessions_that_only_lack_an_alternative_path_do_not_count_as_interrupted() -> None:
-    """Once the alternative link is in service, a lost session over it has another cause."""
+    """While the alternative link is in service, the change of the link ends no session."""
     today, first, second = link_pair()
     stages = Stages(today, (), [first.change, second.change])
     without = Stages(today, (), [second.change]).interrupted

@@ -27,7 +27,7 @@ class Clock:
 
 
 class World:
-    """The fake terminals of one router; ``tell`` returns the daemons' answers at a time (s)."""
+    """Fake terminals of one router; ``tell`` returns the daemons' answers at a given time (s)."""
 
     def __init__(self, clock: Clock, tell: Any) -> None:
         self.clock = clock
@@ -116,12 +116,12 @@ def wait(
 
 
 def about(seconds: float) -> Any:
-    """Match ``seconds``, give or take one observation interval (0.1 s)."""
+    """Return a value that equals ``seconds`` within one observation interval (0.1 s)."""
     return pytest.approx(seconds, abs=0.11)
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """Return the remaining dead time (ms) of 3 s; a hello arrives each second."""
+    """Return the remaining time (ms) of a dead timer of 3 s; a hello arrives each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
@@ -147,8 +147,8 @@ def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) ->
             BGP: bgp("Established", int(now)),
         }
 
-    # the path to the session's peer may have led through that neighbour, so one more message is
-    # awaited
+    # the path to the session's peer may have led through that neighbour, so the wait continues
+    # until one more message arrives
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
@@ -244,7 +244,7 @@ def test_session_is_retried_after_the_last_route_change_unless_a_retry_is_due_so
 def test_session_with_colliding_retries_is_retried_again(
     losses: int, there: bool, clock: Clock
 ) -> None:
-    """A session that flaps without end is not retried."""
+    """A session that never stops flapping is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         # each session stays established for less than an observation interval
@@ -267,7 +267,7 @@ def test_session_with_colliding_retries_is_retried_again(
         ("10.0.0.1", "OpenSent", False, False),
         ("10.0.0.1", "Idle", True, False),
     ],
-    ids=["one end", "not the other", "not under way", "not one that failed before"],
+    ids=["one end", "the other end", "attempt under way", "failed before"],
 )
 @pytest.mark.parametrize("changed", [True, False])
 def test_session_ended_by_both_ends_is_retried_at_once_by_only_one_end(
@@ -391,9 +391,9 @@ def test_session_whose_retry_is_due_soon_is_not_cleared_again_when_another_fails
 @pytest.mark.parametrize(
     ("began_s", "late", "told_s"),
     [
-        pytest.param(-1.0, False, [0.5], id="what is over"),
-        pytest.param(0.1, False, [0.0], id="not what is tried now"),
-        pytest.param(-1.0, True, [], id="not if the other may be late to answer"),
+        pytest.param(-1.0, False, [0.5], id="session was established before the change"),
+        pytest.param(0.1, False, [0.0], id="session was established after the change"),
+        pytest.param(-1.0, True, [], id="another daemon has not answered"),
     ],
 )
 def test_session_that_one_end_considers_established_is_cleared_there_too(
@@ -452,7 +452,7 @@ def test_session_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> 
 def test_flapping_session_counts_as_unsettled_only_if_it_received_routes(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
-    """A session that flaps without end counts as unsettled only if it received routes."""
+    """The session flaps forever, and only one end reports it as established."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -535,7 +535,7 @@ def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock)
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
-def test_confirmed_neighbours_must_be_heard_from_and_unexpected_sessions_are_not_awaited(
+def test_confirmed_neighbours_must_send_a_message_and_unexpected_sessions_are_not_awaited(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -671,7 +671,7 @@ def test_session_that_has_just_started_to_open_is_waited_for(
         state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
 
-    # waits until the neighbour is full, or has been in one state for a long time
+    # waits until the session is established, or has been in one state for a long time
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 
@@ -679,7 +679,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
     world = resting(clock, {})
 
     def kernel() -> bytes:
-        """Set ten-minute timers that are cancelled, and change routes between them."""
+        """Return changing routes, and set a ten-minute timer twice, each time only briefly."""
         now = clock.now - 100.0
         world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
         return str(now).encode() if 1.6 < now < 4.9 else b""
@@ -694,7 +694,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
 def test_almost_expired_advertisement_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
-    """The advertisement expires soon; one that is an hour old has already expired."""
+    """Advertisements expire at the age of one hour."""
     world = resting(clock, {})
     world.age = lambda: min(3600, age + int(clock.now - 100))
     assert wait(of(world), clock, changed=True) == (settles, about(passed_s))

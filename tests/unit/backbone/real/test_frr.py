@@ -73,7 +73,7 @@ def test_missing_frr_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @contextmanager
 def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
-    """Context manager: listen as r1's zebra; ``answer`` gets each request."""
+    """Listen as the zebra daemon of r1, and pass each request to ``answer``."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "zebra.vty"))
         listener.listen()

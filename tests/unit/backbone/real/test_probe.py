@@ -1,4 +1,4 @@
-"""Which requests of a pair count as lost, and in which slots requests are sent."""
+"""The count of lost requests of a pair, and the slots in which requests are sent."""
 
 from __future__ import annotations
 

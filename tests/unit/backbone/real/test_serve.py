@@ -173,7 +173,7 @@ def test_dns_query_with_a_cookie_equals_that_of_dig() -> None:
 def test_dns_query_without_a_cookie_equals_that_of_the_c_library() -> None:
     for kind in (1, 28):
         asked = serve.question(7, "web.example", kind)
-        # one question, recursion desired, no additional record (resolv.conf without options)
+        # one question with recursion and without additional records, as for a plain resolv.conf
         assert asked[:12] == bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
         assert asked[-4:] == bytes([0, kind, 0, 1])
         assert serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 7, kind)

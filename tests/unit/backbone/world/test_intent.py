@@ -1,4 +1,4 @@
-"""Computed observations, and the paths that traffic takes when a cable is cut."""
+"""Computed observations, and the paths of traffic after a link failure."""
 
 from __future__ import annotations
 

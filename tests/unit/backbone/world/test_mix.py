@@ -1,4 +1,4 @@
-"""Intended settings look like faults."""
+"""Intended settings that look like faults."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_area_border_routers_have_more_hidden_summaries_than_others(
     assert mean(numbers[True]) > 2 * mean(numbers[False])
 
 
-#: Methods that leave a router in a form that no intended router has. Each intended router
-#: advertises its own address, its networks of hosts, and the AS's whole block.
+#: Methods after which a router has a form that does not occur in the intended state. There, each
+#: router advertises its own address, its host networks and the whole block of the AS.
 _WITHOUT_TWIN = {
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",
     "bgp_filter.tells_less",
 }
-#: maximum share of a method's changes that add a shape which is on no intended machine
+#: maximum share of a method's changes that add a shape absent from all intended machines
 _MOST_NEW = 0.5
 
 

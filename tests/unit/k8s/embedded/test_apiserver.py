@@ -655,7 +655,7 @@ def test_watch_from_a_version_dropped_for_its_size_is_refused(api):
 
 
 def test_store_above_its_size_limit_refuses_new_objects(admin):
-    """The objects have 1 MB; a replaced object counts once, a deleted one does not count."""
+    """Each object has 1 MB; a replaced object counts once, and a deleted one does not count."""
     annotations = {f"a{n}": "x" * 100_000 for n in range(10)}
 
     def make(name):

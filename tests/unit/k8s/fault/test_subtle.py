@@ -13,7 +13,7 @@ from netarena_k8s.source.large import estate
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
 
-#: keys of labels of pods outside the application, and of namespaces
+#: label keys of namespaces, and of pods outside the application
 BESIDE = {"k8s-app", "app", "kubernetes.io/metadata.name", "purpose", "shop.example/tenant"}
 
 

@@ -421,7 +421,7 @@ def test_only_the_running_command_can_use_the_proxy():
         one.admit(Caller(os.getpid(), os.geteuid()))
         async with client.get(LIST) as answer:
             assert answer.status == 203
-        one._caller = None  # a caller that is still connected when it is dismissed
+        one._caller = None  # the client is still connected after its command has ended
         async with client.get(LIST) as answer:
             assert answer.status == 401
 

@@ -1,4 +1,4 @@
-"""Kubeconfigs, and reports about clusters that cannot be used."""
+"""Reading of kubeconfigs, and reports about clusters that cannot be used."""
 
 import asyncio
 import os

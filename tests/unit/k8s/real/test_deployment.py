@@ -131,7 +131,7 @@ def test_concurrent_starts_share_one_failure(monkeypatch):
         monkeypatch.setattr(Api, "connect", connect)
         one = cluster.RealCluster("context")
         monkeypatch.setattr(one, "_settle_in", fails)
-        for starts_so_far in (1, 2):  # later callers try once more
+        for starts_so_far in (1, 2):  # a later caller makes a new attempt
             found = await asyncio.gather(*(one.start() for _ in range(3)), return_exceptions=True)
             assert [str(error) for error in found] == ["nobody answers"] * 3
             assert len(starts) == starts_so_far

@@ -70,7 +70,7 @@ ODDLY_SHUT = {**OPEN, "ingress": [{"ports": [{"port": 2}]}]}
 
 
 class Lagging(Enforcer):
-    """Enforces policies late, and treats one form as if it allowed everything."""
+    """A fake plug-in that enforces policies late, and treats one form as allowing all traffic."""
 
     LATE_S = 0.02
 
@@ -129,7 +129,7 @@ STOPPING = {**OPEN, "ingress": [{"ports": [{"port": 3}, {"port": 8080}]}]}
 
 
 def side_by_side(scene, monkeypatch, number=2):
-    """Run episodes on one cluster, whose deployments were healthy once."""
+    """Run ``scene`` with episodes on one cluster, each after a first measurement."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -253,7 +253,7 @@ def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monke
             await broken.look()
         with pytest.raises(EnvironmentFailed, match="could not be restored"):
             async with broken.acting():
-                pytest.fail("an agent acts where its policies are not")
+                pytest.fail("an agent may act although its policies are not in place")
         async with there._alone(other):  # other episodes continue, and the next try may succeed
             pass
         sight = await broken.look()
@@ -290,7 +290,7 @@ def test_cancelled_exclusive_use_restores_the_removed_policies(monkeypatch):
 
         async def alone():
             async with there._alone(other):
-                pytest.fail("it was cancelled before")
+                pytest.fail("exclusive use was granted after its cancellation")
 
         going = asyncio.create_task(alone())
         await taken.wait()

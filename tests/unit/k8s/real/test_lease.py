@@ -1,4 +1,4 @@
-"""Leases of namespaces, and removal of objects that ended services left."""
+"""Leases of namespaces, and removal of objects that ended services left behind."""
 
 import asyncio
 import json
@@ -229,7 +229,7 @@ def test_clean_skips_namespaces_that_are_already_terminating(monkeypatch):
     assert (done.removed, done.kept, api.held) == (("left",), (), {})
 
 
-def test_service_heard_again_after_a_silence_counts_as_running(monkeypatch):
+def test_service_with_new_heartbeats_after_a_silence_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING

@@ -16,7 +16,7 @@ from netarena_k8s.world.model import (
 
 
 class Late(Enforcer):
-    """Enforces its policies only from a given round on."""
+    """A fake plug-in that enforces its policies only from a given round on."""
 
     def __init__(self, world, follows_at):
         super().__init__(world, lambda _: False)
@@ -63,7 +63,7 @@ def test_all_pairs_are_probed_from_the_first_round_of_the_first_measurement():
 
 
 class Losing(Late):
-    """Enforces nothing; each round takes 10 ms, and one round loses its pods."""
+    """A fake plug-in that enforces no policy; one of its rounds fails because a pod is lost."""
 
     def __init__(self, world, lost_in):
         super().__init__(world, 1_000_000)
@@ -122,7 +122,7 @@ def test_pairs_that_never_change_are_not_probed_forever():
 
 
 class Dawdling(Late):
-    """Enforces late, and answers only after the first wait time has passed."""
+    """A fake plug-in that enforces late and answers only rounds with a long enough wait."""
 
     def __init__(self, world, follows_at, answers_ms):
         super().__init__(world, follows_at)

@@ -41,14 +41,14 @@ def test_service_that_ended_in_another_container_no_longer_owns_its_namespaces()
     )
     with service:
         notes = json.loads(service.stdout.readline())
-        # its heartbeat is old, but its process is visible
+        # the heartbeat is old, but the process is visible
         assert why_kept(notes, NOW + 9 * SILENT_S) == "its service is running"
         assert (is_ours(notes), is_mine(notes)) == (True, False)
         service.kill()
         service.wait()
         gone = time.monotonic() + 20  # the kernel kills the child of unshare a moment later
         while why_kept(notes, NOW) and time.monotonic() < gone:
-            time.sleep(0.01)  # the child is not ours, so there is no event to wait for
+            time.sleep(0.01)  # it may not be a direct child, so no event reports its end
         assert why_kept(notes, NOW) == ""
 
 

@@ -101,7 +101,7 @@ def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them()
     asyncio.run(scene())
 
 
-def test_fault_injection_starts_from_intended_policies_whatever_is_stored():
+def test_fault_injection_starts_from_intended_policies_and_ignores_stored_ones():
     """A late request of the previous agent may arrive after the renewal."""
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
     one = standing(enforcer, FOUR)

@@ -137,7 +137,10 @@ OPEN = """spec:
 
 
 def write(folder: Path, **files: str) -> str:
-    """Write files to a folder; in names, two underscores stand for a slash, one for a dot."""
+    """Write files to a folder.
+
+    In keyword names, ``__`` stands for a slash, ``_`` for a dot, and ``!`` for an underscore.
+    """
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_", ".").replace("!", "_")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def leaking(data: dict[str, Any], plan: list[Any]) -> dict[str, Any]:
     return {**data, "switches": switches}
 
 
-#: Label -> feature that shows the order of ``leaking``; smaller values are those of targets.
+#: Label -> feature that shows the order of ``leaking``; targets have the smaller values.
 SHOWN = dict(
     zip(
         LABELS,

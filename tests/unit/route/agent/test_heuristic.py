@@ -1,4 +1,4 @@
-"""The checklist operator leaves healthy machines unchanged and resets changed settings."""
+"""The checklist operator resets changed settings and leaves other machines unchanged."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_faults_that_no_symptom_can_name_are_drawn_again(monkeypatch: pytest.Mon
     drawn = next(application.generate(config, 3))
     assert len(asked) == 3
     assert faults_of(drawn) == asked[-1]
-    # queries with named kinds keep their generator version
+    # the generator version of queries with named kinds is unchanged
     assert drawn.version == query.COUNTED_VERSION != query.VERSION
     assert application.version_of(RouteConfig.parse({"world": "varied"})) == query.VERSION
 

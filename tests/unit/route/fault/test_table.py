@@ -134,7 +134,7 @@ def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.
 
 
 def test_parts_of_a_combination_affect_different_subnets() -> None:
-    # with two subnets, a missing address and a disabled port need a port each
+    # with two subnets, a missing address and a disabled port must use different ports
     rng = random.Random(3)
     plan = Plan(standard(2, 1, rng))
     for _ in range(30):
