@@ -36,7 +36,7 @@ def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
     assert [one.place for one in APP.tickets.resolve(query, causes)] == [router, router, "r99"]
 
 
-def test_attacks_include_those_on_the_routing_daemons() -> None:
+def test_attacks_include_attacks_on_the_routing_daemons() -> None:
     assert {*load("route").baselines.hostile_replies()} < {*APP.baselines.hostile_replies()}
 
 

@@ -1,4 +1,4 @@
-"""Irregular networks, as users may have, with another naming scheme; and their files."""
+"""Irregular networks with another naming scheme, as users may have, and their model files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks of users as base networks: parameters, names, and the queries drawn for them."""
+"""Base networks that users define: parameters, names, and the queries drawn for them."""
 
 from __future__ import annotations
 

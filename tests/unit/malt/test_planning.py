@@ -608,7 +608,7 @@ def test_plans_may_have_more_values_than_other_data(planning: bool, number: int,
     assert sandbox_program.call(context, request | more)["cut"] is cut
 
 
-def test_scale_of_the_machine_is_measured_once_and_limited() -> None:
+def test_speed_of_the_machine_is_measured_once_and_its_factor_is_bounded() -> None:
     assert pace.scale() == pace.scale()
     assert 0.5 <= pace.scale() <= 4.0
 

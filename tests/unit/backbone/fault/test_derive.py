@@ -1,4 +1,4 @@
-"""Commands that inject and repair faults, derived from renderings."""
+"""Commands that inject and repair faults, derived from rendered configurations."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_observations_of_a_change_are_computed_once(
 
 
 def test_session_seen_by_the_firewall_in_only_one_direction_is_unpredictable() -> None:
-    """Whether the session is established depends on the packets that the firewall saw before."""
+    """The firewall passes packets of the session only if it saw earlier packets of it."""
     world = draw(random.Random(1), 5)
     firewall = world.router(world.firewall)
     unguarded = world.edit(

@@ -1,4 +1,4 @@
-"""Worlds between today's network and the target, and the order of changes."""
+"""Stages between today's network and the target, and safe orders of the changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = [*SORTS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_worlds_lead_from_the_present_network_to_the_target(name: str) -> None:
+def test_stages_begin_with_the_present_network_and_end_with_the_target(name: str) -> None:
     plan = plan_of(load(name))
     stages = plan.stages
     assert stages.at(()) == plan.target

@@ -701,7 +701,7 @@ def test_almost_expired_advertisement_is_waited_for(
 
 
 def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None:
-    """The timer ends before the kernel receives the change."""
+    """The daemon's timer ends before the kernel receives the new route."""
 
     def kernel() -> bytes:
         return b"" if clock.now < 102.08 else b"a way"

@@ -113,7 +113,7 @@ def test_new_host_of_a_service_may_answer_too(
 
 
 @pytest.mark.requires("root")
-def test_browser_gets_the_name_of_the_service(
+def test_browser_receives_a_page_with_the_name_of_the_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     _, servers, ports = here

@@ -305,7 +305,7 @@ def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
 
 
 def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
-    """Yield the routers in several areas with several ports in the backbone, and these ports."""
+    """Yield each router with several areas and several ports in area 0, with these ports."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf}
         ports = [

@@ -366,7 +366,7 @@ def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, 
     assert heard.count(ODDLY_OPEN) == times
 
 
-def test_disputed_measurement_is_repeated_three_times_and_longest_at_the_end(monkeypatch):
+def test_disputed_measurement_is_repeated_three_times_with_the_longest_trial_last(monkeypatch):
     assert workload_set.TRIALS_S == (10.0, 10.0, 30.0)
     within = []
     looked = workload_set.Shop.look
@@ -377,8 +377,9 @@ def test_disputed_measurement_is_repeated_three_times_and_longest_at_the_end(mon
 
     monkeypatch.setattr(workload_set.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
-    # states in order: intended, faulty, the agent's, and the agent's again in exclusive use; then
-    # three times intended, closed and the agent's; finally intended and closed
+    # First, four states are measured: the intended one, the faulty one, and the agent's one twice.
+    # Each trial measures three states: intended, closed and the agent's. The last two
+    # measurements are of the intended and the closed state.
     trials = [None, None, 0.0] * 3
     assert within == [None] * 4 + [*trials, None, None]
 
@@ -437,8 +438,8 @@ def test_namespace_deleted_by_others_is_an_environment_failure(monkeypatch, spac
 
 @pytest.mark.parametrize(
     "hearing",
-    # the plug-in's reactions from the repair on: it applies nothing; it applies policies again
-    # until the agent's policies are restored
+    # whether the plug-in applies each write from the repair on: none of them, or all after the
+    # first until the agent's policies are restored
     [[], [False, True, True]],
 )
 def test_disagreement_caused_by_the_cluster_gives_no_verdict(hearing, monkeypatch):

@@ -133,7 +133,7 @@ def test_applied_manifest_is_valid_yaml_for_any_text(notes):
 
 
 @pytest.mark.parametrize(("status", "ours"), [(422, False), (400, False), (403, True)])
-def test_restored_policies_refused_for_their_content_are_no_environment_failure(status, ours):
+def test_refusal_of_restored_policies_for_their_content_is_not_an_environment_fault(status, ours):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 

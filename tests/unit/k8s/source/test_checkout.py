@@ -1,4 +1,4 @@
-"""An application with another structure than Online Boutique, as a folder of manifests."""
+"""A folder of manifests whose application has a different structure than Online Boutique."""
 
 from __future__ import annotations
 
@@ -517,7 +517,7 @@ def test_service_can_select_by_labels_that_controllers_add(tmp_path):
     ]
 
 
-def test_copy_in_the_image_is_read_instead_of_the_original_folder(tmp_path, monkeypatch):
+def test_copy_in_the_image_is_read_instead_of_the_given_folder(tmp_path, monkeypatch):
     folder = tmp_path / "copies" / "data" / "shop"
     folder.mkdir(parents=True)
     write(folder, app_yaml=APP, policies_yml=POLICIES)

@@ -1,4 +1,4 @@
-"""Name lookups are judged by the documented rules, not by the intended policy's own form."""
+"""DNS rules of policies are judged by the documentation, not by the intended policy."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_merge_patch_sets_defaults_generation_and_field_managers(store):
     ],
 )
 def test_empty_list_in_a_merge_patch_increments_the_generation_each_time(store, sent, counted):
-    """The real API server's comparison has this effect, although the object is unchanged."""
+    """A real API server also counts such a patch as a change, although the object is unchanged."""
     first = do(store, "patch", {"spec": sent}, MERGE).body
     again = do(store, "patch", {"spec": sent}, MERGE).body
     assert again["spec"] == first["spec"]
