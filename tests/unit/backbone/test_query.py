@@ -137,7 +137,7 @@ def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_unrelated_faults_are_redrawn_as_related_faults(
+def test_unrelated_faults_are_replaced_by_faults_that_interact(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     room, rng = table.Room(world), random.Random(2)

@@ -54,11 +54,8 @@ def test_each_daemon_gets_its_part_of_the_configuration() -> None:
         " address-family ipv4 unicast",
         "  network 10.0.0.0/8",
     ]
-    for name in (
-        "zebra",
-        "ospfd",
-        "bgpd",
-    ):  # all routing daemons get the prefix lists and route maps
+    # all routing daemons get the prefix lists and route maps
+    for name in ("zebra", "ospfd", "bgpd"):
         assert "route-map OUT permit 10\n match ip address prefix-list OURS\n" in parts[name]
     assert all(part.startswith("frr version 8.4.4\nhostname r1\n") for part in parts.values())
 
