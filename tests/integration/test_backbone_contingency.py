@@ -119,7 +119,7 @@ _SUBSTITUTES = (
 
 
 @pytest.mark.parametrize("substitute", _SUBSTITUTES)
-def test_replaced_end_of_a_cable_is_no_environment_failure(substitute: str) -> None:
+def test_replaced_end_of_a_cable_is_not_an_environment_failure(substitute: str) -> None:
     async def run() -> None:
         async with Warm() as warm:
             net = await warm.begin_backbone(SETUP, "netns")
@@ -230,7 +230,7 @@ os._exit(0)
 """
 
 
-def test_kernel_has_processed_a_changed_carrier_when_the_judge_goes_on() -> None:
+def test_judge_continues_only_after_the_kernel_has_processed_a_carrier_change() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _STATES, SETUP.model_dump_json()],
         capture_output=True,

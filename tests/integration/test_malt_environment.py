@@ -72,7 +72,7 @@ async def test_reference_solves_every_label(malt, queries):
             assert "type" in played.execution.output
 
 
-async def test_query_is_not_solved_before_a_program_ran(malt, queries):
+async def test_query_is_not_solved_before_a_program_has_run(malt, queries):
     for query in queries.values():
         world = malt.environment(query, malt.config_type())
         first = await world.open()

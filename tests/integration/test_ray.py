@@ -45,7 +45,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_workers_give_verdicts_findings_and_moves_of_one_process(
+def test_ray_workers_give_the_same_verdicts_findings_and_moves_as_one_process(
     name: str, told: dict[str, Any], requirement: Callable[[str], None]
 ) -> None:
     for need in NEEDS[name]:
@@ -58,7 +58,7 @@ def test_workers_give_verdicts_findings_and_moves_of_one_process(
 @pytest.mark.parametrize(
     ("how", "reason"), [("killed", "signal 9"), ("stopped", "it did not answer for 10 s")]
 )
-def test_lost_worker_loses_no_episode_and_no_other_verdict(
+def test_lost_worker_affects_only_its_own_episodes_and_all_have_an_outcome(
     how: str, reason: str, told: dict[str, Any]
 ) -> None:
     episodes = told[how]["episodes"]

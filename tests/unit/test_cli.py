@@ -239,7 +239,7 @@ def test_error_is_reported_in_one_line(fake, capsys, arguments, words):
     assert not list(fake.iterdir())
 
 
-def test_new_leaves_no_half_of_an_application_behind(tmp_path, monkeypatch, capsys):
+def test_failed_new_command_leaves_no_partial_application_behind(tmp_path, monkeypatch, capsys):
     write, out = Path.write_text, tmp_path / "made" / "vlan"
 
     def full(path, text, **values):

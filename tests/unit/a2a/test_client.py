@@ -470,7 +470,7 @@ async def test_path_of_the_card_is_used_if_the_given_url_takes_no_messages(
     assert await posts(script, given, turns=2) == [*asked, asked[-1]]
 
 
-async def test_path_of_the_card_is_that_of_the_spoken_interface():
+async def test_path_of_the_card_is_that_of_the_interface_in_use():
     lines = [("0.3", "JSONRPC", "/old"), ("1.0", "GRPC", "/grpc"), ("1.0", "JSONRPC", "/new")]
     interfaces = [
         {"url": f"http://in:1{path}", "protocolBinding": binding, "protocolVersion": version}

@@ -218,7 +218,7 @@ def test_series_file_is_accepted_only_by_run(tmp_path, capsys):
     assert "lists other scenario files; only `netarena run" in capsys.readouterr().err
 
 
-def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
+def test_files_of_the_same_name_have_separate_folders(tmp_path):
     for name in ("a.toml", "x/a.toml", "y/z/a.toml", "y/b.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(GREEN + PURPLE)

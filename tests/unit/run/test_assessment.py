@@ -896,7 +896,7 @@ def test_unreported_tokens_are_not_recorded(tmp_path):
     assert episodes[0].usage is None
 
 
-def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
+def test_participants_can_have_different_prompt_types(tmp_path: Path) -> None:
     agents = {"plain": Scripted(open_all), "thinks": Scripted(open_all)}
     own = {"thinks": {"prompt_type": "zeroshot_cot"}}
     config = Toy.config_type.parse({"seed": 7, "max_iterations": 8})
@@ -929,7 +929,9 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_run_that_asks_for_more_than_exist_warns(tmp_path: Path) -> None:
+def test_run_that_requests_more_distinct_queries_than_exist_prints_a_warning(
+    tmp_path: Path,
+) -> None:
     class Small(Toy):
         """A toy that repeats a few worlds."""
 

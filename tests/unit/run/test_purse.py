@@ -74,7 +74,7 @@ def test_run_ends_before_the_limit_and_is_resumed(tmp_path: Path) -> None:
     assert [end["max_cost"] for end in ends] == [True, True, False]
 
 
-def test_limit_holds_for_all_participants_and_lanes_together(tmp_path: Path) -> None:
+def test_cost_limit_applies_to_the_total_of_all_participants_and_episodes(tmp_path: Path) -> None:
     agents = {name: Paid() for name in ("a", "b")}
     purse = Purse(0.12, dict.fromkeys(agents, CENT))
     examine(agents, tmp_path, purse, concurrency=3)

@@ -306,7 +306,7 @@ def test_lost_episode_has_the_turns_of_its_query(
     assert [one.iterations for one in there.values()] == [40 + one.index for one in there.values()]
 
 
-def test_lost_ticket_counts_as_not_declared() -> None:
+def test_ticket_of_a_lost_worker_counts_as_not_declared() -> None:
     party: Any = SimpleNamespace(role=ROLE, config=SimpleNamespace(briefing=Briefing.TICKET))
     head: Any = SimpleNamespace(note_end=lambda: None)
     worker: Any = SimpleNamespace(stages={}, roles={})
@@ -638,7 +638,7 @@ def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
     assert min(later) >= LIMITED_S
 
 
-def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_path: Path) -> None:
+def test_service_with_workers_refuses_a_participant_at_a_loopback_address(tmp_path: Path) -> None:
     from netarena.a2a.client import A2AAgent
     from netarena.cli.executor import Placement, conduct_on
 
