@@ -1,4 +1,4 @@
-"""On a real backbone, all commands of a requested change make it, and fewer commands do not.
+"""On a real backbone, a requested change counts as made only after all of its commands.
 
 ``benchmarks/prove_changes.py`` verifies all methods in this way; here one network shows several.
 """

@@ -1,4 +1,4 @@
-"""Episodes on Ray: verdicts as in one process, a killed worker, and Ray's ports without a token."""
+"""Episodes on Ray have the same verdicts as in one process, and Ray's ports require a token."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requires("ray"), pytest.mark.timeout
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]) -> dict[str, Any]:
-    """Return the results of a script that runs episodes on Ray and locally, with the applications
-    that this machine can run."""
+    """Return the results of ``ray_run.py`` with the applications that this machine can run."""
     names = [name for name, needs in NEEDS.items() if not any(map(lacking, needs))]
     out = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])

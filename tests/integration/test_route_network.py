@@ -922,9 +922,9 @@ def family(pid):
 
 
 class Below:
-    """Processes below a warm process, the processes ``others``, and namespaces of the former.
+    """Descendants of a warm process with their namespaces, and the processes ``others``.
 
-    Only namespaces that the test itself is not in are included. The kernel soon reuses the ids of
+    The test's own namespaces are not included. The kernel soon reuses the ids of
     processes and namespaces. So processes are identified by their start time, and namespaces are
     kept alive by a descriptor of the test.
     """

@@ -105,7 +105,7 @@ def test_wrong_plan_is_refused_in_one_line(
     assert words in line
 
 
-def test_estimate_asks_nobody_and_counts_calls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_sends_no_prompt_and_counts_calls(capsys: pytest.CaptureFixture[str]) -> None:
     told = estimated(
         ["toy", "--agent-exec", "false", "--num-queries", "10", "--estimate", "--price", "1,2"],
         capsys,

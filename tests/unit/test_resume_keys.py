@@ -1,4 +1,4 @@
-"""Resumed runs, and queries given by id, use the stored keys, whichever application has them."""
+"""Resumed runs, and queries given by id, use the stored keys of any application."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_files_of_the_same_name_have_separate_folders(tmp_path):
     assert list(read_series(both)) == ["a", "b"]
 
 
-def test_participants_own_config_goes_with_the_request(tmp_path):
+def test_request_contains_the_config_of_each_participant(tmp_path):
     own = 'config = { prompt_type = "react" }\n'
     scenario = read(tmp_path, GREEN + PURPLE + own)
     assert scenario.own() == {"malt_operator": {"prompt_type": "react"}}

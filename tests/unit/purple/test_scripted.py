@@ -120,9 +120,7 @@ class Flock(Labelled, Parrot):
 
 
 async def test_query_is_drawn_at_its_first_prompt_without_any_other_query(brief):
-    """Earlier, generating 200 large k8s worlds took longer than the first eight replies may take.
-    At that time, only 96 % of the queries were solved.
-    """
+    """Drawing all 200 large k8s worlds takes longer than the time limit of the first replies."""
     brief = dataclasses.replace(
         brief,
         application=Flock(),

@@ -222,7 +222,7 @@ def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> No
     assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
 
 
-def test_run_is_never_reduced(tmp_path: Path) -> None:
+def test_run_is_never_reduced_to_fewer_queries(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
     with pytest.raises(ConfigError, match="num_queries 2, which can be raised but not lowered"):
         assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
@@ -588,7 +588,7 @@ def test_failing_reporter_does_not_affect_the_run(
     assert "goes on without it" in caplog.text
 
 
-def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
+def test_run_keeps_neither_records_nor_steps_in_memory(tmp_path: Path) -> None:
     queries, first, second = 60, 10, 30
     held: list[int] = []
 
@@ -621,7 +621,7 @@ def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
         )
     finally:
         tracemalloc.stop()
-    # usually 0.5 kB; a kept record would need 20 kB, kept steps 15 kB; the memory of timers and
+    # usually 0.5 kB; a record in memory would need 20 kB, its steps 15 kB; the memory of timers and
     # threads varies with the load
     assert (held[1] - held[0]) / (queries - second) < 4000
 

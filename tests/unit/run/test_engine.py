@@ -630,7 +630,9 @@ def open_all_and_declare(prompt: str, turn: int) -> str:
     return open_all(prompt, turn) if turn < len(VALVES) else "done"
 
 
-def test_declaration_that_only_a_contingency_refutes_is_no_false_claim(tmp_path: Path) -> None:
+def test_declaration_that_only_a_contingency_refutes_is_not_a_false_declaration(
+    tmp_path: Path,
+) -> None:
     _, episodes = assess(Stormy(wild), Scripted(open_all_and_declare), tmp_path, **TICKET)
     assert {(one.claimed, one.claim_right) for one in episodes} == {(True, False)}
     failures = {one.failure and (one.failure.rule, one.failure.detail) for one in episodes}

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, without Ray: equal verdicts, lost workers, cancellation."""
+"""Workers in separate processes, without Ray: equal verdicts, lost workers, cancellation."""
 
 from __future__ import annotations
 
@@ -409,7 +409,7 @@ def test_episode_that_has_not_ended_long_after_the_deadline_is_abandoned(
     assert not worker.stages
 
 
-def test_worker_that_works_for_long_answers_meanwhile(
+def test_worker_in_a_long_operation_is_not_treated_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "BEAT_S", 0.5)
@@ -459,13 +459,13 @@ def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
     [
         (("", ""), 0, {"a": [0, 1]}),  # the only participant
         (("a", ""), 0, {"a": [0], "b": [1]}),
-        (("a", "aa"), 0, {"a": [0], "b": []}),  # b waits until worker 1 has no world of a
+        (("a", "aa"), 0, {"a": [0], "b": []}),  # participant b waits for worker 1
         (("a", "b"), 0, {"a": [0], "b": [1]}),
         (("a", "b", ""), 0, {"a": [0], "b": [1]}),
         (("a", "b", "", ""), 0, {"a": [0, 2], "b": [1, 2]}),
-        (("b",), 1, {"a": []}),  # the worker of a died and starts again
+        (("b",), 1, {"a": []}),  # participant a waits for the starting worker
         (("b",), 0, {"a": [0], "b": [0]}),  # fewer workers than participants
-        (("ab", "ab"), 0, {"a": [0, 1]}),  # shared earlier: no participant waits for another
+        (("ab", "ab"), 0, {"a": [0, 1]}),  # both workers are shared
         (("ab", ""), 0, {"a": [1], "b": [1]}),
     ],
 )
