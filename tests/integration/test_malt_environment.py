@@ -41,7 +41,10 @@ class Played:
 
 
 async def play(malt, query, reply):
-    """Open, execute, observe and judge. The journal's JSON gives the same judgement."""
+    """Run one reply in a new world; return its states, execution and judgement.
+
+    A state from the journal's JSON must give the same judgement.
+    """
     world = malt.environment(query, malt.config_type())
     try:
         first = await world.open()

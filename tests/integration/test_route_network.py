@@ -656,7 +656,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
     assert left(undo) == []
 
 
-async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
+async def test_command_sees_no_sysctl_file_that_is_older_than_the_command(warm):
     """The kernel gives the file of a sysctl the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name

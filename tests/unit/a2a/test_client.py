@@ -1208,7 +1208,7 @@ async def test_request_that_cannot_wait_for_the_end_of_a_pause_is_sent_at_once()
         backoff.hold(PATIENCE_S)
         agent = A2AAgent(server.url, backoff=backoff)
         await agent.open(timeout_s=PATIENCE_S)
-        # without an answer until half of the time is over, the request would end as unanswered
+        # the pause lasts until the deadline, so waiting for its end would leave no time to answer
         async with asyncio.timeout(PATIENCE_S):
             assert (await agent.ask("x", context_id="a", timeout_s=PATIENCE_S)).text == "42"
         await agent.aclose()

@@ -238,7 +238,7 @@ def test_request_contains_the_config_of_each_participant(tmp_path):
     assert request["participant_config"] == scenario.own()
 
 
-def test_paper_scenarios_have_its_sizes_and_agents():
+def test_paper_scenarios_have_the_papers_sizes_and_agents():
     series = read_series(PAPER)
     assert list(series) == ["malt", "route", "k8s"]
     sizes = {}

@@ -166,7 +166,7 @@ async def test_random_replies_differ_by_repetition_and_the_first_repetition_is_u
     assert len(set(said)) == 3
 
 
-async def test_hostile_sends_every_attack_over_as_many_episodes(brief):
+async def test_hostile_starts_each_episode_with_another_attack(brief):
     agent = Hostile(brief)
     sent = {await say(agent, context(brief, index)) for index in range(3)}
     assert sent == set(brief.application.baselines.hostile_replies())

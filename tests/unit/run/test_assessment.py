@@ -132,7 +132,7 @@ def test_resume_grades_only_missing_episodes(tmp_path: Path) -> None:
     assert all(record.get("success") for record in results[:-1])
 
 
-def test_resuming_a_finished_run_asks_no_agent(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_sends_no_prompt(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path)
     agent = Scripted(open_all)
     second, _ = assess(Toy(), agent, tmp_path, resume=True)
@@ -190,7 +190,7 @@ def test_resume_with_different_queries_is_refused(values: dict[str, Any], tmp_pa
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
 
 
-def test_extended_run_asks_only_new_queries_and_equals_a_larger_run(tmp_path: Path) -> None:
+def test_extended_run_plays_only_new_queries_and_equals_a_larger_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "a", num_queries=2)
     recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
     agent = Scripted(open_all)
@@ -813,7 +813,7 @@ def test_query_file_altered_by_hand_is_refused(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
 
 
-def test_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
+def test_resumed_run_plays_its_own_queries(tmp_path: Path) -> None:
     path = str(tmp_path / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     assess(

@@ -67,7 +67,7 @@ def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) 
     assert episodes[0].iterations == 3
 
 
-def test_failed_query_counts_with_its_own_limit_which_each_prompt_states(tmp_path: Path) -> None:
+def test_failed_query_counts_with_the_limit_that_its_prompts_state(tmp_path: Path) -> None:
     class Sized(Toy):
         def fair_turns(self, query: Query) -> int:
             return 13 + query.index

@@ -645,7 +645,6 @@ def test_service_with_workers_refuses_a_participant_at_a_loopback_address(tmp_pa
     there = conduct_on(Placement("ray", "10.0.0.1:1", 1), allow_link_local=False)
     agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants\.toy_operator: http://127\.0\.0\.1:1 is"):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 
@@ -723,7 +722,6 @@ def test_service_reports_workers_that_cannot_play_to_its_log_and_fails_the_task(
     with pytest.raises(
         AssessmentFailed, match="cannot start workers: no worker can run episodes: "
     ):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
     logged = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert [line.partition(": ")[0] for line in logged] == ["cannot start workers"]
@@ -739,7 +737,6 @@ def test_invalid_request_is_refused_by_a_service_with_workers(
     there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
     agents = {"no role": A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants: the role 'no role' must match"):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 

@@ -84,7 +84,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(index: int = 0) -> Query:
-    """Return a query of two changes that can be made; with index 0, change 1 of 3 cannot."""
+    """Return a query of two possible changes; index 0 adds an impossible one as change 1."""
     config = Orders.config_type.parse({**TICKET, "seed": 7})
     return next(islice(Orders().generate(config, 7), index, None))
 
