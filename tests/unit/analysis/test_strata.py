@@ -32,7 +32,7 @@ def test_space_without_cells_is_refused():
         Space([], labels("a"))
 
 
-def test_features_that_every_cell_has_are_excluded():
+def test_features_that_all_cells_share_are_not_searched():
     space = Space(worlds("small"), labels("a", "a+b"))
     assert space.singles == [Feature("fault", "b")]
 
