@@ -138,7 +138,9 @@ def test_every_number_is_read_in_every_form(number: int, form: str) -> None:
 @given(st.text(max_size=40))
 def test_number_read_from_any_text_occurs_in_the_text(text: str) -> None:
     found = read_change(text)
-    assert found is None or str(abs(found)) in text.replace("0", "") + text
+    assert found is None or any(
+        str(abs(found)) in digits for digits in (text, text.replace("0", ""))
+    )
 
 
 @pytest.mark.parametrize(
