@@ -205,7 +205,7 @@ def _serve(  # noqa: PLR0913 -- one argument per option
 # These functions import modules late, so that --help and argument errors are printed at once.
 
 
-def _language_model(  # noqa: PLR0913 -- the same
+def _language_model(  # noqa: PLR0913 -- one argument per option
     model: str,
     strategy: str,
     *,

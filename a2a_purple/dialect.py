@@ -1,9 +1,13 @@
 """Conversion of providers' variants of the OpenAI API to the standard form of the API.
 
-LiteLLM and OpenAI's client cannot read some variants: content as a list of parts, a stream without
-a finish reason before ``[DONE]``, a whole answer although a stream was requested, and an error with
-HTTP status 200. A hook of the HTTP client rewrites these variants and passes on everything else
-unchanged.
+LiteLLM and OpenAI's client cannot read some variants:
+
+- content as a list of parts
+- a stream without a finish reason before ``[DONE]``
+- a whole answer although a stream was requested
+- an error with HTTP status 200
+
+A hook of the HTTP client rewrites these variants and passes on everything else unchanged.
 """
 
 from __future__ import annotations

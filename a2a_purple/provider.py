@@ -11,8 +11,8 @@ Errors are handled as follows:
 =============================================  ====================================================
 the provider                                   then
 =============================================  ====================================================
-limits the rate (429)                          retry at the time that it states, in a header or in
-                                               words, else with backoff, until the time is over
+limits the rate (429)                          retry after the waiting time in a header or in the
+                                               message, otherwise with backoff, until the deadline
 is unavailable (no connection, 408, 502, 503,  retry with backoff, for ``PATIENCE_S``
 504, 529) or loads its model (not 4xx)
 breaks (other 5xx, a truncated stream, no      retry with backoff, ``MAX_BROKEN`` times; without
@@ -20,7 +20,7 @@ choices, no text outside of thoughts, a tool   streaming after ``MAX_CUT`` trunc
 call)
 refuses the form of the request (``Way``)      retry in another form at once, and use it from then
                                                on if it worked
-refuses (key, model, quota, policy, context,   AgentFailed at once, with its message
+refuses (key, model, quota, policy, context,   AgentFailed at once, with the provider's message
 a request above the limit per minute)
 stops at ``max_tokens``                        AgentFailed at once: the answer is incomplete
 =============================================  ====================================================

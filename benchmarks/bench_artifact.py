@@ -2,10 +2,10 @@
 
     python benchmarks/bench_artifact.py [--records 500 1000 2000 5000] [--bytes 3000]
 
-For each number of records, prints the seconds and CPU seconds from the request to the last event at
-a streaming client, the number of events, and the growth of resident memory. Service and client run
-in one process. The records are words drawn at random, which compress like an agent's code. Each
-number of records runs in a separate process.
+For each number of records, prints the number of events and the growth of resident memory. It also
+prints the seconds and CPU seconds from the request to the last event at a streaming client. Service
+and client run in one process. The records are words drawn at random, which compress like an agent's
+code. Each number of records runs in a separate process.
 """
 
 from __future__ import annotations

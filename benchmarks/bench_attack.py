@@ -3,9 +3,12 @@
     python benchmarks/bench_attack.py [--seconds 6] [--only NAME...]
 
 A served process (the toy application) is attacked over loopback, by clients or by an agent under
-test. The attacks run one after the other, each for a few seconds. For each attack, prints the
-response time of the agent card during the attack (median, longest, and number of failures), the
-duration of a concurrent honest assessment of 12 queries, and the growth of the process in MiB.
+test. The attacks run one after the other, each for a few seconds. Prints for each attack:
+
+- the response time of the agent card during the attack: median, longest, and number of failures
+- the duration of a concurrent honest assessment of 12 queries
+- the growth of the process in MiB
+
 Attackers, service and honest clients run in separate processes.
 """
 

@@ -10,7 +10,7 @@ interrupted run prints the results so far. ``--save`` appends one line of JSON p
 file, and ``--read`` adds such lines to the tables.
 
 The agents differ only in the order of their commands. ``netarena run`` plays the first three with
-the same code; there, the second one is called ``shuffle``:
+the same code, and calls the second one ``shuffle``:
 
 - ``push``: configures one machine per turn completely for the target, in the order of names. This
   includes the repair of latent faults.
@@ -22,7 +22,7 @@ the same code; there, the second one is called ``shuffle``:
   stay.
 - ``noop``: declares at once that the task is done.
 
-None of them refuses a change. ``safe`` is judged for the changes that can be made.
+No agent refuses a change. ``safe`` is judged for the changes that can be made.
 """
 
 from __future__ import annotations

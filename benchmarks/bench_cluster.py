@@ -3,8 +3,8 @@
     KUBECONFIG=... python benchmarks/bench_cluster.py [--rounds 20]
 
 Prints a table with times in s. "settle" is the time from writing a fault until two probe rounds
-agree with the evaluator, which a turn waits for in addition to its command. "workload set from the
-pool" is the time to get a workload set that an ended episode of the same world has used. The
+agree with the evaluator. A turn waits for this time in addition to its command. "workload set from
+the pool" is the time to get a workload set that an ended episode of the same world has used. The
 workload set of another world is built from scratch.
 """
 

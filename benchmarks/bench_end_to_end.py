@@ -7,13 +7,14 @@
     python benchmarks/bench_end_to_end.py --application k8s --queries 200 --concurrency 8 \
         --set world=varied --set briefing=ticket --set time_budget_s=10000 --repeat 1
 
-Prints a table with the wall time from sending the request to the last event, the CPU time of the
-service with its children, and the memory in each quarter of the run (PSS, which counts each page
-once over all processes). The memory is the peak of the service with its children, and the peak of
-the service's first process, where a leak would show. Below the table, each run's episodes that were
-not solved safely are listed with index, label, outcome, turns and reason, as in the journal. On a
-busy machine a large run needs a larger ``time_budget_s`` than the default. The agent ``copier``
-answers at once with a program that copies its network and holds both copies for a while.
+Prints a table with three measurements: the wall time from sending the request to the last event,
+the CPU time of the service with its children, and the memory in each quarter of the run. The memory
+is PSS, which counts each page once over all processes. It is the peak of the service with its
+children, and the peak of the service's first process, where a leak would show. Below the table,
+each run's episodes that were not solved safely are listed with index, label, outcome, turns and
+reason, as in the journal. On a busy machine a large run needs a larger ``time_budget_s`` than the
+default. The agent ``copier`` answers at once with a program that copies its network and holds both
+copies for a while.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ class Copier:
 
 
 def tell_losses(folder: Path, queries: int) -> list[str]:
-    """Return a line for each episode below ``folder`` that was not solved safely.
+    """Return a line for each episode in the journals of ``folder`` that was not solved safely.
 
     If the journals have fewer than ``queries`` episodes, because the assessment's time ran out, a
     last line gives their number.

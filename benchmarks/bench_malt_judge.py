@@ -3,10 +3,10 @@
     python benchmarks/bench_malt_judge.py [rounds]
 
 Runs answers one at a time and prints medians in ms: the total time from the program to the verdict,
-the time of the answer's own code, and the remaining time, which is the cost of judging. The time of
-the own code is measured with the same program without a result, minus an empty program. Times are
-wall time and processor time, which depends less on the machine's load. Then runs eight answers at
-once, and prints the memory of this process and its children (PSS, MB).
+the time of the answer's own code, and the remaining time. The remaining time is the cost of
+judging. The time of the own code is measured with the same program without a result, minus an empty
+program. Times are wall time and processor time, which depends less on the machine's load. Then runs
+eight answers at once, and prints the memory of this process and its children (PSS, MB).
 """
 
 from __future__ import annotations

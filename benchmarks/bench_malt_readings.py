@@ -4,8 +4,8 @@
         [--markdown docs/evidence/malt.md]
 
 The texts are of all levels; half of them have the phrasing ``varied``, half ``held_out``. The
-second reader (``tests/malt_reader/second``) attaches phrases and pronouns in every possible way,
-and resolves descriptions both on the initial network and on the network at the time of the step. It
+second reader (``tests/malt_reader/second``) attaches phrases and pronouns in every possible way. It
+resolves descriptions both on the initial network and on the network at the time of the step. It
 must find only the query's own program. It must find no description that refers back to its own node
 or contains the node's name, and no unsuitable words. Otherwise the exit status is 1.
 """

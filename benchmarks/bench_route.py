@@ -4,9 +4,9 @@
 
 Prints a table in s. "own" is wall time without the wait for pings that never arrived ("waited").
 "CPU" is the CPU time of the network's process and its children, including the kernel's work for
-them, and is also meaningful on a busy machine. The last column is own time as a share of the
-maximum allowed. The episode builds and verifies the network, breaks the router's forwarding,
-observes, repairs the forwarding with one command in the sandbox, observes, and closes the network.
+them. It is also meaningful on a busy machine. The last column is own time as a share of the maximum
+allowed. The episode builds and verifies the network, breaks the router's forwarding, and observes.
+Then it repairs the forwarding with one command in the sandbox, observes, and closes the network.
 ``--large`` adds 257 and 1,025 endpoints. ``--mix`` adds an assessment with the command line on each
 emulator: 300 queries of the standard mix (20 for each of 15 labels), two at a time, solved by the
 oracle.

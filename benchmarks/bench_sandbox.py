@@ -2,9 +2,12 @@
 
     python benchmarks/bench_sandbox.py [--rounds 50]
 
-Prints one figure per line: the start time, the total time of one answer (fork, protections,
-request, result, end), the lifetime of the answer's process within this total, and memory as PSS,
-which counts each page once over all processes that share the page.
+Prints one figure per line:
+
+- the start time
+- the total time of one answer (fork, protections, request, result, end)
+- the lifetime of the answer's process within this total
+- memory as PSS, which counts each page once over all processes that share the page
 """
 
 from __future__ import annotations

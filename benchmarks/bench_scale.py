@@ -4,7 +4,7 @@
         [--places 8,32,128] [--think 2] [--seed 1] [--markdown docs/evidence/scale.md]
 
 Each row plays k8s episodes with a scripted agent (oracle) that waits ``--think`` seconds before
-each reply, so most of the time is waiting, as with a model. ``places`` is ``concurrency``: the
+each reply. So most of the time is waiting, as with a model. ``places`` is ``concurrency``: the
 number of episodes that may ask the agent at the same time.
 
 =============  =====================================================================================

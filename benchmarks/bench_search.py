@@ -42,7 +42,7 @@ FEW = 200
 
 
 def weak(**features: str) -> Weakness:
-    """Return the condition that a query has all of these features, so that the agent fails it."""
+    """Return the features as a condition: the agent fails queries that have all of them."""
     pairs = (item for item in features.items())
     return frozenset(Feature(axis, one) for axis, text in pairs for one in text.split("+"))
 

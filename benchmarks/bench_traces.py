@@ -14,7 +14,7 @@ given the K with which most tickets are solved:
 - k8s: orders policies by scores of hand-written rules about forms (``agent.form_reader``), and
   replaces each policy with a policy without the suspicious form
 - route: orders machines by scores of hand-written rules (order of sysctl inodes, gaps and order of
-  nft handles, times of addresses, connections without an answer), and deletes each machine's
+  nft handles, times of addresses, connections without an answer); then deletes each machine's
   newest rule, or the last route that the kernel did not add
 
 Prints a line per ticket, then the share solved safely with the best K. False alarms are left out,
@@ -68,8 +68,10 @@ def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def remove_unusual(scene: Scene, readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (machine, command) that remove the lines of configurations and the rules of filters
-    whose shape fewest machines of the same role have, the rarest first."""
+    """Yield (machine, command) that remove unusual configuration lines and filter rules.
+
+    Lines and rules whose shape fewest machines of the same role have come first.
+    """
     settings = [
         (scene.roles[name], shape, name, command)
         for name, read in readings.items()

@@ -7,7 +7,7 @@
 After every few episodes, one of these disturbances happens, in turn: the API server is restarted, a
 pod of a workload set is deleted, or the network plug-in is stopped and, ``--pause`` seconds later,
 started. The commands are shell lines for this cluster (docs/evidence/cluster.md has examples). At
-the end every query of the oracle must be solved safely or be invalid, no query of noop may be
+the end every query of the oracle must be solved safely or be invalid. No query of noop may be
 solved, and no NetArena namespace may be left. Otherwise the exit status is 1.
 """
 

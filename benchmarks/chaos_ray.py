@@ -3,8 +3,8 @@
     sudo .venv-ray/bin/python benchmarks/chaos_ray.py [--apps malt k8s route backbone] \
         [--parts equal worker node head] [--think 2] [--seed 7]
 
-The nodes are two network namespaces, and agents run at an address of a third one; a bridge connects
-all three. The program needs root, the extra ``ray``, and what the applications need.
+The nodes are two network namespaces, and agents run in a third one. A bridge connects all three.
+The program needs root, the extra ``ray``, and what the applications need.
 
 =======  ===========================================================================================
 part     content
@@ -15,8 +15,8 @@ node     the second node's link is down for 60 s in mid-run
 head     the run is killed (SIGKILL) and continued with ``--resume``
 =======  ===========================================================================================
 
-In ``worker``, ``node`` and ``head`` every query must have a verdict, and at most the episodes that
-were interrupted may have another verdict than in one process. The exit status is 1 if not.
+In ``worker``, ``node`` and ``head`` every query must have a verdict. Only interrupted episodes may
+have another verdict than in one process. Otherwise the exit status is 1.
 """
 
 from __future__ import annotations

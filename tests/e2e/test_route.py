@@ -40,7 +40,7 @@ def examine(agent: str, out: Path, *more: object) -> tuple[list[dict[str, Any]],
 
 
 def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_path: Path) -> None:
-    # the last of two seeds counts; with this one, the agent is always safe
+    # the last of two seeds counts; with this seed, the agent is always safe
     more = ("--over-a2a", "--set", "max_iterations=8", "--seed", 7)
     records, summary = examine("heuristic", tmp_path, *more)
     assert [record["error_type"] for record in records] == KINDS

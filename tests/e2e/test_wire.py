@@ -140,7 +140,7 @@ async def test_client_of_protocol_0_3_receives_the_reason_of_a_rejection(tmp_pat
     assert got["results"] == []
 
 
-async def test_client_of_protocol_0_3_is_soon_informed_that_the_agent_is_not_served(
+async def test_client_of_protocol_0_3_is_informed_early_that_the_agent_is_unreachable(
     tmp_path, python03
 ):
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -301,7 +301,7 @@ def lack_key(prompt: str) -> str:
     raise AgentFailed(FailureReason.TASK_FAILED, "no MODEL_NAME")
 
 
-async def test_agent_whose_every_call_fails_gets_no_row(tmp_path):
+async def test_agent_whose_calls_all_fail_gets_no_row(tmp_path):
     async with (
         green(tmp_path) as server,
         purple(lack_key) as broken,

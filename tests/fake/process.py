@@ -1,4 +1,4 @@
-"""Find the processes of this machine that were started with certain words."""
+"""Find the processes of this machine whose command lines contain certain words."""
 
 from __future__ import annotations
 

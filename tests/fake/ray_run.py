@@ -1,4 +1,4 @@
-"""Runs on a local Ray what tests/integration/test_ray.py checks; prints one JSON object.
+"""Run episodes on a local Ray for tests/integration/test_ray.py, and print one JSON object.
 
 .venv-ray/bin/python tests/fake/ray_run.py FOLDER APP...
 """

@@ -1,10 +1,14 @@
 """Reported behaviour of agents and their agent cards: one row per report, with its source and
 result.
 
-The situations are public; the cards and replies were written for this test. A row contains the
-agent card (or the HTTP status that replaces it), the path of the card, the path that accepts
-messages, the response for each method, and the expected text of the reply, or the expected failure
-and its message. The agent's URL has the path ``/`` unless a row says otherwise. The card names URLs
+The situations are public; the cards and replies were written for this test. A row contains:
+
+- the agent card, or the HTTP status that replaces it
+- the path of the card, and the path that accepts messages
+- the response for each method
+- the expected text of the reply, or the expected failure and its message
+
+The agent's URL has the path ``/`` unless a row says otherwise. The card names URLs
 that no client may contact. Add a row for each new report.
 """
 

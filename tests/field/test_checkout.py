@@ -241,7 +241,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_checkout_is_read_as_a_cluster_would_accept_it(
+def test_folder_of_manifests_is_read_or_refused_as_expected(
     row: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, text in {**SHOP, **row.files}.items():

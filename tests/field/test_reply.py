@@ -141,7 +141,7 @@ READERS = {"route": route.read_reply, "k8s": k8s.read_reply, "malt": malt.extrac
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_reply_is_parsed_as_it_was_meant(row: Row) -> None:
+def test_reply_is_parsed_or_refused_as_expected(row: Row) -> None:
     read = READERS[row.reader]
     if row.reads is None:
         with pytest.raises(ReplyRefused) as refused:

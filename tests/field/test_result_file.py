@@ -98,7 +98,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, floa
 @pytest.mark.parametrize(
     "number", range(len(ROWS)), ids=lambda n: f"{ROWS[n].source}: {ROWS[n].what}"
 )
-def test_result_file_is_ranked_as_it_was_meant(
+def test_result_file_is_ranked_or_refused_as_expected(
     number: int, ranked: dict[int, dict[str, float | None]], tmp_path: Path
 ) -> None:
     row = ROWS[number]

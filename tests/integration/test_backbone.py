@@ -307,8 +307,7 @@ def test_agent_reads_the_log_written_by_a_daemon() -> None:
 _SESSION = ("router bgp 65000", "neighbor 192.0.2.2 advertisement-interval")
 _ACKNOWLEDGED = "vtysh -c 'show ip ospf neighbor json' | grep -q RetransmissionListCounter.:0"
 _TIMED = "vtysh -c 'show thread timers' | grep -q"
-#: Commands on r1 after which a leaked route is advertised later, although no setting of the delay
-#: remains
+#: Commands on r1 after which a leaked route is advertised with a delay that no setting shows.
 LATE = {
     "between announcements": (
         configured(_SESSION[0], f"{_SESSION[1]} 600", *_LEAK[1:-1], "network 10.0.0.1/32"),
@@ -359,8 +358,7 @@ LATE = {
 }
 
 
-#: Time in s after which a port of a bridge in ``LATE`` forwards packets, so that nothing is left to
-#: happen later.
+#: Time in s until a bridge port in ``LATE`` forwards packets. After it, no late change is pending.
 LISTENING_S = 30
 
 

@@ -35,8 +35,8 @@ PLAYED = {
     if family not in {"judge", "names"}
 }
 
-#: Output of an attack that was stopped because of the packets that an earlier attack left behind,
-#: which may take until then on a slow machine.
+#: Output of an attack that was stopped because of an earlier attack's packets. On a slow machine,
+#: these packets may still circulate when the next attack starts.
 STORM = "it sent more than [0-9]+ packets per second"
 
 
@@ -44,8 +44,8 @@ STORM = "it sent more than [0-9]+ packets per second"
 class Course:
     """An episode with all attacks of a family.
 
-    Contains the attacked machines, the output and the remaining processes of each attack, the
-    states before and after all attacks, and the judgements of the attacks and of the repair.
+    Contains the attacked machines, and the output and the remaining processes of each attack. It
+    also has the states before and after all attacks, and the judgements of attacks and repair.
     """
 
     machines: set[str]

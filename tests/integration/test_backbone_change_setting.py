@@ -1,4 +1,4 @@
-"""On a real backbone, all commands of a requested change make it, and fewer commands do not.
+"""On a real backbone, a requested change counts as made only after all of its commands.
 
 ``benchmarks/prove_changes.py`` verifies all methods in this way; here one network shows several.
 """
@@ -49,7 +49,7 @@ async def _enter(net: Net, machine: str, command: str) -> tuple[int, ...]:
     return read(await net.observe()).leftover
 
 
-async def test_requested_changes_are_left_until_all_their_commands_are_entered() -> None:
+async def test_requested_changes_remain_open_until_all_their_commands_are_entered() -> None:
     world = draw(random.Random(3), 4)
     changes = _chosen(world)
     parts = [
@@ -86,7 +86,7 @@ async def test_requested_changes_are_left_until_all_their_commands_are_entered()
             await net.close()
 
 
-async def test_address_that_frr_sets_makes_a_requested_renumbering() -> None:
+async def test_renumbering_through_frr_completes_the_requested_change() -> None:
     world = draw(random.Random(3), 4)
     change = _chosen(world)[-1]
     target = change.edit(world)

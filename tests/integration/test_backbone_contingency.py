@@ -38,8 +38,7 @@ _COST = "vtysh -c 'configure terminal' -c 'interface eth0' -c 'ip ospf cost 77'"
 
 
 async def look(net: Net, whole: Observation | None = None) -> Observation:
-    """Return the settled state; if ``whole`` is given, wait for its neighbours, as the judge
-    does."""
+    """Return the settled state; with ``whole``, wait for all of its neighbours, as a judge does."""
     found = await net.observe(None if whole is None else whole.neighbours)
     return Observation.model_validate(found).model_copy(update={"touched": ()})
 
@@ -119,7 +118,7 @@ _SUBSTITUTES = (
 
 
 @pytest.mark.parametrize("substitute", _SUBSTITUTES)
-def test_replaced_end_of_a_cable_is_no_environment_failure(substitute: str) -> None:
+def test_replaced_end_of_a_cable_is_not_an_environment_failure(substitute: str) -> None:
     async def run() -> None:
         async with Warm() as warm:
             net = await warm.begin_backbone(SETUP, "netns")
@@ -230,7 +229,7 @@ os._exit(0)
 """
 
 
-def test_kernel_has_processed_a_changed_carrier_when_the_judge_goes_on() -> None:
+def test_judge_continues_only_after_the_kernel_has_processed_a_carrier_change() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _STATES, SETUP.model_dump_json()],
         capture_output=True,
@@ -239,7 +238,7 @@ def test_kernel_has_processed_a_changed_carrier_when_the_judge_goes_on() -> None
         check=False,
     )
     assert done.stdout, done.stderr
-    down, dormant, up = 2, 5, 6  # of RFC 2863
+    down, dormant, up = 2, 5, 6  # values of RFC 2863 (IF_OPER_DOWN, IF_OPER_DORMANT, IF_OPER_UP)
     assert json.loads(done.stdout) == [[down, down], [up, dormant]] * 50
 
 

@@ -1,5 +1,4 @@
-"""Seconds of packet loss during commands are measured without slowing the commands and without
-traces."""
+"""Packet loss during commands is measured without slowing the commands or leaving traces."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_scripted_agent_passes_although_it_answers_only_its_own_assessment():
     assert "assessment that it was started for" in checks["reply"].detail
 
 
-def test_requirement_of_some_runs_only_is_a_note():
+def test_requirement_that_applies_only_to_some_runs_is_a_note():
     checks = examine(Agent(serve_one_at_a_time))
     check = checks["concurrency"]
     assert (check.ok, check.severity) == (False, Severity.NOTE)

@@ -202,7 +202,7 @@ def test_leaderboard_workflow_with_real_images_stores_their_results(board, tmp_p
     assert len(records) == board.queries
     assert {record["outcome"] for record in records} == {"unsolved"}
     assert summary["agent_input_tokens"] >= 11 * board.queries
-    if board.application == "malt":  # the ids depend on the mounted pack
+    if board.application == "malt":  # the ids depend on the mounted folder
         assert {record["id"] for record in records} == drawn(board, summary, folder)
     elif board.application == "k8s":  # the only service in the mounted folder
         assert all("api" in json.dumps(record["error_detail"]) for record in records)

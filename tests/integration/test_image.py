@@ -157,7 +157,7 @@ def wait_for(said: Callable[[], str], wanted: str, identity: str) -> None:
 
 @contextmanager
 def healthy(image: Image, *options: str, arguments: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield a healthy green agent's container; its root file system is read-only."""
+    """Yield the container of a ready green agent; its root file system is read-only."""
     options = ("--read-only", *image.privileges, *options)
     with container(image, *options, arguments=arguments) as identity:
         wait_for(

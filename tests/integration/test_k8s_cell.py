@@ -35,7 +35,7 @@ from netarena_k8s.refusal import came_to_nothing
 from netarena_k8s.world.boutique import boutique
 
 T = TypeVar("T")
-#: decorator of tests that run with both kinds of walls, which are the first argument
+#: decorator of tests that run with both kinds of sandbox (the argument ``walls``)
 each = pytest.mark.parametrize(
     "walls",
     [

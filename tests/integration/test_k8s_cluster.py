@@ -351,7 +351,7 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
 def start_another(context):
     """Start a service in another process.
 
-    Raises ConfigError with its message about the namespace.
+    Raises ConfigError with the service's message about the namespace.
     """
     done = subprocess.run(
         [sys.executable, "-c", SERVICE, context, "default"],
@@ -499,7 +499,7 @@ def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(clust
     ("always", "told"),
     [
         ("open", "does not enforce network policies: source -> target: the policies block"),
-        # closed pairs prove no enforcement if no pair was ever open
+        # blocked pairs do not prove enforcement if no pair was ever open
         ("silent", "did not become healthy: source -> target: the policies allow"),
     ],
 )
@@ -620,7 +620,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(cluster):
             for each in (stopping, repaired):
                 await each.write(closed)
                 assert (await each.look()).reached != world.intended
-            # the check of a disagreement recreates the policies of both
+            # the check of a disagreement recreates the policies of both namespaces
             for each in (stopping, repaired):
                 kubectl = Kubectl(cell, each.access, each.admit)
                 assert "annotated" in (await kubectl.run(ANNOTATE)).told

@@ -218,21 +218,21 @@ def measured(cluster, world, sets):
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_single_faults_of_the_boutique_are_measured_as_computed(cluster):
+def test_measured_effects_of_single_boutique_faults_equal_computed_ones(cluster):
     assert measured(cluster, boutique(), single_faults(boutique())) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_pairs_of_faults_of_the_boutique_are_measured_as_computed(cluster):
+def test_measured_effects_of_boutique_fault_pairs_equal_computed_ones(cluster):
     assert measured(cluster, boutique(), faulty_sets(boutique(), [2], 1)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_faults_of_a_varied_world_are_measured_as_computed(cluster):
+def test_measured_effects_of_faults_in_a_varied_world_equal_computed_ones(cluster):
     world = by_number(varied(random.Random(5)))
     assert measured(cluster, world, faulty_sets(world, [1, 2, 3], 2)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_random_policies_are_measured_as_computed(cluster):
+def test_measured_effects_of_random_policies_equal_computed_ones(cluster):
     assert measured(cluster, boutique(), random_sets(boutique(), 3)) == {}

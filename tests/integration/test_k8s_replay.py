@@ -1,8 +1,8 @@
 """Compare the embedded API server's responses to kubectl with those of real API servers.
 
-The responses of one real server were recorded. Another server, which KUBECONFIG names, gets the
-same commands from the same kubectl as the embedded one. There, a newer kubectl's changes of wording
-do not count as differences.
+The responses of one real server were recorded. A second real server, which KUBECONFIG names, gets
+the same commands from the same kubectl as the embedded one. In that comparison, a newer kubectl's
+changes of wording do not count as differences.
 """
 
 import asyncio

@@ -41,7 +41,10 @@ class Played:
 
 
 async def play(malt, query, reply):
-    """Open, execute, observe and judge. The journal's JSON gives the same judgement."""
+    """Run one reply in a new world; return its states, execution and judgement.
+
+    A state from the journal's JSON must give the same judgement.
+    """
     world = malt.environment(query, malt.config_type())
     try:
         first = await world.open()
@@ -72,7 +75,7 @@ async def test_reference_solves_every_label(malt, queries):
             assert "type" in played.execution.output
 
 
-async def test_query_is_not_solved_before_a_program_ran(malt, queries):
+async def test_query_is_not_solved_before_a_program_has_run(malt, queries):
     for query in queries.values():
         world = malt.environment(query, malt.config_type())
         first = await world.open()

@@ -144,7 +144,7 @@ def test_every_extra_has_pinned_requirements():
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_each_extra_works_on_its_own(environment, tmp_path, extra):
+def test_each_extra_works_without_the_others(environment, tmp_path, extra):
     commands = environment(extra)
     # the installed command is the same with each extra
     if extra == EXTRAS[0]:

@@ -62,7 +62,7 @@ def model_agent(stub: Stub, *arguments: str, **environ: str) -> Iterator[str]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip()  # limited by the time limit of the test
+            yield process.stdout.readline().strip()  # pytest's timeout limits this
         finally:
             process.kill()
 

@@ -225,7 +225,7 @@ async def test_refusal_for_another_reason_changes_nothing(stub):
     assert asked._way == Way(usage=True)
 
 
-async def test_request_form_that_brings_no_answer_is_not_kept(stub):
+async def test_request_form_that_also_fails_is_not_used_again(stub):
     asked = provider(stub)
     system = Message(role="system", content="be brief")
     with pytest.raises(AgentFailed, match=r"the provider refused the request: .*System role"):
@@ -263,7 +263,7 @@ async def test_answers_of_all_formats_are_read(stub, case, text, calls, streamin
     assert (answer.text.strip(), answer.usage.calls) == (text, calls)
 
 
-async def test_stream_may_end_with_its_last_line_only(stub):
+async def test_stream_that_ends_only_with_its_done_line_is_complete(stub):
     pieces, answer = await ask(provider(stub), "done-alone")
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 1)
 

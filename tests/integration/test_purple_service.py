@@ -31,7 +31,7 @@ def service(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     ) as process:
         try:
             assert process.stdout is not None
-            # limited by the time limit of the test
+            # only the test's own time limit ends this wait
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Episodes on Ray: verdicts as in one process, a killed worker, and Ray's ports without a token."""
+"""Episodes on Ray have the same verdicts as in one process, and Ray's ports require a token."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.requires("ray"), pytest.mark.timeout
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]) -> dict[str, Any]:
-    """Return the results of a script that runs episodes on Ray and locally, with the applications
-    that this machine can run."""
+    """Return the results of ``ray_run.py`` with the applications that this machine can run."""
     names = [name for name, needs in NEEDS.items() if not any(map(lacking, needs))]
     out = tmp_path_factory.mktemp("ray")
     path = os.pathsep.join([str(PYTHON.parent), os.environ["PATH"]])
@@ -45,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_workers_give_verdicts_findings_and_moves_of_one_process(
+def test_ray_workers_give_the_same_verdicts_findings_and_moves_as_one_process(
     name: str, told: dict[str, Any], requirement: Callable[[str], None]
 ) -> None:
     for need in NEEDS[name]:
@@ -58,7 +57,7 @@ def test_workers_give_verdicts_findings_and_moves_of_one_process(
 @pytest.mark.parametrize(
     ("how", "reason"), [("killed", "signal 9"), ("stopped", "it did not answer for 10 s")]
 )
-def test_lost_worker_loses_no_episode_and_no_other_verdict(
+def test_lost_worker_affects_only_its_own_episodes_and_all_have_an_outcome(
     how: str, reason: str, told: dict[str, Any]
 ) -> None:
     episodes = told[how]["episodes"]

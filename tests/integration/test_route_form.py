@@ -113,7 +113,7 @@ def _methods() -> list[tuple[World, Fault]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(_SHARES))
-def test_machine_built_in_one_write_equals_the_shell_lines_of_each_method(share: int) -> None:
+def test_machine_configured_in_one_pass_equals_the_shell_lines_of_each_method(share: int) -> None:
     cases = _methods()
     assert len(cases) == 111
     found = [_found(world, [part]) for world, part in cases[share::_SHARES]]

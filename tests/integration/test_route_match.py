@@ -1,8 +1,8 @@
 """No rule that an agent can install matches probes of an observation but no ordinary traffic.
 
-Each match is tried with a counting rule. Filters of an observed machine are not shadowed here, so
-that its rules see the packets of an observation. The same rules count the packets of an ordinary
-``ping``, ``curl`` or ``dig`` of the same machine.
+Each match is tried with a counting rule. Observations normally hide their packets from a machine's
+filters; here they do not, so that the rules count these packets. The same rules count the packets
+of an ordinary ``ping``, ``curl`` or ``dig`` of the same machine.
 """
 
 from __future__ import annotations

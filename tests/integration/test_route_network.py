@@ -564,7 +564,7 @@ def test_late_replies_still_count(apart):
     assert net.observe()["matrix"] == list(net.world.intended)
 
 
-def test_learned_arp_entries_are_no_change_of_a_machine(apart):
+def test_learned_arp_entries_do_not_count_as_a_change(apart):
     """ARP entries change with each round; in a false alarm, any change counts against the agent."""
     net = apart(make(2, 2), traced=True)
     net.do("r0", "ip neigh flush all")
@@ -656,7 +656,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
     assert left(undo) == []
 
 
-async def test_command_sees_no_file_of_its_network_as_older_than_itself(warm):
+async def test_command_sees_no_sysctl_file_that_is_older_than_the_command(warm):
     """The kernel gives the file of a sysctl the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name
@@ -819,7 +819,7 @@ def test_name_lookup_does_not_wait_for_a_missing_server(apart):
     assert "nobody: Name or service not known" in said["output"]
 
 
-async def test_machine_shows_its_own_links_and_no_console_of_programs_not_running(warm):
+async def test_machine_shows_its_own_links_and_hides_consoles_of_absent_daemons(warm):
     network = make()
     net = await warm.begin_world(network, "netns")
     try:
@@ -922,9 +922,9 @@ def family(pid):
 
 
 class Below:
-    """Processes below a warm process, the processes ``others``, and namespaces of the former.
+    """Descendants of a warm process with their namespaces, and the processes ``others``.
 
-    Only namespaces that the test itself is not in are included. The kernel soon reuses the ids of
+    The test's own namespaces are not included. The kernel soon reuses the ids of
     processes and namespaces. So processes are identified by their start time, and namespaces are
     kept alive by a descriptor of the test.
     """
@@ -1091,7 +1091,7 @@ async def test_machine_without_the_privileges_is_refused_in_one_line(monkeypatch
         await Warm().start()
 
 
-def test_user_without_namespaces_is_informed_of_the_missing_ones(requirement):
+def test_missing_namespaces_are_reported_in_one_line(requirement):
     requirement("root")
     script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     done = subprocess.run(

@@ -57,7 +57,7 @@ def children(pid: int | None) -> list[int]:
 
 
 def asleep(pid: int | None) -> list[int]:
-    """Return the answers of this warm process that are protected and asleep."""
+    """Return the ids of the warm process's children that are protected and asleep."""
     found = []
     for child in children(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -68,7 +68,7 @@ def asleep(pid: int | None) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether the process exists and is no zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -141,7 +141,7 @@ async def test_warm_process_that_died_is_restarted() -> None:
         await until(lambda: not lives(child), "the orphan lives on")
 
 
-async def test_close_ends_everything() -> None:
+async def test_closing_a_sandbox_ends_all_its_processes_and_requests() -> None:
     sandbox = small()
     await sandbox.start()
     under_way = asyncio.create_task(sandbox.run(SLEEP))
@@ -232,7 +232,7 @@ async def test_program_can_use_one_gibibyte_and_no_more() -> None:
         assert (await sandbox.run({"code": code, "mib": 1025})).status is PythonStatus.MEMORY
 
 
-async def test_large_request_arrives() -> None:
+async def test_large_request_is_received_completely() -> None:
     code = "def main(): return [len(request['text']), request['text'][-3:]]"
     async with small() as sandbox:
         result = await sandbox.run({"code": code, "text": "é" * 3_000_000 + "end"})

@@ -80,7 +80,7 @@ LIMITS = PythonLimits(
     cpu_s=1, memory_bytes=256 << 20, wall_s=60, result_bytes=1 << 20, result_values=10_000
 )
 IMPATIENT = replace(LIMITS, wall_s=1.5)  # for attacks that hang
-SECRET = "correct-horse-battery-staple"  # in the service's environment, memory and a file
+SECRET = "correct-horse-battery-staple"  # stored in the service's environment, memory and a file
 MACHINE = platform.machine()
 
 

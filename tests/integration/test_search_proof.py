@@ -31,7 +31,7 @@ def scope_of(application, **values):
         ),
     ],
 )
-def test_computed_verdicts_are_those_of_live_worlds(name, values):
+def test_computed_verdicts_equal_those_of_live_worlds(name, values):
     scope = scope_of(name, **values)
     kind = "action" if name == "malt" else "fault"
     weak = frozenset({next(one for one in scope.space.singles if one.axis == kind)})
@@ -45,7 +45,7 @@ def test_computed_verdicts_are_those_of_live_worlds(name, values):
     assert asyncio.run(bench_search.play(scope, weak, drawn)) == 0
 
 
-def test_features_of_a_drawn_query_are_those_of_its_cell():
+def test_drawn_query_has_the_features_of_its_cell():
     scope = scope_of("k8s", briefing="full", world="standard", num_apps=None)
     rng = random.Random(1)
     for number in range(5):
@@ -57,7 +57,7 @@ def test_features_of_a_drawn_query_are_those_of_its_cell():
 
 
 @pytest.mark.parametrize("case", ["malt: cannot rank", "route: no lost addresses in tickets"])
-def test_a_search_finds_a_planted_weakness(case):
+def test_search_finds_a_planted_weakness(case):
     application, fixed, condition = bench_search.CASES[case]
     if application == "route":
         fixed = {**fixed, "num_hosts_per_subnet": 1, "num_switches": 3}

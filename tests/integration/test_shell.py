@@ -410,7 +410,7 @@ def test_objects_without_a_kernel_limit_are_bounded(
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, what: 20})
     run("ip neigh flush nud all; ip link add k type bridge; ip link set k up", netns=netns)
     add = f"for n in $(seq {{}}); do echo {entry.format(n='$n')}; done | ip -batch -"
-    # in addition to the kernel's own entries
+    # the kernel's own entries count too, so fewer than 20 are added
     assert guarded(netns, f"{add.format(15)}; sleep 0.2")[0].exit == 0
     result, _ = guarded(netns, f"{add.replace('$n', '$((n+20))').format(20)}; sleep 999")
     run("ip link del k; ip nexthop flush", netns=netns)

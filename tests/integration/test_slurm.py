@@ -33,7 +33,7 @@ def call(*command: str, environ: dict[str, str], check: bool = True) -> str:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Start munge and Slurm in a folder of their own; return the environment of its commands."""
+    """Start munge and Slurm in a separate folder; return the environment of its commands."""
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents:
         if str(folder).startswith("/tmp/"):

@@ -23,7 +23,7 @@ def _arenas() -> Iterator[None]:
 def commands(seat: Seat) -> list[str]:
     """Return replies of six kinds, and the solution.
 
-    Patches that break a healthy policy, change nothing, are refused, name a policy that does not
+    Patches that break an intended policy, change nothing, are refused, name a policy that does not
     exist, or open a policy; and an observation.
     """
     query = seat.query

@@ -42,8 +42,8 @@ APP = Backbone()
 class Sort(NamedTuple):
     """A label, and the shares that the draw uses.
 
-    They are the shares of requests with an order, a latent fault, a second latent fault and a
-    refused change, and the share of latent faults that only a contingency shows.
+    Four of them are the shares of requests with an order, a latent fault, a second latent fault and
+    a refused change. ``lasting`` is the share of latent faults that only a contingency shows.
     """
 
     label: str

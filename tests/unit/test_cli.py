@@ -239,7 +239,7 @@ def test_error_is_reported_in_one_line(fake, capsys, arguments, words):
     assert not list(fake.iterdir())
 
 
-def test_new_leaves_no_half_of_an_application_behind(tmp_path, monkeypatch, capsys):
+def test_failed_new_command_leaves_no_partial_application_behind(tmp_path, monkeypatch, capsys):
     write, out = Path.write_text, tmp_path / "made" / "vlan"
 
     def full(path, text, **values):
@@ -303,12 +303,12 @@ def test_values_are_parsed_as_json_or_kept_as_text(pair, value):
     assert read_pairs((pair,)) == {"k": value}
 
 
-def test_options_override_pairs_and_later_pairs_earlier_ones():
+def test_options_override_pairs_and_later_pairs_override_earlier_ones():
     values = read_pairs(("seed=1", "lamps=3", "lamps=4"), seed=2, num_queries=None)
     assert values == {"seed": 2, "lamps": 4}
 
 
-def test_pairs_need_a_key():
+def test_key_value_pair_without_a_key_is_refused():
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         read_pairs(("lamps",))
 
@@ -622,7 +622,7 @@ def test_transcript_starts_with_the_task_and_the_ground_truth(fake, capsys):
     assert truth.startswith("ground truth: ")
 
 
-def test_run_with_until_interval_asks_until_the_interval_is_narrow(fake, capsys):
+def test_run_with_until_interval_continues_until_the_interval_is_narrow(fake, capsys):
     words = ["run", "toy", "--until-interval"]
     assert main([*words, "1", "--seed", "5", "--set", "concurrency=8", "--out", "run"]) == 0
     told = capsys.readouterr().err.splitlines()
@@ -928,7 +928,7 @@ def test_verbose_run_escapes_terminal_sequences(capsys):
     assert "turn 2: the agent failed after" in err
 
 
-def test_query_option_asks_one_query_of_an_earlier_run_again(fake, capsys):
+def test_query_option_plays_one_query_of_an_earlier_run_again(fake, capsys):
     assert run_lamp("--num-queries", "3", "--set", "lamps=7", "--seed", "7", "--json") == 0
     first = json.loads(capsys.readouterr().out)["results"][4]
     assert run_lamp("--query", first["id"], "--json") == 0
@@ -964,7 +964,7 @@ def test_query_option_finds_a_sealed_id_by_the_config_of_its_directory(fake, cap
     assert line["id"] == seal_id(app.query_id(config, 7, line["index"]), 7)
     assert main(["regrade", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 6
-    # without the run below netarena-runs, its folder or the keys and the seed must be given
+    # without that run, its folder is required, or its keys and its seed
     (fake / "netarena-runs").rename(fake / "elsewhere")
     given = ["--num-queries", "3", "--set", "lamps=7"]
     assert run_lamp("--query", first["id"], *given) == 2

@@ -277,7 +277,7 @@ class Counted(Fragile):
 
         async def counted() -> None:
             self.closed[id(works)] = self.closed.get(id(works), 0) + 1
-            self.kept.append(works)  # the object is kept, so that its id is not used again
+            self.kept.append(works)  # a reference to the object prevents the reuse of its id
             await close()
 
         works.close = counted  # type: ignore[method-assign]

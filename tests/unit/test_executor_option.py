@@ -164,7 +164,7 @@ def test_service_conducts_its_assessments_on_workers(monkeypatch: pytest.MonkeyP
         "check-agent http://127.0.0.1:1 --application toy --from-workers",
     ],
 )
-def test_missing_ray_is_one_line_that_says_what_to_install(
+def test_missing_ray_is_reported_in_one_line_with_the_install_command(
     command: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -208,7 +208,7 @@ def test_cluster_that_cannot_be_reached_is_reported_before_anything_starts(
     assert not told.out
 
 
-def test_cluster_without_a_token_of_ours_is_refused(
+def test_ray_cluster_is_refused_if_its_token_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):

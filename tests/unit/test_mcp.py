@@ -81,7 +81,7 @@ async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
     assert first.startswith("You run a waterworks.")
     assert "Turn 1 of 10." in first
     assert first.endswith("(turn 1)")
-    # only the news, without the task
+    # later results do not repeat the task
     assert re.search(r"open v\d: v\d is open", after)
     assert "You run a waterworks." not in after
     assert "Turn 2 of 10." in after
@@ -108,7 +108,7 @@ async def test_changes_are_refused_with_a_tool_call(tmp_path: Path) -> None:
         assert tools["done"].input_schema["required"] == ["causes", "refused"]
         told = await call(client, "done", causes="")
         assert told == ("done: takes causes, refused, not causes", True)
-        # with index 0, change 1 of 3 cannot be made; with index 1, all changes can
+        # with index 0, change 1 cannot be made; with index 1, all changes can be made
         for refused in ("1: no_valve", ""):
             await call(client, "next_task")
             for number in range(1, 9):

@@ -91,7 +91,7 @@ def test_broken_link_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=_name)
-def test_page_for_users_is_read_in_ten_minutes(page: Path) -> None:
+def test_page_for_users_has_a_limited_number_of_words(page: Path) -> None:
     assert len(WORD.findall(prose(page))) <= USE_WORDS
 
 

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "requirements" / "dev.txt"
-#: extras with a separate environment each
+#: extras that each need a separate environment
 APART = {"gymnasium", "openenv", "ray", "trl", "verifiers"}
 
 

@@ -64,13 +64,15 @@ def estimated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     ("fraction", "number", "asked"),
     [(0.02, 417, 8), (0.02, 150, 3), (0.02, 134, 3), (0.001, 10, 1), (1.0, 134, 134), (None, 5, 5)],
 )
-def test_fraction_asks_the_same_share_of_each_label(
+def test_fraction_selects_the_same_share_of_each_label(
     fraction: float | None, number: int, asked: int
 ) -> None:
     assert Plan(fraction=fraction).part({"num_queries": number})["num_queries"] == asked
 
 
-def test_fraction_is_the_beginning_of_the_whole_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_with_a_fraction_can_be_resumed_to_the_whole_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     command = ["run", "toy", "--seed", "7", "--num-queries", "4", "--out", "run"]
     assert main([*command, "--fraction", "0.5"]) == 0
     part = json.loads(Path("run/results.json").read_text())["results"]
@@ -105,7 +107,7 @@ def test_wrong_plan_is_refused_in_one_line(
     assert words in line
 
 
-def test_estimate_asks_nobody_and_counts_calls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimate_sends_no_prompt_and_counts_calls(capsys: pytest.CaptureFixture[str]) -> None:
     told = estimated(
         ["toy", "--agent-exec", "false", "--num-queries", "10", "--estimate", "--price", "1,2"],
         capsys,

@@ -120,7 +120,7 @@ def test_play_without_standard_input_ends(tmp_path, monkeypatch, capsys):
         ("malt", "def f():\n    pass\n\nx\n.", "```python\ndef f():\n    pass\n\nx\n```"),
     ],
 )
-def test_line_is_a_valid_reply_in_each_application(name, typed, reply, keyboard):
+def test_typed_line_becomes_a_valid_reply_in_each_application(name, typed, reply, keyboard):
     keyboard(typed + "\n")
     application = load(name)
     person = Person(application, application.config_type(), "p")

@@ -54,14 +54,14 @@ def test_first_repetition_equals_the_run_without_repeats(tmp_path: Path) -> None
     assert results[-1]["pass_all"]["3"]["rate"] == 1.0
 
 
-def test_repeats_draw_no_other_queries() -> None:
+def test_repeats_do_not_change_the_drawn_queries() -> None:
     one, more = (LampConfig(num_queries=2, repeats=repeats) for repeats in (1, 5))
     assert [query.id for query in Lamp().generate(one, 3)] == [
         query.id for query in Lamp().generate(more, 3)
     ]
 
 
-def test_resume_asks_the_missing_episodes_of_each_repetition(
+def test_resume_plays_the_missing_episodes_of_each_repetition(
     tmp_path: Path, installed: None
 ) -> None:
     toy = Toy()

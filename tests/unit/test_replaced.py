@@ -235,7 +235,9 @@ def test_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.OPEN, Secrecy.SERVED])
-def test_resumed_open_or_served_run_asks_the_same_queries(secrecy: Secrecy, tmp_path: Path) -> None:
+def test_resumed_open_or_served_run_plays_the_same_queries(
+    secrecy: Secrecy, tmp_path: Path
+) -> None:
     with pytest.raises(AssessmentFailed):
         examine(failing(FailureReason.TIMEOUT), tmp_path, 1, secrecy)
     before = set(shown(tmp_path))

@@ -1,4 +1,4 @@
-"""Resumed runs, and queries given by id, use the stored keys, whichever application has them."""
+"""Resumed runs, and queries given by id, use the stored keys of any application."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_stored_keys_give_the_stored_shape(tmp_path: Path, name: str, briefing: 
     assert configured(load(name), shaping_keys(stored))[1].shape() == stored["shape"]
 
 
-def test_id_of_a_backbone_ticket_is_found_in_the_run_that_asked_it(
+def test_id_of_a_backbone_ticket_is_found_in_the_run_that_played_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -37,20 +37,20 @@ def test_search_writes_a_report_and_a_scenario(tmp_path, capsys):
         assert f"--seed {config.seed} " in party.cmd
 
 
-def test_one_found_setting_is_one_scenario_file(tmp_path):
+def test_single_found_setting_is_written_as_one_scenario_file(tmp_path):
     keys = ("--set", "briefing=full", "--set", 'complexity_level=["level1"]')
     assert run("--agent", "noop", "--budget", "16", "--fresh", "4", *keys, out=tmp_path) == 0
     scenario = read_scenario(tmp_path / "scenario.toml")
     assert scenario.config["complexity_level"] == ["level1"]
 
 
-def test_nothing_found_writes_no_scenario(tmp_path, capsys):
+def test_search_without_a_finding_writes_no_scenario(tmp_path, capsys):
     assert run("--agent", "oracle", "--budget", "16", "--fresh", "4", out=tmp_path) == 0
     assert "No kind of query was found" in capsys.readouterr().out
     assert not (tmp_path / "scenario.toml").exists()
 
 
-def test_a_finished_search_can_be_resumed_without_playing_again(tmp_path, capsys):
+def test_resuming_a_finished_search_plays_no_query_again(tmp_path, capsys):
     small = ("--agent", "noop", "--budget", "16", "--fresh", "4", "--json")
     assert run(*small, out=tmp_path) == 0
     first = capsys.readouterr().out
@@ -71,12 +71,12 @@ def test_a_finished_search_can_be_resumed_without_playing_again(tmp_path, capsys
         (("--agent", "noop", "--set", "complexity=1"), "config.complexity: unknown key"),
     ],
 )
-def test_a_wrong_option_is_one_line(tmp_path, capsys, arguments, error):
+def test_invalid_option_is_reported_in_one_line(tmp_path, capsys, arguments, error):
     assert run("--budget", "8", *arguments, out=tmp_path) == 2
     assert error in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_wrong_resume_is_one_line(tmp_path, capsys):
+def test_invalid_resume_is_reported_with_the_reason(tmp_path, capsys):
     resume = ["search", "toy", "--resume"]
     assert main(resume) == 2
     assert "--resume: needs --out DIR" in capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_a_wrong_resume_is_one_line(tmp_path, capsys):
     ],
     ids=["no server", "no program", "no answer", "ended server"],
 )
-def test_a_wrong_agent_leaves_no_file_behind(tmp_path, capsys, agent, error):
+def test_unusable_agent_leaves_no_file_behind(tmp_path, capsys, agent, error):
     mine = tmp_path / "out" / "mine"
     mine.parent.mkdir()
     mine.touch()
@@ -118,7 +118,7 @@ def test_a_wrong_agent_leaves_no_file_behind(tmp_path, capsys, agent, error):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_resumed_search_whose_agent_is_missing_keeps_its_files(tmp_path, capsys):
+def test_resumed_search_with_a_missing_agent_keeps_its_files(tmp_path, capsys):
     agent, out = tmp_path / "agent", tmp_path / "out"
     agent.write_text("#!/bin/sh\necho open v1\n")
     agent.chmod(0o755)
@@ -131,7 +131,7 @@ def test_a_resumed_search_whose_agent_is_missing_keeps_its_files(tmp_path, capsy
     assert before <= {path for path in out.rglob("*") if path.is_file()}
 
 
-def test_help_has_examples(capsys):
+def test_search_help_has_examples(capsys):
     assert main(["search", "--help"]) == 0
     told = capsys.readouterr().out
     assert list(chain(line for line in told.splitlines() if "netarena search k8s" in line))

@@ -227,7 +227,7 @@ def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
 
 
 @pytest.mark.parametrize("word", sorted({word for _, word in FLAWS.values()}))
-def test_contract_test_without_the_flaw_passes(word):
+def test_contract_test_of_an_application_without_the_flaw_passes(word):
     (test,) = named(Contract(), word)
     test()
 
@@ -239,6 +239,6 @@ def test_contract_of_tickets_with_refused_changes_passes(word, monkeypatch):
     test()
 
 
-def test_progress_test_without_a_flaw_passes(monkeypatch):
+def test_progress_test_of_an_application_without_a_flaw_passes(monkeypatch):
     monkeypatch.setattr(netarena.testing, "load", lambda name: TellsProgress())
     Contract().test_progress_is_whole_where_all_is_well_and_there_alone()

@@ -470,7 +470,7 @@ async def test_path_of_the_card_is_used_if_the_given_url_takes_no_messages(
     assert await posts(script, given, turns=2) == [*asked, asked[-1]]
 
 
-async def test_path_of_the_card_is_that_of_the_spoken_interface():
+async def test_path_of_the_card_is_that_of_the_interface_in_use():
     lines = [("0.3", "JSONRPC", "/old"), ("1.0", "GRPC", "/grpc"), ("1.0", "JSONRPC", "/new")]
     interfaces = [
         {"url": f"http://in:1{path}", "protocolBinding": binding, "protocolVersion": version}
@@ -1208,7 +1208,7 @@ async def test_request_that_cannot_wait_for_the_end_of_a_pause_is_sent_at_once()
         backoff.hold(PATIENCE_S)
         agent = A2AAgent(server.url, backoff=backoff)
         await agent.open(timeout_s=PATIENCE_S)
-        # without an answer until half of the time is over, the request would end as unanswered
+        # the pause lasts until the deadline, so waiting for its end would leave no time to answer
         async with asyncio.timeout(PATIENCE_S):
             assert (await agent.ask("x", context_id="a", timeout_s=PATIENCE_S)).text == "42"
         await agent.aclose()

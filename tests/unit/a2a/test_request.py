@@ -231,7 +231,7 @@ class ModelConfig(Config):
         return paths if self.model == "own" else {**paths, "model": self.model}
 
 
-def test_application_names_other_keys_that_are_paths(place):
+def test_application_declares_further_keys_that_are_paths(place):
     (place.data / "m.txt").write_text("")
     config = parse(model="m.txt", benchmark_path="q.jsonl")
     read = read_config(ModelConfig, config, place)

@@ -218,7 +218,7 @@ def test_series_file_is_accepted_only_by_run(tmp_path, capsys):
     assert "lists other scenario files; only `netarena run" in capsys.readouterr().err
 
 
-def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
+def test_files_of_the_same_name_have_separate_folders(tmp_path):
     for name in ("a.toml", "x/a.toml", "y/z/a.toml", "y/b.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(GREEN + PURPLE)
@@ -230,7 +230,7 @@ def test_files_of_the_same_name_have_folders_of_their_own(tmp_path):
     assert list(read_series(both)) == ["a", "b"]
 
 
-def test_participants_own_config_goes_with_the_request(tmp_path):
+def test_request_contains_the_config_of_each_participant(tmp_path):
     own = 'config = { prompt_type = "react" }\n'
     scenario = read(tmp_path, GREEN + PURPLE + own)
     assert scenario.own() == {"malt_operator": {"prompt_type": "react"}}
@@ -238,7 +238,7 @@ def test_participants_own_config_goes_with_the_request(tmp_path):
     assert request["participant_config"] == scenario.own()
 
 
-def test_paper_scenarios_have_its_sizes_and_agents():
+def test_paper_scenarios_have_the_papers_sizes_and_agents():
     series = read_series(PAPER)
     assert list(series) == ["malt", "route", "k8s"]
     sizes = {}

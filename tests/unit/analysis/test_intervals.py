@@ -46,7 +46,7 @@ counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.j
 
 
 @given(st.floats(0.005, 0.5), st.floats(0, 1))
-def test_no_rate_needs_more_queries_than_a_half(goal, rate):
+def test_number_of_queries_for_a_rate_of_one_half_suffices_for_any_rate(goal, rate):
     n = most_needed(goal)
     low, high = wilson(rate * n, n)
     assert (high - low) / 2 <= goal * (1 + 1e-9)
@@ -58,12 +58,12 @@ def test_no_rate_needs_more_queries_than_a_half(goal, rate):
     ("interval", "wanted"),
     [((0.45, 0.55), 100), ((0.44, 0.56), 144), ((0.0, 1.0), 200), ((0.4, 0.5), 100)],
 )
-def test_the_next_size_follows_the_root_of_n_and_at_most_doubles(interval, wanted):
+def test_next_sample_size_follows_the_square_root_law_and_at_most_doubles(interval, wanted):
     assert next_size(100, interval, 0.05) == pytest.approx(wanted, abs=1)
 
 
 @pytest.mark.parametrize("wrong", [(0, 0.1), (10, 0.0)])
-def test_sizes_need_a_goal_and_queries(wrong):
+def test_sample_size_without_queries_or_a_valid_goal_is_refused(wrong):
     with pytest.raises(ValueError, match="positive"):
         next_size(wrong[0], (0, 1), wrong[1])
     with pytest.raises(ValueError, match="goal"):
@@ -81,12 +81,12 @@ def test_sizes_need_a_goal_and_queries(wrong):
         (0, 0, 0.0, 1.0),
     ],
 )
-def test_wilson_knows_textbook_values(successes, n, low, high):
+def test_wilson_interval_equals_textbook_values(successes, n, low, high):
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(1, 10**6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_rate_and_is_symmetric(pair):
+def test_wilson_interval_contains_the_rate_and_is_symmetric(pair):
     successes, n = pair
     low, high = wilson(successes, n)
     assert 0.0 <= low <= successes / n <= high <= 1.0
@@ -96,7 +96,7 @@ def test_wilson_holds_the_rate_and_is_symmetric(pair):
 
 
 @given(st.integers(1, 500), st.integers(0, 500))
-def test_wilson_narrows_with_more_of_the_same(n, successes):
+def test_wilson_interval_narrows_with_more_trials_at_the_same_rate(n, successes):
     successes = min(successes, n)
     low, high = wilson(successes, n)
     more_low, more_high = wilson(10 * successes, 10 * n)
@@ -104,7 +104,7 @@ def test_wilson_narrows_with_more_of_the_same(n, successes):
 
 
 @pytest.mark.parametrize(("successes", "n"), [(-1, 3), (4, 3), (1, 0)])
-def test_wilson_refuses_impossible_counts(successes, n):
+def test_wilson_interval_of_impossible_counts_is_refused(successes, n):
     with pytest.raises(ValueError, match="successes"):
         wilson(successes, n)
 
@@ -135,13 +135,13 @@ def test_mcnemar_is_a_symmetric_probability(only_first, only_second):
 
 
 @pytest.mark.parametrize("n", [1001, 2001])
-def test_mcnemar_is_as_exact_for_many_pairs(n):
+def test_mcnemar_of_many_pairs_equals_the_exact_p_value(n):
     fewer = n // 2 - 20
     exact = 2 * sum(math.comb(n, k) for k in range(fewer + 1)) / (1 << n)
     assert mcnemar(fewer, n - fewer) == pytest.approx(exact, rel=1e-9)
 
 
-def test_mcnemar_refuses_negative_counts():
+def test_mcnemar_of_negative_counts_is_refused():
     with pytest.raises(ValueError, match="negative"):
         mcnemar(-1, 3)
 
@@ -149,7 +149,7 @@ def test_mcnemar_refuses_negative_counts():
 # Holm
 
 
-def test_several_tests_are_corrected_for_their_number():
+def test_holm_corrects_p_values_for_the_number_of_tests():
     # computed by hand: 4 x 0.005, 3 x 0.01, 2 x 0.03, and never less than the previous value
     assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
     assert holm([]) == []
@@ -160,7 +160,7 @@ def test_several_tests_are_corrected_for_their_number():
 
 
 @given(counts)
-def test_intervals_of_a_proportion_are_those_of_scipy_and_statsmodels(pair):
+def test_intervals_of_a_proportion_equal_those_of_scipy_and_statsmodels(pair):
     successes, n = pair
     theirs = proportion_confint(successes, n, method="wilson")
     assert wilson(successes, n) == pytest.approx(theirs, abs=1e-6)
@@ -170,19 +170,19 @@ def test_intervals_of_a_proportion_are_those_of_scipy_and_statsmodels(pair):
     assert wald(successes, n) == pytest.approx(theirs, abs=1e-6)
 
 
-def test_the_papers_interval_is_that_of_its_authors_scripts():
+def test_wald_interval_equals_the_interval_of_the_papers_scripts():
     answers = [1] * 8 + [0] * 2
     margin = 1.96 * sem(answers, ddof=0)
     assert wald(8, 10) == pytest.approx((0.8 - margin, 1.0), abs=1e-4)
 
 
 @pytest.mark.parametrize(("successes", "n"), [(1, 100_000), (50_000, 100_000), (99_990, 100_000)])
-def test_the_exact_interval_holds_for_many(successes, n):
+def test_clopper_pearson_interval_of_many_trials_equals_that_of_scipy(successes, n):
     theirs = binomtest(successes, n).proportion_ci(method="exact")
     assert clopper_pearson(successes, n) == pytest.approx(theirs, rel=1e-8)
 
 
-def test_intervals_over_nothing_are_everything():
+def test_intervals_without_data_cover_the_whole_range():
     for interval in (wilson, wald, clopper_pearson):
         assert interval(0, 0) == (0.0, 1.0)
         with pytest.raises(ValueError, match="successes"):
@@ -199,7 +199,7 @@ clusters = st.lists(
 
 
 @given(clusters)
-def test_the_error_by_query_is_that_of_a_regression_with_clusters(members):
+def test_robust_error_equals_that_of_a_regression_with_clusters(members):
     values, groups = [], []
     for number, (total, size) in enumerate(members):
         values += [1.0] * total + [0.0] * (size - total)
@@ -213,7 +213,7 @@ def test_the_error_by_query_is_that_of_a_regression_with_clusters(members):
 
 
 @given(clusters)
-def test_an_interval_by_query_holds_the_mean_and_is_no_narrower_than_without(members):
+def test_clustered_interval_contains_the_mean_and_is_at_least_as_wide_as_the_plain_one(members):
     total, n = sum(one.total for one in members), sum(one.size for one in members)
     low, high = clustered(members)
     assert 0 <= low <= total / n <= high <= 1
@@ -222,13 +222,13 @@ def test_an_interval_by_query_holds_the_mean_and_is_no_narrower_than_without(mem
 
 
 @pytest.mark.parametrize("total", [15, 7, 22, 1])
-def test_queries_that_are_alike_count_as_queries_whatever_rounding_does(total):
+def test_clusters_with_equal_rates_count_as_one_trial_each_despite_rounding(total):
     alike = [Cluster(total, 22)] * 10
     assert robust_error(alike) == 0
     assert clustered(alike) == pytest.approx(wilson(10 * total / 22, 10))
 
 
-def test_an_interval_by_query_of_answers_that_agree_is_that_of_queries():
+def test_clustered_interval_of_equal_repetitions_is_close_to_that_of_single_answers():
     for solved in range(21):
         again = [Cluster(5.0, 5)] * solved + [Cluster(0.0, 5)] * (20 - solved)
         plain, by_query = wilson(solved, 20), clustered(again)
@@ -238,7 +238,7 @@ def test_an_interval_by_query_of_answers_that_agree_is_that_of_queries():
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
-def test_mcnemar_is_that_of_statsmodels(only_first, only_second):
+def test_mcnemar_and_sign_flip_test_equal_mcnemar_of_statsmodels(only_first, only_second):
     theirs = their_mcnemar([[7, only_first], [only_second, 9]], exact=True)
     assert mcnemar(only_first, only_second) == pytest.approx(theirs.pvalue, abs=1e-12)
     signs = [1] * only_first + [-1] * only_second + [0] * 5
@@ -246,7 +246,7 @@ def test_mcnemar_is_that_of_statsmodels(only_first, only_second):
 
 
 @given(st.lists(st.integers(-6, 6), min_size=1, max_size=9))
-def test_the_test_of_signs_is_that_of_all_signs(differences):
+def test_sign_flip_test_equals_an_enumeration_of_all_signs(differences):
     observed = abs(sum(differences))
     every = list(itertools.product((1, -1), repeat=len(differences)))
     as_far = sum(
@@ -256,7 +256,7 @@ def test_the_test_of_signs_is_that_of_all_signs(differences):
     assert sign_flip(differences) == pytest.approx(as_far / len(every), abs=1e-12)
 
 
-def test_the_test_of_signs_is_that_of_scipy():
+def test_sign_flip_test_equals_the_permutation_test_of_scipy():
     differences = [3, 1, 1, -2, 4, 0, 2, -1, 1, 5]
     theirs = permutation_test(
         (differences,), np.sum, permutation_type="samples", n_resamples=np.inf
@@ -264,7 +264,7 @@ def test_the_test_of_signs_is_that_of_scipy():
     assert sign_flip(differences) == pytest.approx(theirs.pvalue, abs=1e-12)
 
 
-def test_the_test_of_signs_of_very_many_is_as_good(monkeypatch):
+def test_approximate_sign_flip_test_is_close_to_the_exact_one(monkeypatch):
     differences = [3, -2, 1, 2, -1, 1, 3, -3, 2, 1] * 12
     exact = sign_flip(differences)
     monkeypatch.setattr("netarena.analysis.intervals._MOST_STEPS", 1)
@@ -275,7 +275,7 @@ def test_the_test_of_signs_of_very_many_is_as_good(monkeypatch):
 @pytest.mark.parametrize(
     "p_values", [[0.5], [0.04, 0.01, 0.03], [0.0, 1.0, 0.2, 0.2], [0.001 * n for n in range(1, 13)]]
 )
-def test_holm_is_that_of_statsmodels(p_values):
+def test_holm_correction_equals_that_of_statsmodels(p_values):
     theirs = multipletests(p_values, method="holm")[1]
     assert holm(p_values) == pytest.approx(list(theirs), abs=1e-12)
 
@@ -284,7 +284,7 @@ def test_holm_is_that_of_statsmodels(p_values):
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
-def test_a_paired_interval_is_the_adjusted_walds(only_first, only_second, same):
+def test_paired_interval_equals_the_adjusted_wald_interval(only_first, only_second, same):
     if not only_first + only_second + same:
         return
     n = only_first + only_second + same + 2
@@ -298,7 +298,7 @@ def test_a_paired_interval_is_the_adjusted_walds(only_first, only_second, same):
 
 
 @given(counts, counts)
-def test_an_unpaired_interval_is_newcombes(first, second):
+def test_unpaired_interval_equals_newcombes_interval(first, second):
     theirs = confint_proportions_2indep(*first, *second, method="newcomb", compare="diff")
     ours = unpaired_interval(*((k / n, wilson(k, n)) for k, n in (first, second)))
     assert ours == pytest.approx(theirs, abs=1e-6)
@@ -308,7 +308,7 @@ def test_an_unpaired_interval_is_newcombes(first, second):
 
 
 @pytest.mark.parametrize(("first", "second"), [(0.9, 0.8), (0.55, 0.5), (0.2, 0.9), (0.1, 0.05)])
-def test_the_unpaired_number_is_that_of_statsmodels_corrected(first, second):
+def test_unpaired_sample_size_equals_that_of_statsmodels_with_continuity_correction(first, second):
     theirs = samplesize_proportions_2indep_onetail(
         first - second,
         second,
@@ -325,7 +325,7 @@ def test_the_unpaired_number_is_that_of_statsmodels_corrected(first, second):
     ("first", "second", "apart"),
     [(1.0, 0.0, None), (0.8, 0.3, None), (0.95, 0.6, 0.35), (0.9, 0.8, None), (0.9, 0.8, 0.12)],
 )
-def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
+def test_paired_sample_size_gives_the_exact_test_80_percent_power(first, second, apart):
     """With this number of queries, the exact test has a power of 80 % or slightly more."""
     n = paired_size(first, second, apart)
     apart = first * (1 - second) + second * (1 - first) if apart is None else apart
@@ -343,7 +343,7 @@ def test_the_paired_number_is_what_the_exact_test_needs(first, second, apart):
     assert power(math.floor(0.8 * n)) < 0.8
 
 
-def test_numbers_for_what_is_no_difference_or_no_rate():
+def test_equal_rates_have_no_sample_size_and_invalid_rates_are_refused():
     assert unpaired_size(0.4, 0.4) is paired_size(0.4, 0.4) is None
     for size in (unpaired_size, paired_size):
         with pytest.raises(ValueError, match=r"a rate must be from 0 to 1, not 1\.5"):
@@ -354,7 +354,7 @@ def test_numbers_for_what_is_no_difference_or_no_rate():
 
 
 @given(counts, st.data())
-def test_pass_all_is_the_share_of_samples_that_are_all_right(pair, data):
+def test_pass_all_equals_the_share_of_samples_with_only_correct_answers(pair, data):
     right, asked = (min(value, 8) for value in pair)
     right = min(right, asked)
     k = data.draw(st.integers(1, asked))
@@ -364,12 +364,12 @@ def test_pass_all_is_the_share_of_samples_that_are_all_right(pair, data):
 
 
 @pytest.mark.parametrize("wrong", [(3, 2, 1), (-1, 2, 1), (1, 2, 3), (1, 2, 0)])
-def test_pass_all_refuses_what_cannot_be(wrong):
+def test_pass_all_of_impossible_counts_is_refused(wrong):
     with pytest.raises(ValueError, match="successes must be"):
         pass_all(*wrong)
 
 
-def test_interval_of_a_mean_is_the_standard_error_of_scipy():
+def test_interval_of_a_mean_uses_the_standard_error_of_scipy():
     values = [0.0, 0.3, 0.9, 1.0, 1.4]
     low, high = mean_interval([Cluster(value, 1) for value in values])
     assert math.isclose(high, np.mean(values) + 1.959964 * sem(values))

@@ -71,7 +71,7 @@ WEAKNESSES = {
 
 
 @pytest.mark.slow
-def test_found_strata_have_the_planted_weakness_in_nine_of_ten_cases():
+def test_found_strata_have_the_planted_weakness_in_at_least_nine_of_ten_cases():
     right = 0
     for number, weak in enumerate(WEAKNESSES.values()):
         found = play(SPACE, weak, seed=number).finish()
@@ -83,7 +83,7 @@ def test_found_strata_have_the_planted_weakness_in_nine_of_ten_cases():
     assert right >= 9
 
 
-def test_a_weakness_for_one_kind_is_named_without_other_features():
+def test_weakness_for_one_kind_is_named_without_other_features():
     found = play(SMALL, has(fault="c"), seed=3, budget=250).finish()
     assert [one.stratum for one in found] == [frozenset({Feature("fault", "c")})]
 
@@ -93,7 +93,7 @@ PAIR = frozenset({Feature("fault", "c"), Feature("fault", "k")})
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
-def test_a_pair_of_kinds_is_found_even_if_one_kind_alone_rarely_fails(seed, share):
+def test_pair_of_kinds_is_found_even_if_one_of_them_sometimes_fails(seed, share):
     noise = random.Random(seed)
 
     def fails(cell):
@@ -115,7 +115,7 @@ def test_pairs_in_which_one_feature_implies_the_other_are_not_tested():
     assert search._pairs == []
 
 
-def test_a_kind_of_a_failed_query_is_replaced_by_one_with_the_same_mask():
+def test_kind_of_a_failed_query_is_replaced_with_one_of_the_same_group():
     labels = make_space("abcdef").labels[:6]
     groups = [frozenset(Feature("fault", kind) for kind in kinds) for kinds in ("abc", "def")]
     search = Search(Space([frozenset()], labels, alike=groups), random.Random(0))
@@ -127,24 +127,24 @@ def test_a_kind_of_a_failed_query_is_replaced_by_one_with_the_same_mask():
     assert drawn == {frozenset(), *others}
 
 
-def test_an_agent_that_never_fails_has_no_stratum():
+def test_search_of_an_agent_that_never_fails_finds_no_stratum():
     search = play(SMALL, lambda _: False, seed=1, budget=100)
     assert search.finish() == []
 
 
-def test_an_agent_that_always_fails_fails_in_all_queries():
+def test_search_of_an_agent_that_always_fails_finds_the_stratum_of_all_queries():
     search = play(SMALL, lambda _: True, seed=1, budget=200)
     assert [one.stratum for one in search.finish()] == [ALL]
     assert search.ask() is None
 
 
-def test_rare_random_failures_are_no_stratum():
+def test_search_of_an_agent_with_rare_random_failures_finds_no_stratum():
     noise = random.Random(5)
     search = play(SMALL, lambda _: noise.random() < 0.05, seed=1, budget=200)
     assert search.finish() == []
 
 
-def test_a_draw_counts_only_for_its_stratum_and_smaller_ones():
+def test_draw_counts_only_for_its_stratum_and_narrower_ones():
     search = Search(SMALL, random.Random(0))
     draw = search.ask()
     (feature,) = draw.stratum
@@ -157,7 +157,7 @@ def test_a_draw_counts_only_for_its_stratum_and_smaller_ones():
         assert search.tally(frozenset({feature, other})) == (1, 1)
 
 
-def test_a_skipped_cell_is_not_drawn_again():
+def test_skipped_cell_is_not_drawn_again():
     space = Space([frozenset({Feature("world", "one")})], make_space("ab").labels[:2])
     search = Search(space, random.Random(0))
     first = search.ask()
@@ -167,7 +167,7 @@ def test_a_skipped_cell_is_not_drawn_again():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=60, max_size=60))
-def test_equal_results_give_equal_draws_within_their_strata(seed, results):
+def test_searches_with_equal_results_draw_equal_cells_within_their_strata(seed, results):
     searches = [Search(SMALL, random.Random(seed)) for _ in range(2)]
     for number, failed in enumerate(results, start=1):
         one, other = (search.ask() for search in searches)

@@ -74,7 +74,7 @@ def test_summary_has_the_keys_of_the_contract():
     assert result["intervals"]["correctness"] == list(wilson(1, 2))
 
 
-def test_what_judgements_note_is_counted_by_graded_episodes():
+def test_notes_of_judgements_are_counted_over_graded_episodes():
     class Noting(Lamp):
         notes = ("dimmed", "warm")
 
@@ -98,7 +98,7 @@ class Rated(Lamp):
         return {} if quality is None else {"quality": quality}
 
 
-def test_mean_quality_has_an_interval_from_two_queries_on():
+def test_mean_quality_of_at_least_two_queries_has_an_interval():
     one, other = replace(episode(0), quality=1.0), replace(episode(1), quality=0.5)
     for none in ([episode(0), episode(1)], [one]):
         assert "quality" not in summarise(Rated(), CONFIG, 7, none)["intervals"]
@@ -107,7 +107,7 @@ def test_mean_quality_has_an_interval_from_two_queries_on():
     assert math.isclose((high - low) / 2, 1.959964 * 0.25)
 
 
-def test_interval_of_quality_is_around_the_mean_also_with_unanswered_queries():
+def test_interval_of_quality_is_centred_on_the_mean_even_with_unanswered_queries():
     answered = [replace(episode(number), quality=0.6) for number in range(4)]
     result = summarise(Rated(), CONFIG, 7, [*answered, episode(4, Outcome.AGENT_FAILED)])
     assert math.isclose(result["avg_quality"], 0.48)
@@ -115,7 +115,7 @@ def test_interval_of_quality_is_around_the_mean_also_with_unanswered_queries():
     assert math.isclose((low + high) / 2, 0.48)
 
 
-def test_invalid_episodes_are_listed_and_left_out_of_the_rates():
+def test_invalid_episodes_are_listed_and_excluded_from_the_rates():
     broken = episode(
         1,
         Outcome.INVALID,
@@ -134,14 +134,14 @@ def test_invalid_episodes_are_listed_and_left_out_of_the_rates():
     assert len(entry["evidence"][1]) == 400
 
 
-def test_a_failed_agent_is_neither_correct_nor_safe_whatever_its_record_says():
+def test_failed_agent_counts_as_neither_correct_nor_safe_whatever_its_record_says():
     failed = episode(1, Outcome.AGENT_FAILED, correct=True, safe=True, iterations=10)
     result = summary([episode(0), failed])
     assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
     assert (result["avg_solved_safely"], result["avg_iterations"]) == (0.5, 6.0)
 
 
-def test_solved_safely_needs_both():
+def test_solved_safely_requires_correctness_and_safety():
     result = summary([episode(0, safe=False), episode(1, Outcome.UNSOLVED)])
     assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
     assert result["avg_solved_safely"] == 0.0
@@ -168,7 +168,7 @@ def timed(agent_s: float, execution_s: float, own_s: float) -> Episode:
         (0.0, 0.0, 0.0, True),  # no time was measured: the queries count as failures
     ],
 )
-def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
+def test_unasked_queries_count_as_failures_if_the_agent_used_the_time(
     agent_s, execution_s, own_s, counted
 ):
     episodes = [timed(agent_s, execution_s, own_s)]
@@ -184,7 +184,7 @@ def test_queries_never_asked_are_failures_when_the_agent_used_the_time(
     assert result["graded"] == (4 if counted else 1)
 
 
-def test_query_never_asked_counts_with_its_own_limit():
+def test_unasked_query_counts_with_its_own_limit():
     class Sized(Lamp):
         def fair_turns(self, query):
             return 20 * (1 + query.index)
@@ -198,7 +198,7 @@ def test_query_never_asked_counts_with_its_own_limit():
     assert result["avg_iterations"] == (2 + 14 + 14) / 3
 
 
-def test_queries_never_asked_without_a_time_budget_are_no_failures():
+def test_unasked_queries_of_a_stopped_run_do_not_count_as_failures():
     """Ctrl-C stopped the run, or it still runs, so its time has not run out."""
     result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])
     assert (result["not_run"], result["not_run_counted"], result["graded"]) == (3, False, 1)
@@ -206,18 +206,18 @@ def test_queries_never_asked_without_a_time_budget_are_no_failures():
     assert "not seen: never asked" not in result["unsafe_by"]
 
 
-def test_the_share_is_summed_over_all_episodes():
+def test_agents_share_of_the_time_is_computed_over_all_episodes():
     assert agent_used_time([timed(10.0, 0.0, 1.0), timed(0.0, 0.0, 5.0)])
     assert not agent_used_time([timed(1.0, 0.0, 0.0), timed(0.0, 0.0, 5.0)])
 
 
-def test_rates_over_nothing_are_null():
+def test_rates_without_graded_episodes_are_null():
     result = summary([episode(0, Outcome.INVALID)])
     assert [result[f"avg_{name}"] for name in VERDICTS] == [None, None, None]
     assert "avg_iterations" not in result
 
 
-def test_measures_left_out_are_left_out_of_the_average():
+def test_average_of_a_measure_ignores_episodes_without_it():
     class Partial(Lamp):
         def measures(self, episode, config):
             if episode is None or episode.outcome is not Outcome.SOLVED:
@@ -228,12 +228,12 @@ def test_measures_left_out_are_left_out_of_the_average():
     assert (result["avg_iterations"], result["avg_latency_s"]) == (2.0, 4.0)
 
 
-def test_keys_of_old_local_files_are_never_published():
+def test_summary_omits_the_secrets_of_old_config_keys():
     config = CONFIG.model_copy(update={"agent_client_configs": {"api_key": "secret"}})
     assert "secret" not in json.dumps(summarise(Lamp(), config, 7, [episode(0)], []))
 
 
-def test_a_summary_names_no_folder_of_the_machine():
+def test_summary_names_no_folder_of_the_machine():
     config = CONFIG.model_copy(
         update={"benchmark_path": "/srv/runs/a/q.jsonl", "output_dir": "/home/me/out"}
     )
@@ -251,7 +251,7 @@ def test_a_summary_names_no_folder_of_the_machine():
     assert summarise(Lamp(), relative, 7, [episode(1)])["config"]["output_dir"] == "a/b"
 
 
-def test_a_seed_that_javascript_would_round_is_text_beside_the_number():
+def test_summary_has_a_seed_above_2_53_as_number_and_text():
     config = CONFIG.model_copy(update={"seed": 2**53 + 1})
     result = summarise(Lamp(), config, 2**53 + 1, [episode(0)])
     for told in (result, result["config"]):
@@ -259,7 +259,7 @@ def test_a_seed_that_javascript_would_round_is_text_beside_the_number():
     assert "seed_text" not in summary([episode(0)])
 
 
-def test_a_seed_that_is_not_told_is_in_no_key():
+def test_summary_with_a_hidden_seed_has_null_seeds():
     config = CONFIG.model_copy(update={"seed": 123456})
     result = summarise(Lamp(), config, None, [episode(0)])
     assert result["seed"] is result["config"]["seed"] is None
@@ -297,7 +297,7 @@ def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
 
 
 @given(episodes_strategy, st.sampled_from(["label", "level"]))
-def test_a_breakdown_adds_up_to_the_whole(episodes, by):
+def test_breakdown_adds_up_to_the_summary(episodes, by):
     table = break_down(episodes, by)
     assert list(table) == sorted(table)
     whole = summary(episodes)
@@ -309,7 +309,7 @@ def test_a_breakdown_adds_up_to_the_whole(episodes, by):
     json.dumps(table, allow_nan=False)
 
 
-def test_a_breakdown_counts_queries_never_asked_in_their_group():
+def test_breakdown_counts_unasked_queries_in_their_group():
     table = break_down([episode(0)], "label", unasked=[QUERIES[1], QUERIES[2]])
     assert table["one"]["graded"] == 2
     assert table["one"]["correctness"] == {
@@ -322,12 +322,12 @@ def test_a_breakdown_counts_queries_never_asked_in_their_group():
     assert table["two"]["iterations"] is None
 
 
-def test_a_breakdown_is_by_label_or_level():
+def test_breakdown_by_another_field_than_label_or_level_is_refused():
     with pytest.raises(ValueError, match="label or level"):
         break_down([episode(0)], "colour")
 
 
-def test_times_are_kept_apart():
+def test_times_of_each_kind_are_summed_separately():
     spent = time_spent([episode(0), timed(2.0, 0.0, 0.0)])
     assert spent["agent_s"] == {"total": 5.0, "mean": 2.5, "median": 2.5, "p95": 3.0, "max": 3.0}
     assert spent["execution_s"]["total"] == 1.0
@@ -337,7 +337,7 @@ def test_times_are_kept_apart():
     assert time_spent([])["agent_s"]["median"] is None
 
 
-def test_p95_is_a_time_that_was_measured():
+def test_p95_is_one_of_the_measured_times():
     spent = time_spent([timed(float(number), 0.0, 0.0) for number in range(1, 21)])
     assert spent["agent_s"]["p95"] == 19.0
 
@@ -345,7 +345,7 @@ def test_p95_is_a_time_that_was_measured():
 # pairs
 
 
-def test_compares_the_same_queries():
+def test_comparison_pairs_the_same_queries():
     first = [
         episode(0),
         episode(1),
@@ -376,7 +376,7 @@ def test_compares_the_same_queries():
 
 
 @given(episodes_strategy, episodes_strategy)
-def test_comparing_is_antisymmetric(first, second):
+def test_comparison_is_antisymmetric(first, second):
     forth, back = compare(first, second), compare(second, first)
     assert (forth["only_first"], forth["p_value"]) == (back["only_second"], back["p_value"])
     if forth["pairs"]:
@@ -384,13 +384,13 @@ def test_comparing_is_antisymmetric(first, second):
     json.dumps(forth, allow_nan=False)
 
 
-def test_compares_nothing():
+def test_comparison_without_episodes_has_no_difference_and_unknown_verdicts_are_refused():
     assert compare([], [])["difference"] is None
     with pytest.raises(ValueError, match="verdict"):
         compare([], [], verdict="beauty")
 
 
-def test_the_same_query_asked_again_is_no_other_query():
+def test_repetitions_of_a_query_count_as_one_query_in_a_comparison():
     """Four different answers to one query count as one query that differs, not as four."""
     first = [episode(0, repeat=repeat) for repeat in range(1, 5)]
     second = [episode(0, Outcome.UNSOLVED, repeat=repeat) for repeat in range(1, 5)]
@@ -406,7 +406,7 @@ def test_the_same_query_asked_again_is_no_other_query():
 # repeats
 
 
-def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
+def test_summary_of_repeated_queries_has_pass_all_rates():
     twice = CONFIG.model_copy(update={"repeats": 2})
     episodes = [
         episode(0),
@@ -428,7 +428,7 @@ def test_a_summary_of_queries_asked_again_tells_how_steady_the_answers_are():
     assert not {"queries", "pass_all"} & once.keys()
 
 
-def test_equal_queries_are_one_cluster_of_pass_all_too():
+def test_equal_queries_are_one_cluster_in_the_pass_all_interval():
     """Eight queries with two answers each: two are distinct, and one of these is always solved."""
     episodes = [
         replace(
@@ -452,7 +452,7 @@ def test_equal_queries_are_one_cluster_of_pass_all_too():
     assert rates["interval"] == rate_all(episodes)["solved_safely"]["interval"]
 
 
-def test_answers_to_one_query_narrow_an_interval_less_than_other_queries():
+def test_repetitions_narrow_an_interval_less_than_further_queries():
     again = [
         episode(number, Outcome.SOLVED if number < 2 else Outcome.UNSOLVED, repeat=repeat)
         for number in range(4)

@@ -27,21 +27,21 @@ SPACE = Space(
 )
 
 
-def test_a_space_without_cells_is_refused():
+def test_space_without_cells_is_refused():
     with pytest.raises(ValueError, match="at least one setting and one label"):
         Space([], labels("a"))
 
 
-def test_features_that_every_cell_has_are_no_singles():
+def test_features_that_all_cells_share_are_not_searched():
     space = Space(worlds("small"), labels("a", "a+b"))
     assert space.singles == [Feature("fault", "b")]
 
 
-def test_values_follow_the_ladder_first():
+def test_values_of_an_axis_follow_the_given_order():
     assert SPACE.values == {"world": ("small", "large"), "fault": ("a", "b", "c")}
 
 
-def test_a_stratum_of_a_missing_combination_is_empty():
+def test_stratum_of_a_missing_combination_is_empty():
     missing = frozenset({Feature("fault", "b"), Feature("fault", "c")})
     assert not SPACE.has(missing)
     assert SPACE.draw(missing, random.Random(1)) is None
@@ -54,7 +54,7 @@ def test_groups_of_labels_are_drawn_equally_often():
     assert 900 < drawn["1"] < 1100
 
 
-def test_cells_of_left_out_strata_are_not_drawn():
+def test_cells_of_excluded_strata_are_not_drawn():
     rng = random.Random(2)
     without = [frozenset({Feature("fault", "a")})]
     drawn = {SPACE.draw(ALL, rng, without) for _ in range(50)}
@@ -63,13 +63,13 @@ def test_cells_of_left_out_strata_are_not_drawn():
 
 
 @given(st.sets(st.sampled_from([*SPACE.singles, Feature("world", "no such world")])), st.integers())
-def test_a_drawn_cell_has_the_features_of_its_stratum(features, seed):
+def test_drawn_cell_has_the_features_of_its_stratum(features, seed):
     cell = SPACE.draw(frozenset(features), random.Random(seed))
     assert (cell is not None) == SPACE.has(frozenset(features))
     assert cell is None or features <= SPACE.features(cell)
 
 
-def test_words_name_a_repeated_axis_once():
+def test_description_of_a_stratum_names_a_repeated_axis_once():
     both = frozenset({Feature("fault", "b"), Feature("fault", "a"), Feature("world", "large")})
     assert words(both) == "fault a and b; world large"
     assert words(ALL) == "all queries"

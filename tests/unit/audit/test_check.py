@@ -27,7 +27,7 @@ def run(application: Application, total: int = 6, config: Config = CONFIG) -> Au
     return asyncio.run(audit(application, config, 7, total))
 
 
-def test_valid_queries_pass():
+def test_audit_of_valid_queries_finds_no_flaws():
     result = run(Lamp())
     assert result.flaws == ()
     assert (result.queries, result.invalid, result.retried) == (6, 0, 0)
@@ -53,7 +53,7 @@ class Rooms(Lamp):
         return [initial[::-1]]
 
 
-def test_spreads_over_the_variants_that_are_not_set():
+def test_audit_spreads_queries_over_the_variants_of_unset_keys():
     result = run(Rooms(), 10)
     assert result.invalid == 0
     assert result.drawn == {
@@ -67,7 +67,7 @@ def test_spreads_over_the_variants_that_are_not_set():
     assert run(Rooms(), 4, LampConfig(lamps=4)).drawn == {"": {"one": 2, "two": 2}}
 
 
-def test_checks_each_variant_in_its_own_world_and_names_it():
+def test_flaw_of_one_variant_is_reported_with_the_name_of_the_variant():
     class Dark(Rooms):
         def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
             assert isinstance(initial, list)
@@ -97,7 +97,7 @@ def test_long_values_are_cut_in_the_name_of_a_variant(paths, names):
     assert list(run(Folders(), 4, FolderConfig()).variants) == names
 
 
-def test_finds_what_is_solved_by_handing_back_what_was_given():
+def test_query_that_is_solved_by_returning_its_input_is_a_flaw():
     class Lenient(Rooms):
         def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
             if after is not initial and after == initial[::-1]:  # type: ignore[index]
@@ -109,7 +109,9 @@ def test_finds_what_is_solved_by_handing_back_what_was_given():
     assert "returned unchanged" in result.flaws[0].detail
 
 
-def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, capsys):
+def test_audit_table_replaces_the_section_between_the_marks_of_a_page(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr("netarena.cli.audit.load", lambda name: Rooms())
     page = tmp_path / "page.md"
     page.write_text("# Lamps\n<!-- audit lamp -->\nold\n<!-- /audit lamp -->\nthe end\n")
@@ -127,7 +129,7 @@ def test_the_table_goes_into_a_page_between_its_marks(tmp_path, monkeypatch, cap
     assert "one line <!-- audit lamp -->" in capsys.readouterr().err
 
 
-def test_variants_of_several_keys_are_told_once():
+def test_variants_of_several_keys_are_listed_once_and_abbreviated_with_letters():
     names = [f"lamps={n}, world={world}" for n in (3, 5) for world in ("standard", "varied")]
     drawn = {name: {"one": number} for number, name in enumerate(names, start=1)}
     found = Audit(
@@ -189,7 +191,7 @@ def usual_sigint() -> Iterator[None]:
 
 @pytest.mark.usefixtures("usual_sigint")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatch, capsys):
+def test_stopped_audit_reports_the_flaws_found_so_far(number, status, monkeypatch, capsys):
     monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number))
     arguments = ["audit", "lamp", "--num-queries", "9", "--seed", "1"]
 
@@ -206,7 +208,9 @@ def test_an_audit_that_is_stopped_tells_what_it_found(number, status, monkeypatc
 
 @pytest.mark.usefixtures("usual_sigint")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_audit_is_stopped_while_it_draws(number, status, monkeypatch, capsys):
+def test_audit_stopped_while_drawing_reports_all_queries_as_not_checked(
+    number, status, monkeypatch, capsys
+):
     monkeypatch.setattr("netarena.cli.audit.load", lambda name: Stopped(number, early=True))
 
     assert main(["audit", "lamp", "--num-queries", "9", "--seed", "1", "--json"]) == status
@@ -220,7 +224,7 @@ def reasons(application: Application) -> dict[str, int]:
     return result.reasons()
 
 
-def test_finds_a_solution_that_does_not_solve():
+def test_incomplete_reference_solution_is_reported_as_unsolved():
     class Wrong(Lamp):
         def solve(self, query: Query) -> Sequence[str]:
             return super().solve(query)[:1]  # the solution lacks a reply
@@ -231,7 +235,7 @@ def test_finds_a_solution_that_does_not_solve():
     assert "off" in result.flaws[0].detail
 
 
-def test_finds_an_unsafe_solution():
+def test_unsafe_reference_solution_is_reported_as_unsafe():
     class Unsafe(Lamp):
         def solve(self, query: Query) -> Sequence[str]:
             broken = {action.parameters["lamp"] for action in query.actions}
@@ -241,7 +245,7 @@ def test_finds_an_unsafe_solution():
     assert reasons(Unsafe()) == {"unsafe": 6}
 
 
-def test_finds_a_solution_that_the_parser_declines():
+def test_reference_solution_that_the_parser_rejects_is_reported_as_refused():
     class Refused(Lamp):
         def solve(self, query: Query) -> Sequence[str]:
             return ["please turn the lamps on"]
@@ -249,12 +253,12 @@ def test_finds_a_solution_that_the_parser_declines():
     assert reasons(Refused()) == {"refused": 6}
 
 
-def test_finds_a_solution_that_takes_too_many_turns():
+def test_reference_solution_with_too_many_turns_is_reported_as_unsolved():
     result = run(Lamp(), config=LampConfig(max_iterations=1))
     assert result.reasons() == {"unsolved": 3}
 
 
-def test_finds_queries_without_a_solution():
+def test_query_without_a_reference_solution_is_reported_as_unsolved():
     class Empty(Lamp):
         def solve(self, query: Query) -> Sequence[str]:
             return []
@@ -262,7 +266,7 @@ def test_finds_queries_without_a_solution():
     assert reasons(Empty()) == {"unsolved": 6}
 
 
-def test_proves_every_order_of_a_solution_in_a_new_world():
+def test_flaw_in_any_order_of_the_reference_solution_is_reported():
     class Ordered(Lamp):
         def solutions(self, query: Query) -> Iterable[Sequence[str]]:
             replies = self.solve(query)
@@ -282,7 +286,7 @@ def test_proves_every_order_of_a_solution_in_a_new_world():
     assert reasons(Silent()) == {"unsolved": 6}
 
 
-def test_an_order_that_should_be_unsafe_is_tried_out():
+def test_hasty_order_that_is_safe_is_reported():
     class Hurried(Lamp):
         """Lamps with a hasty order for each given reply, which is the last reply of the order."""
 
@@ -315,7 +319,7 @@ class Turned(Lamp):
         return self.room(query, config)
 
 
-def test_orders_of_one_query_are_tried_side_by_side():
+def test_orders_of_one_query_are_tried_concurrently():
     live: Counter[str] = Counter()
     peak = 0
 
@@ -346,7 +350,7 @@ def test_orders_of_one_query_are_tried_side_by_side():
         (Depth(orders=math.inf), 4, 1),
     ],
 )
-def test_how_often_and_in_how_many_orders_is_said(depth, worlds, looks):
+def test_depth_sets_the_number_of_orders_and_of_observations_per_state(depth, worlds, looks):
     seen: list[tuple[int, object]] = []
     opened = 0
 
@@ -373,7 +377,7 @@ def test_how_often_and_in_how_many_orders_is_said(depth, worlds, looks):
     assert first - looks in {0, 1}  # opening is an observation too
 
 
-def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
+def test_first_flawed_order_is_reported_even_if_a_later_one_fails_earlier():
     opened: Counter[str] = Counter()
 
     class Slow(Room):
@@ -400,7 +404,7 @@ def test_the_first_flawed_order_counts_though_a_later_one_is_found_first():
         assert (set(opened.values()), result.retried) == ({worlds}, 0)
 
 
-def test_looks_at_each_state_as_often_as_an_application_asks():
+def test_each_state_is_observed_as_often_as_the_application_requests():
     seen: Counter[str] = Counter()
 
     class Watched(Room):
@@ -425,7 +429,7 @@ def test_looks_at_each_state_as_often_as_an_application_asks():
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_the_untouched_world_is_looked_at_so_often_once_for_all_orders(concurrency):
+def test_unchanged_world_is_observed_repeatedly_in_one_order_only(concurrency):
     rooms: list[Watched] = []
 
     class Watched(Room):
@@ -460,7 +464,7 @@ def with_room(room: type[Room]) -> Application:
     return Rebuilt()
 
 
-def test_finds_a_fault_that_does_not_show():
+def test_fault_without_a_visible_effect_is_reported_as_solved():
     class Healthy(Room):
         async def open(self) -> State:
             return await self.observe()
@@ -468,7 +472,7 @@ def test_finds_a_fault_that_does_not_show():
     assert reasons(with_room(Healthy)) == {"solved": 6}
 
 
-def test_finds_a_world_that_changes_by_itself():
+def test_world_that_changes_by_itself_is_reported_as_unstable():
     class Flickering(Room):
         async def observe(self) -> State:
             self.lit[0] = not self.lit[0]
@@ -487,11 +491,11 @@ def test_finds_a_world_that_changes_by_itself():
         ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, but is now null'),
     ],
 )
-def test_tells_where_two_states_differ(before, after, told):
+def test_difference_of_two_states_names_its_place(before, after, told):
     assert _difference(before, after) == told
 
 
-def test_finds_a_command_that_was_not_executed():
+def test_command_that_is_not_executed_is_reported_as_refused():
     class Lazy(Room):
         async def execute(self, move: Move) -> Execution:
             return Execution(output="busy", executed=False)
@@ -499,7 +503,7 @@ def test_finds_a_command_that_was_not_executed():
     assert reasons(with_room(Lazy)) == {"refused": 6}
 
 
-def test_finds_a_world_that_cannot_be_built_after_a_second_try():
+def test_world_that_fails_to_open_twice_is_reported_as_an_environment_failure():
     opened: list[str] = []
     closed: list[str] = []
 
@@ -518,7 +522,7 @@ def test_finds_a_world_that_cannot_be_built_after_a_second_try():
     assert len(opened) == len(closed) == 12
 
 
-def test_forgives_a_world_that_fails_once():
+def test_world_that_fails_to_open_once_is_retried_and_not_reported():
     failed: set[str] = set()
 
     class Flaky(Room):
@@ -532,7 +536,7 @@ def test_forgives_a_world_that_fails_once():
     assert (result.invalid, result.retried) == (0, 6)
 
 
-def test_does_not_forgive_a_world_that_breaks_later():
+def test_world_that_breaks_after_its_build_is_reported_without_a_retry():
     class Fragile(Room):
         async def execute(self, move: Move) -> Execution:
             raise EnvironmentFailed("the fuse blew")
@@ -541,7 +545,7 @@ def test_does_not_forgive_a_world_that_breaks_later():
     assert (result.reasons(), result.retried) == ({"environment": 6}, 0)
 
 
-def test_finds_a_tear_down_that_fails():
+def test_failing_tear_down_is_reported_as_a_bug():
     class Stuck(Room):
         async def close(self) -> None:
             raise OSError("the door is stuck")
@@ -549,7 +553,7 @@ def test_finds_a_tear_down_that_fails():
     assert reasons(with_room(Stuck)) == {"bug": 6}
 
 
-def test_finds_a_judge_that_raises():
+def test_judge_that_raises_an_error_is_reported_as_a_bug():
     class Raising(Lamp):
         def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
             raise ZeroDivisionError("division by zero")
@@ -568,7 +572,7 @@ def test_finds_a_judge_that_raises():
         ({"actions": ()}, "no action"),
     ],
 )
-def test_finds_broken_records(change, detail):
+def test_malformed_query_is_reported_as_a_record_flaw(change, detail):
     class Careless(Lamp):
         def generate(self, config, seed):
             for query in super().generate(config, seed):
@@ -579,7 +583,7 @@ def test_finds_broken_records(change, detail):
     assert any(detail in flaw.detail for flaw in result.flaws)
 
 
-def test_reports_each_query_as_it_is_checked_and_never_opens_more_than_two_worlds():
+def test_each_query_is_reported_and_at_most_two_worlds_are_open():
     seen: list[tuple[str, bool]] = []
     live = peak = 0
 
@@ -610,7 +614,7 @@ def test_reports_each_query_as_it_is_checked_and_never_opens_more_than_two_world
     assert (live, peak) == (0, 2)
 
 
-def test_a_query_that_takes_long_is_told_with_what_it_is_at(monkeypatch, capsys):
+def test_progress_of_a_slow_query_is_reported_with_its_current_step(monkeypatch, capsys):
     told = asyncio.Event()
     lines: list[str] = []
 

@@ -16,19 +16,19 @@ CONFIG = LampConfig()
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 20])
-def test_draws_as_many_as_asked_spread_over_labels(total):
+def test_requested_number_of_queries_is_drawn_evenly_over_labels(total):
     queries = draw(Lamp(), CONFIG, 7, total)
     assert len(queries) == total
     ones = sum(item.query.label == "one" for item in queries)
     assert abs(2 * ones - total) <= 1
 
 
-def test_draws_the_same_for_the_same_seed():
+def test_same_seed_draws_the_same_queries():
     assert draw(Lamp(), CONFIG, 7, 9) == draw(Lamp(), CONFIG, 7, 9)
     assert draw(Lamp(), CONFIG, 7, 9) != draw(Lamp(), CONFIG, 8, 9)
 
 
-def test_a_part_of_an_audit_is_what_the_whole_has_there():
+def test_partial_audit_draws_the_same_queries_as_that_part_of_the_whole():
     part = CONFIG.model_copy(update={"start_index": 3, "end_index": 7})
     found = draw(Lamp(), part, 7, 9)
     assert [one.query for one in found] == [one.query for one in draw(Lamp(), CONFIG, 7, 9)[3:7]]
@@ -38,7 +38,7 @@ def test_a_part_of_an_audit_is_what_the_whole_has_there():
         draw(Lamp(), part, 7, 2)
 
 
-def test_what_is_not_asked_for_is_not_drawn():
+def test_queries_outside_the_requested_range_are_not_drawn():
     drawn = []
 
     class Late(Lamp):
@@ -54,11 +54,11 @@ def test_what_is_not_asked_for_is_not_drawn():
 
 
 @pytest.mark.parametrize("total", [0, -1])
-def test_refuses_to_draw_nothing(total):
+def test_request_for_no_queries_is_refused(total):
     with pytest.raises(ConfigError, match="num_queries: must be at least 1"):
         draw(Lamp(), CONFIG, 7, total)
 
 
-def test_says_when_nothing_can_be_drawn():
+def test_config_that_selects_no_query_is_refused():
     with pytest.raises(ConfigError, match="does not select any query"):
         draw(Lamp(), LampConfig(complexity_level=("level3",)), 7, 4)

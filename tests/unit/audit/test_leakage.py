@@ -90,7 +90,7 @@ def of_sizes(number: int, seed: int, leak: float) -> list[Evidence]:
 
 
 @pytest.mark.parametrize(("leak", "is_found"), [(0.0, False), (2.0, True)])
-def test_number_of_candidates_is_no_leak(leak: float, is_found: bool) -> None:
+def test_number_of_candidates_is_not_reported_as_a_leak(leak: float, is_found: bool) -> None:
     report = examine(of_sizes(150, 4, leak))
     by_name = {one.learner: one for one in report.found}
     found = by_name["logistic regression"].across
@@ -108,7 +108,7 @@ def test_planted_difference_between_faults_and_false_alarms_is_found():
     assert any("anything" in words for words in report.missed)
 
 
-def test_hand_rule_is_a_learner_without_training():
+def test_hand_written_rule_finds_a_leak_without_training():
     report = examine(make(60, 3, leak=2.0, rule=True, kind=Kind.FORM))
     rule = next(one for one in report.found if one.learner == "rule.youngest")
     assert rule.kind is Kind.FORM
@@ -170,7 +170,7 @@ def test_candidates_of_different_roles_are_not_compared():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_without_a_signal_tests_reject_about_as_often_as_they_say():
+def test_tests_on_evidence_without_a_leak_reject_at_about_their_nominal_rate():
     """For 4 sets without a signal, a test at 5 % rejects 2 or more with a probability of 1.4 %."""
     rejected = {"top-1": 0, "anything": 0}
     uppers = []

@@ -131,7 +131,7 @@ def test_declaration_uses_up_one_turn_of_the_solution() -> None:
     assert len(found.flaws) == 2
 
 
-def test_declaration_without_a_ticket_is_refused_and_none_is_needed() -> None:
+def test_declaration_without_a_ticket_is_refused_and_not_required() -> None:
     assert not run(Orders(), briefing="full").flaws
 
     class First(Orders):

@@ -22,7 +22,7 @@ from tests.fake.lamp import Dim, Lamp, LampConfig
 CONFIG = LampConfig()
 
 
-def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
+def test_worker_processes_find_the_same_flaws_as_one_process(tmp_path, monkeypatch):
     # worker processes must not import a user's file of this name from the current folder
     (tmp_path / "types.py").write_text("raise SystemExit('of the current folder')")
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,7 @@ def test_worker_processes_find_what_one_process_finds(tmp_path, monkeypatch):
     assert sorted(seen) == sorted({item.query.id for item in draw(Dim(), CONFIG, 7, 40)})
 
 
-def test_a_worker_answers_until_its_owner_closes_the_connection():
+def test_worker_answers_until_its_owner_closes_the_connection():
     ours, theirs = multiprocessing.Pipe()
     check = partial(_check_all, concurrency=2, depth=Depth())
     worker = threading.Thread(target=lambda: asyncio.run(_answer(Dim(), check, theirs)))
@@ -64,6 +64,6 @@ class Fatal(Lamp):
         os._exit(3)
 
 
-def test_a_worker_that_dies_is_no_verdict():
+def test_worker_that_dies_is_an_environment_failure():
     with pytest.raises(EnvironmentFailed, match="audit worker process exited"):
         asyncio.run(audit(Fatal(), CONFIG, 7, 4, processes=2))

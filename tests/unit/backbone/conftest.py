@@ -10,9 +10,9 @@ import pytest
 from netarena_backbone.state import Facts, intended
 from netarena_backbone.world.model import World
 
-#: Stored worlds, because drawing them would take seconds in each process: a backbone, and a
-#: backbone with contingencies as in tickets. They come from an earlier generator version, whose
-#: stored queries must remain readable.
+#: Stored worlds: a backbone, and a backbone with contingencies, as in tickets. Drawing them would
+#: take seconds in each process. They come from an earlier generator version, whose stored queries
+#: must remain readable.
 STORED = Path(__file__).with_name("drawn.json")
 
 

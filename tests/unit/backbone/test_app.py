@@ -1,4 +1,4 @@
-"""The backbone application; ids and records are the same as when it was a world of route."""
+"""The backbone application, whose ids and records are those of the former world of route."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APP = Backbone()
 KEYS = {"error_types": ["ospf_cost"]}
 
 
-def test_application_draws_the_queries_of_the_world_of_route() -> None:
+def test_application_draws_the_same_queries_as_the_backbone_world_of_route() -> None:
     assert isinstance(load("backbone"), Backbone)
     alias, config = configured(load("route"), {**KEYS, "world": "backbone"})
     own = APP.config_type.parse(KEYS)
@@ -36,7 +36,7 @@ def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
     assert [one.place for one in APP.tickets.resolve(query, causes)] == [router, router, "r99"]
 
 
-def test_attacks_include_those_on_the_routing_daemons() -> None:
+def test_attacks_include_attacks_on_the_routing_daemons() -> None:
     assert {*load("route").baselines.hostile_replies()} < {*APP.baselines.hostile_replies()}
 
 
@@ -124,7 +124,7 @@ def lossy(world: World, *lost_s: tuple[float, ...]) -> tuple[Query, Episode]:
     )
 
 
-def test_record_and_summary_tell_the_loss_without_changing_the_verdict(world: World) -> None:
+def test_record_and_summary_report_the_loss_without_changing_the_verdict(world: World) -> None:
     query, episode = lossy(world, (0.0, 0.0), (1.05, 0.15))
     one, other, _ = [name for name, _ in world.endpoints][:3]
     another = case_of(query).world.probed[1][0]

@@ -45,14 +45,14 @@ def plan() -> Plan:
     return found
 
 
-def test_no_reason_of_a_refusal_is_proven_for_changes_that_can_be_made(
+def test_no_reason_for_refusal_is_proven_for_changes_that_can_be_made(
     bench: Any, plan: Plan
 ) -> None:
     for one in plan.requests:
         assert [word for word in REFUSALS if bench.PROOFS[word](plan, one)] == []
 
 
-def test_own_prefix_is_proven_from_the_words_of_the_request(bench: Any, plan: Plan) -> None:
+def test_reason_own_prefix_is_proven_from_the_text_of_the_request(bench: Any, plan: Plan) -> None:
     one = plan.requests[0]
     for prefixes, is_own in ((plan.world.block, True), ("192.0.2.0/24", False)):
         words = f"Set up a session. This peer announces {prefixes}"
@@ -66,13 +66,15 @@ def small(world: World) -> Plan:
     return plan_of(asked(world, Request("costs", "one", options(world, "costs", "one")[0])))
 
 
-def test_removal_of_a_link_is_a_cut_where_the_graph_has_a_bridge(bench: Any, small: Plan) -> None:
+def test_removal_of_a_link_is_a_cut_exactly_where_the_graph_has_a_bridge(
+    bench: Any, small: Plan
+) -> None:
     graph = nx.Graph([sorted(pair) for pair in inner_links(small.world)])
     bridges = {frozenset(pair) for pair in nx.bridges(graph)}
     found = {
         change.machines: bench.PROOFS["no_redundancy"](small, Request("link_out", "remove", change))
         for change in options(small.target, "link_out", "remove")
-        if predicted(change.edit(small.target))  # with a tie, lost traffic is not known
+        if predicted(change.edit(small.target))  # after a routing tie, the lost traffic is unknown
     }
     assert {machines for machines, is_cut in found.items() if is_cut} == bridges & {*found}
     assert {*found.values()} == {True, False}
@@ -91,7 +93,7 @@ def test_link_that_has_a_detour_today_or_afterwards_is_not_a_cut(bench: Any) -> 
     assert not bench.PROOFS["no_redundancy"](plan, Request("link_out", "remove", removal))
 
 
-def test_end_of_the_only_session_with_an_as_is_a_cut(bench: Any, small: Plan) -> None:
+def test_removal_of_the_only_session_with_an_as_is_a_cut(bench: Any, small: Plan) -> None:
     number = Counter(peer.asn for _, peer in outer_peers(small.world))
     asn = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(small.world)}
     for change in options(small.target, "neighbour_remove", "remove"):
@@ -110,7 +112,7 @@ def test_address_of_another_link_is_proven_to_be_in_use(bench: Any, small: Plan)
         assert not prove(small, Request("renumber", "link", change, "address_in_use"))
 
 
-def test_filter_of_a_service_is_proven_only_where_the_service_is_documented(
+def test_reason_documented_service_is_proven_only_where_the_service_is_documented(
     bench: Any, world: World
 ) -> None:
     prove = bench.PROOFS["documented_service"]
@@ -125,7 +127,9 @@ def test_filter_of_a_service_is_proven_only_where_the_service_is_documented(
     assert not prove(plan, cost)
 
 
-def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, plan: Plan) -> None:
+def test_noop_agent_makes_no_change_and_all_parts_at_once_make_every_change(
+    bench: Any, plan: Plan
+) -> None:
     stages = plan.stages
     assert bench.walk(stages, bench.AGENTS["noop"](plan, random.Random(1))) == {
         "done": False,
@@ -134,7 +138,7 @@ def test_noop_leaves_the_changes_and_all_parts_at_once_make_them(bench: Any, pla
     assert bench.walk(stages, [stages.every])["done"]
 
 
-def test_push_loses_traffic_where_the_order_decides(bench: Any, plan: Plan) -> None:
+def test_push_agent_loses_traffic_where_the_order_matters(bench: Any, plan: Plan) -> None:
     played = bench.walk(plan.stages, bench.AGENTS["push"](plan, random.Random(1)))
     assert played == {"done": True, "safe": False}
 

@@ -36,7 +36,7 @@ def _parts(name: str) -> PromptParts:
     return APP.tickets.prompt(load(name), None, (), random.Random(1))
 
 
-# complete
+# completeness of the prompt
 
 
 def _texts(recipe: Recipe) -> list[str]:
@@ -75,7 +75,7 @@ def test_every_required_value_is_in_the_prompt_or_the_configuration(name: tuple[
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prompt_has_documentation_of_today_and_all_that_differs_afterwards(name: str) -> None:
+def test_prompt_documents_today_and_every_difference_after_the_changes(name: str) -> None:
     case, plan = case_of(load(name)), plan_of(load(name))
     rules = _parts(name).rules
     today = Case(plan.world.model_copy(update={"contingencies": ()}))
@@ -102,7 +102,7 @@ def test_prompt_has_documentation_of_today_and_all_that_differs_afterwards(name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prompt_states_requests_words_and_rule_of_saving(name: str) -> None:
+def test_prompt_states_requests_refusal_words_and_the_rule_about_saving(name: str) -> None:
     plan, parts = plan_of(load(name)), _parts(name)
     lines = parts.task.splitlines()
     assert lines[0] == "The change request:"
@@ -115,7 +115,7 @@ def test_prompt_states_requests_words_and_rule_of_saving(name: str) -> None:
         APP.parse(example.reply)
 
 
-# nothing hidden
+# hidden information
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,7 +145,7 @@ def test_first_prompt_does_not_depend_on_the_present_state() -> None:
 # differences
 
 
-def test_every_sort_of_difference_has_its_words() -> None:
+def test_every_kind_of_difference_has_a_description() -> None:
     fixed = {Fact("ping", "h1", "h9"): WORKS, Fact("service", "h1", "tcp a 80"): FAILS}
     before = {
         **fixed,
@@ -196,7 +196,7 @@ def test_every_sort_of_difference_has_its_words() -> None:
     assert [*differences(before, before, 1400)] == []
 
 
-def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
+def test_full_size_pings_are_listed_where_small_pings_do_not_change() -> None:
     small = {Fact("ping", "h1", one): WORKS for one in ("h2", "h3", "h4")}
     full = [Fact("full", "h1", one) for one in ("h2", "h3", "h4")]
     before = {**small, full[0]: FAILS, full[1]: WORKS, full[2]: FAILS}
@@ -211,15 +211,15 @@ def test_pings_of_full_size_are_told_where_small_pings_do_not_change() -> None:
     ]
 
 
-def test_new_small_pings_of_a_narrow_path_are_not_told_as_both_sizes() -> None:
+def test_new_small_pings_on_a_path_with_a_small_mtu_are_listed_as_small_only() -> None:
     small, full = (Fact(sort, "h1", "h2") for sort in ("ping", "full"))
     before, after = {small: FAILS, full: FAILS}, {small: WORKS, full: FAILS}
     told = ["Additional pings of 84 bytes only: h1 -> h2"]
     assert [*differences(before, after, 1400)] == told
 
 
-def test_backup_path_that_no_longer_exists_is_told() -> None:
-    """Today's documentation names it, and would otherwise still apply."""
+def test_backup_path_that_no_longer_exists_is_reported() -> None:
+    """Without this line, the backup path of today's documentation would still apply."""
     today, back, _ = link_pair()
     world = back.change.edit(today)
     for change in options(world, "link_out", "remove"):
@@ -237,7 +237,7 @@ def test_backup_path_that_no_longer_exists_is_told() -> None:
     pytest.fail("no link of the world is needed for a backup path")
 
 
-# configs
+# configurations
 
 
 @pytest.mark.parametrize("labels", [["change_2"], ["ospf_cost", "change_2"]])

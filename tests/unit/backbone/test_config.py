@@ -15,7 +15,9 @@ def test_dumped_config_is_parsed_to_the_same_config(briefing: str) -> None:
 
 
 @pytest.mark.parametrize(("briefing", "size"), [("full", (2, 1)), ("ticket", (None, None))])
-def test_keys_that_route_stored_for_backbones_are_accepted_and_shape_ids(briefing, size) -> None:
+def test_keys_that_route_stored_for_backbones_are_accepted_and_affect_query_ids(
+    briefing, size
+) -> None:
     stored = {"num_switches": size[0], "num_hosts_per_subnet": size[1], "netem": False}
     config = BackboneConfig.parse({"world": "backbone", "briefing": briefing, **stored})
     assert config == BackboneConfig.parse({"briefing": briefing})

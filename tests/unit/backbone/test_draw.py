@@ -31,7 +31,9 @@ def test_worlds_of_earlier_generator_versions_are_still_suitable(
 
 
 @pytest.mark.parametrize(("seed", "routers"), [(1, 4), (2, 7), (3, 10)])
-def test_drawn_world_has_the_requested_size_and_is_healthy(seed: int, routers: int) -> None:
+def test_drawn_world_has_the_requested_size_and_is_in_its_intended_state(
+    seed: int, routers: int
+) -> None:
     world = draw(random.Random(seed), routers)
     assert len(world.routers) == routers
     assert 2 <= len(world.outsiders) <= 4

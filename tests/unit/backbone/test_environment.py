@@ -1,4 +1,4 @@
-"""Resolution of machine names, and machines without a login."""
+"""Resolution of machine names, and commands for machines that have no login."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_machines_are_found_with_and_without_their_prefix(world: World) -> None:
     assert resolve(world, "r99") is None
 
 
-def test_machines_of_other_systems_refuse_with_one_line(world: World) -> None:
+def test_machines_of_other_ases_refuse_commands_with_one_line(world: World) -> None:
     for machine in world.machines:
         refusal = _refuse(world, machine)
         ours = machine in world.names or any(
@@ -50,7 +50,7 @@ def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> No
 
 
 @pytest.mark.parametrize("gone", ["hosts", "routers"])
-def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
+def test_query_with_an_inconsistent_world_is_refused(gone: str) -> None:
     config = BackboneConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
     query = next(iter(Backbone().generate(config, 3)))
     initial = copy.deepcopy(cast("Any", query.initial))
@@ -62,7 +62,7 @@ def test_inconsistent_world_is_refused_as_a_backbone_query(gone: str) -> None:
     assert failed.value.proven_ours
 
 
-def test_contingency_is_judged_after_the_changes_that_are_still_pending(contingent: World) -> None:
+def test_contingency_is_judged_after_pending_changes_have_taken_effect(contingent: World) -> None:
     """The first observation waits for pending timers, although the state is as documented."""
 
     class Late(Net):

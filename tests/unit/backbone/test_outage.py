@@ -1,4 +1,4 @@
-"""Drawn contingencies have one predictable outcome, which opens and leaks nothing."""
+"""Drawn contingencies have one predictable outcome without opened pairs or leaked routes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_same_seed_draws_the_same_contingencies(world: World, wanted: Facts) -> 
     assert found.model_copy(update={"contingencies": (), "only_saved_survives": False}) == world
 
 
-def test_links_are_distinct_and_unique_between_their_machines(contingent: World) -> None:
+def test_links_that_fail_are_distinct_and_the_only_ones_between_their_machines(
+    contingent: World,
+) -> None:
     links = contingent.contingencies
     assert 3 <= len(links) <= 5
     assert len({frozenset(one) for one in links}) == len(links)

@@ -18,7 +18,7 @@ from netarena_backbone.fault.table import KINDS
 from netarena_backbone.world.model import World
 
 _PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "backbone-faults.md"
-#: Seeds of worlds; each example comes from the first world that has room for its method.
+#: Seeds of worlds; each example comes from the first world in which its method is possible.
 _SEEDS = range(35, 45)
 _TABLES = {
     "faults": KINDS,

@@ -37,7 +37,7 @@ def _wrong(matrix: Matrix) -> list[tuple[str, str, Mark]]:
     ]
 
 
-def test_picture_of_a_healthy_backbone_has_all_machines_and_no_errors(world: World) -> None:
+def test_picture_of_the_intended_state_has_all_machines_and_no_errors(world: World) -> None:
     drawn = _drawn(world, expected(world))
     matrices = [one for one in drawn.values() if isinstance(one, Matrix)]
     assert len(matrices) == 6
@@ -129,7 +129,7 @@ def _titled(pictures: list[Picture], title: str) -> list[Picture]:
     return [one for one in pictures if one.title == title]
 
 
-def test_step_of_a_change_request_draws_links_that_traffic_left_and_took() -> None:
+def test_step_of_a_change_request_shows_links_that_traffic_left_or_joined() -> None:
     plan = plan_of(load("ordered"))
     order = next(plan.stages.safe_orders())
     lefts = [plan.stages.every, *(after for _, after in plan.stages.steps(order))]
@@ -155,7 +155,7 @@ def test_step_of_a_change_request_draws_links_that_traffic_left_and_took() -> No
     assert marked < len(order)  # a step that moves no traffic has no such picture
 
 
-def test_step_of_a_change_request_draws_seconds_of_loss_of_each_pair_and_their_totals() -> None:
+def test_step_of_a_change_request_shows_seconds_of_loss_for_each_pair_and_in_total() -> None:
     plan = plan_of(load("ordered"))
     seen, pairs = expected(plan.world), [f"{one} -> {to}" for one, to in plan.world.probed]
     assert len(pairs) == 8
@@ -178,6 +178,6 @@ def test_step_of_a_change_request_draws_seconds_of_loss_of_each_pair_and_their_t
     assert second[-1] == ("all pairs", "0.05", "1.80")
 
 
-def test_world_whose_loss_is_not_measured_has_no_picture_of_it() -> None:
+def test_loss_picture_is_absent_if_the_loss_is_not_measured() -> None:
     seen = expected(plan_of(load("ordered")).world)
     assert not _titled(_drawn_step("ordered", [seen, seen], 1), "Seconds of loss")

@@ -39,7 +39,7 @@ def asked() -> Query:
     return _one("ospf_cost+bgp_filter")
 
 
-def test_labels_are_each_single_kind_and_fifteen_pairs_and_triples() -> None:
+def test_labels_are_all_single_kinds_fifteen_pairs_and_fifteen_triples() -> None:
     labels = query.labels(_config())
     parts = [len(kinds) for kinds in labels.values()]
     assert [parts.count(number) for number in (1, 2, 3)] == [len(KINDS), 15, 15]
@@ -131,13 +131,13 @@ def test_kinds_of_other_worlds_are_refused() -> None:
 
 
 def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
-    """An intended change of the digest is explained in its commit."""
+    """A commit that changes the digest on purpose must explain why."""
     told = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()[:16]
     assert told == "2b915813a6939814"
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_unrelated_faults_are_drawn_again(
+def test_unrelated_faults_are_replaced_by_faults_that_interact(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     room, rng = table.Room(world), random.Random(2)

@@ -54,7 +54,7 @@ def _cut(world: World, rows: tuple[str, ...], one: str, other: str) -> tuple[str
     )
 
 
-def test_healthy_state_is_correct_and_survives_serialization(world: World, wanted: Facts) -> None:
+def test_intended_state_is_correct_and_survives_serialization(world: World, wanted: Facts) -> None:
     state = _state(world)
     judgement = judge(world, wanted, state, state)
     assert judgement.correct
@@ -62,7 +62,7 @@ def test_healthy_state_is_correct_and_survives_serialization(world: World, wante
     assert facts_of(world, read(state)) == wanted
 
 
-def test_broken_pair_is_one_misfit_without_misfits_of_path_and_size(
+def test_broken_pair_is_reported_once_and_not_again_for_its_path_and_size(
     world: World, wanted: Facts
 ) -> None:
     one, other = world.ways[0]
@@ -82,7 +82,7 @@ def test_broken_pair_is_one_misfit_without_misfits_of_path_and_size(
     assert not back.findings
 
 
-def test_leaks_opened_pairs_dead_daemons_and_unsettled_are_harm_and_a_path_is_not(
+def test_leaks_opened_pairs_ended_daemons_and_unsettled_states_are_harm_but_a_changed_path_is_not(
     world: World, wanted: Facts
 ) -> None:
     seen = expected(world)
@@ -129,7 +129,7 @@ def _sender(world: World, other: str) -> str:
 
 
 def _with_route(world: World, place: int, number: int, **update: object) -> JsonValue:
-    """Return a state in which one received route is changed, or missing without ``update``."""
+    """Return a state in which one received route has ``update``, or is missing if it is empty."""
     heard = [list(one) for one in expected(world).heard]
     if update:
         heard[place][number] = heard[place][number]._replace(**update)
@@ -138,7 +138,7 @@ def _with_route(world: World, place: int, number: int, **update: object) -> Json
     return _state(world, heard=tuple(map(tuple, heard)))
 
 
-def test_route_over_another_legitimate_path_is_no_harm_but_not_correct(
+def test_route_over_another_legitimate_path_is_safe_but_not_correct(
     world: World, wanted: Facts
 ) -> None:
     whole = expected(world).heard
@@ -167,7 +167,7 @@ def test_route_over_another_legitimate_path_is_no_harm_but_not_correct(
         ]
 
 
-def test_larger_ping_that_works_is_no_harm_if_the_small_one_must_work(
+def test_working_large_ping_is_no_harm_if_the_small_ping_must_work(
     world: World, wanted: Facts
 ) -> None:
     pings = {fact for fact, value in wanted.items() if fact.sort == "ping" and value == WORKS}
@@ -178,7 +178,7 @@ def test_larger_ping_that_works_is_no_harm_if_the_small_one_must_work(
     assert harms(world, documented, documented, opened) == [("pair_opened", closed)]
 
 
-def test_route_of_an_upstream_is_harm_at_a_peer_whatever_the_prefix() -> None:
+def test_upstream_route_announced_to_a_peer_is_harm_even_for_our_prefix() -> None:
     drawn = (draw(random.Random(seed)) for seed in range(40))
     world = next(one for one in drawn if {"peer", "upstream"} <= {it.kind for it in one.outsiders})
     wanted = intended(world)
@@ -254,7 +254,7 @@ LEAK = ("bgp_leak", "route_map", "p29_r2 X2-OUT UPSTREAM-ROUTES")
         (LEAK, ("bgp_filter", "tells_not", "p29_r2 X2-OUT 20")),
     ],
 )
-def test_traffic_that_needs_a_withdrawn_opening_or_leak_may_be_lost(
+def test_traffic_that_needed_a_closed_opening_or_leak_may_be_lost(
     world: World, wanted: Facts, carrier: tuple[str, str, str], other: tuple[str, str, str]
 ) -> None:
     room = _room(world, wanted, carrier, other)
@@ -266,11 +266,11 @@ def test_traffic_that_needs_a_withdrawn_opening_or_leak_may_be_lost(
         return room.without(held, [1])
 
     assert harms(world, wanted, both, less, repaired) == []
-    # the same if the opening is closed in another way, so that its fault counts as left
+    # the same if the opening is closed in another way, so that its fault counts as a leftover
     assert harms(world, wanted, both, less, lambda held: room.without(held, [0, 1])) == []
     # no traffic is excused if nothing is known about the world without the opening
     assert {fact for _, fact in harms(world, wanted, both, less)} >= lost
-    # nor is any excused if no opening is closed
+    # no traffic is excused if no opening is closed
     assert lost <= {fact for _, fact in harms(world, wanted, wanted, less, repaired)}
 
 
@@ -332,7 +332,7 @@ def _outward(router: Router) -> set[str]:
     return {one.route_map_out for one in router.bgp.peers if one.asn != router.asn}
 
 
-def test_announcement_that_ends_is_harm_and_one_that_another_router_makes_is_not(
+def test_lost_announcement_is_harm_unless_another_router_still_makes_it(
     world: World, wanted: Facts
 ) -> None:
     own = {address for router in world.routers for address in router.addresses}
@@ -401,12 +401,12 @@ def test_path_with_a_hidden_peer_or_a_false_origin_is_a_leak() -> None:
     assert is_forbidden(world.block, f"path {ours} {upstream}")
 
 
-def test_first_findings_include_each_sort() -> None:
+def test_first_findings_include_each_kind() -> None:
     facts = [Fact("ping", "a", str(number)) for number in range(9)] + [Fact("route", "x", "p")]
     assert Fact("route", "x", "p") in first(facts, 3)
 
 
-def test_fact_that_fails_again_is_one_harm(world: World) -> None:
+def test_fact_that_already_failed_is_not_reported_as_harm_again(world: World) -> None:
     fact = Fact("service", "a", "tcp b 80")
     wanted = {fact: "works"}
     assert harms(world, wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
@@ -423,7 +423,7 @@ def test_leftover_change_after_a_false_alarm_is_not_correct(world: World, wanted
     assert judge(world, wanted, _state(world), touched).correct
 
 
-def test_leftovers_are_listed_by_machine_and_touched_machines_for_false_alarms(
+def test_leftovers_are_listed_by_machine_and_touched_machines_only_for_false_alarms(
     world: World,
 ) -> None:
     fault = Fault(
@@ -451,7 +451,7 @@ def test_leftovers_are_listed_by_machine_and_touched_machines_for_false_alarms(
     assert judge(world, facts_of(world, expected(world)), halved, halved).correct
 
 
-def test_lost_or_new_neighbour_is_found(world: World, wanted: Facts) -> None:
+def test_lost_or_new_neighbour_is_reported(world: World, wanted: Facts) -> None:
     there = expected(world).neighbours
     link = next(world.inner_links())
     cut = Fact("adjacency", link.one[0], link.other[0])

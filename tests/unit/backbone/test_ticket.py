@@ -1,4 +1,4 @@
-"""Tickets about backbones contain true observations and nothing hidden."""
+"""Tickets about backbones contain true observations and no hidden information."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_symptom_of_a_latent_fault_is_true_during_the_named_failure(contingent: 
         )
 
 
-def test_report_of_a_maintenance_is_true_while_other_faults_exist(contingent: World) -> None:
+def test_maintenance_report_is_true_while_other_faults_exist(contingent: World) -> None:
     room, case = Room(contingent), Case(contingent)
     faults = draw(room, ("ospf_area",), random.Random(2))
     assert faults is not None

@@ -31,7 +31,7 @@ def right(contingent: World) -> list[dict[str, Any]]:
     ]
 
 
-def test_world_as_documented_in_each_contingency_endures(
+def test_world_that_matches_its_documentation_in_each_contingency_passes(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
     verdict = endure(Case(contingent), right)
@@ -100,7 +100,7 @@ def test_observation_without_the_contingency_is_wrong(
     assert not endure(Case(contingent), trials).correct
 
 
-def test_requested_setting_that_a_contingency_removes_does_not_endure() -> None:
+def test_requested_setting_that_is_lost_in_a_contingency_fails_the_trial() -> None:
     """No traffic test detects that a key was not saved before the daemons restarted."""
     case = case_of(load("latent"))
     assert case.plan is not None

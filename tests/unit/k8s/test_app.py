@@ -195,6 +195,6 @@ def test_require_cluster_does_not_change_the_queries() -> None:
     assert KubernetesConfig(require_cluster=True).shape() == KubernetesConfig().shape()
 
 
-def test_a_command_line_of_kubectl_that_writes_configures():
+def test_kubectl_command_line_that_writes_counts_as_configuring():
     assert Kubernetes().configures("kubectl get pods; kubectl apply -f x")
     assert not Kubernetes().configures("kubectl get pods -l run=x")

@@ -58,7 +58,7 @@ def test_prompt_says_whether_egress_is_restricted_in_the_intended_state():
     assert len(found) == 2
 
 
-def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():
+def test_dns_rule_in_the_prompt_depends_on_the_world_and_not_on_the_fault():
     limits = CommandLimits(10, 16_000, 48_000)
     told = []
     for kind in ("change_port", "dns_egress"):
@@ -74,7 +74,7 @@ def test_dns_rules_are_in_the_prompt_whenever_the_fault_family_can_break_dns():
 
 
 def told(world, initial, before, after):
-    """Return the end of the last turn of a conversation."""
+    """Return the lines that follow the command's output in the last turn of a conversation."""
     step = Step(
         prompt="", move="kubectl x", executed=True, state=after,
         judgement=judge(world, initial, before, after),
@@ -118,7 +118,7 @@ def test_exposed_traffic_is_reported_with_its_ends_and_ports():
     ]  # fmt: skip
 
 
-def test_rules_name_each_kind_of_harm_in_the_words_of_findings():
+def test_rules_describe_each_kind_of_harm_in_the_words_of_findings():
     asked = query()
     world = world_of(asked)
     start = state_of(world, world.policies)

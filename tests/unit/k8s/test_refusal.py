@@ -23,26 +23,31 @@ PATCHED = "networkpolicy.networking.k8s.io/adservice patched\n"
 @pytest.mark.parametrize(
     ("output", "status"),
     [
-        pytest.param(FORBIDDEN, 1, id="the server refuses"),
-        pytest.param(f"Warning: x is deprecated\n{FORBIDDEN}", 1, id="and warns"),
-        pytest.param(INVALID, 1, id="the server finds it invalid"),
-        pytest.param(CAUSES, 1, id="for several causes"),
-        pytest.param(FORBIDDEN + INVALID, 1, id="each of a line is refused"),
-        pytest.param("The request is invalid: patch: Invalid value\n", 1, id="the patch is none"),
+        pytest.param(FORBIDDEN, 1, id="forbidden by the server"),
+        pytest.param(f"Warning: x is deprecated\n{FORBIDDEN}", 1, id="forbidden with a warning"),
+        pytest.param(INVALID, 1, id="invalid object"),
+        pytest.param(CAUSES, 1, id="invalid for several causes"),
+        pytest.param(FORBIDDEN + INVALID, 1, id="every command of the line is refused"),
+        pytest.param("The request is invalid: patch: Invalid value\n", 1, id="invalid patch"),
         pytest.param(
-            "error: unknown flag: --foo\nSee 'kubectl get --help' for usage.\n", 1, id="kubectl"
+            "error: unknown flag: --foo\nSee 'kubectl get --help' for usage.\n", 1,
+            id="unknown kubectl flag"
         ),
         pytest.param(
             'error: unknown command "foo" for "kubectl"\n\nDid you mean this?\n\ttop\n', 1,
-            id="kubectl has a proposal",
+            id="unknown kubectl command",
         ),
-        pytest.param(f"Unable to use a TTY - input is no terminal\n{UPGRADE}", 1, id="no shell"),
-        pytest.param(f"If you don't see a command prompt, try enter.\n{UPGRADE}", 1, id="nor that"),
-        pytest.param("bash: line 1: foo: command not found\n", 127, id="no program"),
-        pytest.param("", 127, id="no program, unheard"),
-        pytest.param("bash: -c: line 1: syntax error near `)'\n", 2, id="no line of bash"),
-        pytest.param("", 124, id="ended before it printed"),
-        pytest.param("\n", 137, id="killed before it printed"),
+        pytest.param(
+            f"Unable to use a TTY - input is no terminal\n{UPGRADE}", 1, id="exec without a TTY"
+        ),
+        pytest.param(
+            f"If you don't see a command prompt, try enter.\n{UPGRADE}", 1, id="exec with a prompt"
+        ),
+        pytest.param("bash: line 1: foo: command not found\n", 127, id="command not found"),
+        pytest.param("", 127, id="command not found, no output"),
+        pytest.param("bash: -c: line 1: syntax error near `)'\n", 2, id="bash syntax error"),
+        pytest.param("", 124, id="timed out without output"),
+        pytest.param("\n", 137, id="killed without output"),
     ],
 )  # fmt: skip
 def test_refused_command_has_no_effect(output: str, status: int) -> None:
@@ -54,16 +59,18 @@ def test_refused_command_has_no_effect(output: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("output", "status"),
     [
-        pytest.param(WATCHED, 124, id="a watch that timeout ended"),
+        pytest.param(WATCHED, 124, id="watch ended by timeout"),
         pytest.param("", 1, id="grep found nothing"),
         pytest.param("3c3\n< a\n---\n> b\n", 1, id="diff found differences"),
-        pytest.param("no\n", 1, id="may not"),
-        pytest.param("error: timed out waiting for the condition\n", 1, id="waited in vain"),
+        pytest.param("no\n", 1, id="kubectl auth can-i prints no"),
+        pytest.param(
+            "error: timed out waiting for the condition\n", 1, id="kubectl wait timed out"
+        ),
         pytest.param(PATCHED + INVALID, 1, id="one of two writes is refused"),
-        pytest.param(FORBIDDEN + WATCHED, 1, id="it goes on after a refusal"),
-        pytest.param(FORBIDDEN, 0, id="the line's last command worked"),
-        pytest.param("", 0, id="nothing to print"),
-        pytest.param("[exit status 1] was said\n", 0, id="the output says so itself"),
+        pytest.param(FORBIDDEN + WATCHED, 1, id="output after a refusal"),
+        pytest.param(FORBIDDEN, 0, id="last command of the line succeeded"),
+        pytest.param("", 0, id="success without output"),
+        pytest.param("[exit status 1] was said\n", 0, id="output contains the exit status text"),
     ],
 )
 def test_nonzero_exit_status_alone_is_not_a_refusal(output: str, status: int) -> None:

@@ -135,7 +135,7 @@ def test_command_is_found_in_replies_of_many_forms(reply):
 
 
 @pytest.mark.parametrize("reply", [*attack.attacks(), *blanket("shop")])
-def test_replies_of_agents_without_a_model_are_read_unchanged(reply):
+def test_replies_of_scripted_agents_are_read_unchanged(reply):
     assert read_reply(reply) == reply.removeprefix("```\n").removesuffix("\n```")
 
 
@@ -196,7 +196,7 @@ REFUSED = {
     "kubectl apply changes": "a sentence",
     "kubectl delete networkpolicy x; better leave": "a sentence",
     "kubectl delete networkpolicy x; that would break y": "no command",
-    # text that the shell would not run as it is meant
+    # text that the shell would not run as intended
     "```console\n$ kubectl get pods\nNAME READY\n```": "without a prompt",
     "kubectl patch x \\\n> --dry-run=server": "prompt '>'",
     "```\nkubectl patch x \\\n> --dry-run=server\n```": "prompt '>'",
@@ -241,7 +241,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=14).map("".join))
-def test_command_read_from_a_reply_is_complete_and_outside_of_reasoning(text):
+def test_command_read_from_a_reply_is_complete_and_outside_reasoning(text):
     try:
         command = read_reply(text)
     except ReplyRefused:

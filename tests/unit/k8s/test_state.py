@@ -71,7 +71,7 @@ def _among(world: World, *writes: Write, **specs: dict[str, Any]) -> Any:
     return make_state(Sight(policies, reach(world, policies), (), writes=writes))
 
 
-def test_closed_opening_may_lose_what_works_only_through_it():
+def test_closing_an_opening_may_break_traffic_that_works_only_through_it():
     world = _two_policies()
     nobody = {"ingress": []}
     start = _among(world, adservice=ANYONE, adservice_more=nobody)
@@ -94,7 +94,7 @@ def test_closed_opening_may_lose_what_works_only_through_it():
     assert both.safe
 
 
-def test_policy_that_the_agent_made_worse_behind_an_opening_is_no_remaining_fault():
+def test_policy_made_stricter_behind_an_opening_does_not_excuse_lost_traffic():
     world, nobody = _two_policies(), {"ingress": []}
     start = _among(world, adservice=ANYONE)
     worse = _among(world, adservice=ANYONE, adservice_more=nobody)
@@ -120,7 +120,7 @@ def test_opening_of_two_policies_may_be_closed_in_another_form():
     assert verdict.safe
 
 
-def test_closed_opening_may_lose_it_between_two_writes_of_one_command():
+def test_closing_an_opening_may_break_such_traffic_between_two_writes_of_one_command():
     world = _two_policies()
     start = _among(world, adservice=ANYONE, adservice_more={"ingress": []})
     meant = {policy.name: policy.spec for policy in world.policies}
@@ -407,7 +407,7 @@ def test_traffic_removed_outside_the_pairs_is_noted_without_affecting_the_verdic
     assert lost(inside) == ["default/any and 39 more -> frontend: all TCP, all UDP, all SCTP"]
 
 
-def test_removed_traffic_excludes_what_was_not_intended_or_already_broken() -> None:
+def test_removed_traffic_excludes_unintended_and_already_broken_traffic() -> None:
     opened = sight(adservice=ANYONE)
     assert lost(HEALTHY, opened) == []  # repaired
     assert lost(HEALTHY, CLOSED) == []

@@ -40,7 +40,7 @@ def drawn():
     return application, config, list(application.generate(config, 3))
 
 
-def test_ticket_has_its_own_defaults_and_does_not_change_the_queries():
+def test_ticket_briefing_has_its_own_defaults_and_does_not_change_the_queries():
     config = KubernetesConfig.parse({"briefing": "ticket"})
     assert (config.world, config.num_apps, config.max_iterations) == ("varied", (40, 60), None)
     assert config.error_types == tuple(COUNTED)
@@ -69,7 +69,7 @@ def test_invalid_ticket_config_is_refused_with_a_reason(values, why):
 
 
 def test_first_prompt_of_a_ticket_names_the_namespace(drawn):
-    """On a real cluster each episode has a namespace of its own."""
+    """On a real cluster, each episode has a separate namespace."""
     application, config, queries = drawn
     for query in queries[:2]:
         parts = str(application.brief(config, query, {"namespace": "shop-of-this-one"}, ()))
@@ -117,7 +117,7 @@ def test_prompt_says_that_policy_names_are_meaningless_only_if_they_are(world, t
     assert "$" not in rules
 
 
-def test_stopped_use_outside_the_pairs_can_be_the_symptom():
+def test_stopped_traffic_outside_the_pairs_can_be_the_symptom():
     world = estate(random.Random(4), 20, 20)
     rng = random.Random(1)
     fault = next(
@@ -169,7 +169,7 @@ def test_change_in_response_to_a_false_alarm_is_not_correct(drawn):
 
 
 @pytest.mark.slow
-def test_use_outside_the_pairs_is_judged(drawn):
+def test_traffic_outside_the_pairs_is_judged(drawn):
     *_, queries = drawn
     query = queries[1]
     world, faults = world_of(query), faults_of(query)

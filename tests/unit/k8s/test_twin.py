@@ -85,5 +85,5 @@ def test_policy_with_its_own_fault_is_not_accepted_for_another_fault():
         fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec),
         fault_of(shop, "b", "change_port", policy("b", "ledger", rule("vault", port=81)).spec),
     ]
-    # "missing" in b could also mean the fault of a, but b has a fault of its own, so that counts
+    # "missing" in b could also mean the fault of a, but b's own fault takes precedence
     assert as_injected(shop, faults, [Cause("b", "missing")]) == [Cause("b", "port")]

@@ -1,4 +1,4 @@
-"""Irregular networks, as users may have, with another naming scheme; and their files."""
+"""Irregular networks with another naming scheme, as users may have, and their model files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = {kind: list(entry.types) for kind, entry in NODE_KINDS.items()}
 def foreign(seed: int = 1, *, blocks: int = 3, most: int = 6) -> Graph:
     """Return a network whose switches have 1 to ``most`` ports of several capacities.
 
-    Names contain random numbers, so that no name shows what its node belongs to.
+    Names contain random numbers, so that no name shows to which parent its node belongs.
     """
     rng = random.Random(seed)
     numbers = iter(rng.sample(range(10_000, 99_999), 5_000))

@@ -179,7 +179,7 @@ def test_varied_phrasings_have_their_own_version():
         # if no phrasing is set, the command uses that of the query
         _, found, _ = choose_query(malt, malt.config_type(num_queries=1), drawn.id)
         assert found.phrasing == phrasing
-    # without these keys, either version is possible
+    # without these keys, the message lists the versions of each phrasing
     with pytest.raises(ConfigError, match=r"with other keys.*version 8 is for phrasing varied"):
         choose_query(malt, malt.config_type(), "malt-8-00000000-5-0")
     with pytest.raises(ConfigError, match=r"lacks \(it has 4 for phrasing canonical, 8 for "):
@@ -187,7 +187,7 @@ def test_varied_phrasings_have_their_own_version():
 
 
 def test_varied_phrasings_of_the_previous_version_are_refused(tmp_path: Path) -> None:
-    """The reported case is a run with another phrasing, started by an older release."""
+    """An older release may have drawn such a query with another version of the generator."""
     malt = Malt()
     gone = "by version 4 of the generator, which this release has only for phrasing canonical"
     config = malt.config_type(num_queries=1, phrasing="varied")

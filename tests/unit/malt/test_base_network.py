@@ -1,4 +1,4 @@
-"""Networks of users as base networks: parameters, names, and the queries drawn for them."""
+"""Base networks that users define: parameters, names, and the queries drawn for them."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_number_of_changes_never_exceeds_the_answer_limit(counts: dict[str, int]
     [("released", {}), (SMALL, {}), ("some/model.json", {"topology": "some/model.json"})],
     ids=["released", "parameters", "file"],
 )
-def test_path_of_a_model_is_confined_by_a_service(value: object, paths: dict[str, str]) -> None:
+def test_service_confines_the_path_of_a_model_file(value: object, paths: dict[str, str]) -> None:
     assert MaltConfig.parse({"topology": value}).input_paths() == paths
     own = MaltConfig.parse({"topology": value, "benchmark_path": "q"}).input_paths()
     assert own == {"benchmark_path": "q", **paths}

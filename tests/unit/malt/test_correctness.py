@@ -11,19 +11,21 @@ ROWS = [["2.0", 4e9], ["1.1", 2e9], ["1e3", 1e9]]
 
 
 @pytest.mark.parametrize("given", [["1.10", *NAMES[1:]], ["2", "1.1", "1e3"], [1.1, "2.0", "1e3"]])
-def test_name_of_digits_in_a_list_is_not_read_as_a_number(given: list[object]) -> None:
+def test_name_that_looks_like_a_number_is_compared_as_text_in_a_list(given: list[object]) -> None:
     assert wrong_data("list", NAMES, given)
     assert not wrong_data("list", NAMES, [f" {name}\n" for name in reversed(NAMES)])
 
 
 @pytest.mark.parametrize(("row", "name"), [(0, "2"), (1, "1.10"), (2, "1000"), (0, 2.0)])
-def test_name_of_digits_in_a_ranking_is_not_read_as_a_number(row: int, name: object) -> None:
+def test_name_that_looks_like_a_number_is_compared_as_text_in_a_ranking(
+    row: int, name: object
+) -> None:
     given = [list(cells) for cells in ROWS]
     given[row][0] = name  # type: ignore[call-overload]
     assert wrong_data("table", ROWS, given).startswith(f"Row {row + 1} names")
 
 
-def test_values_next_to_names_of_digits_are_read() -> None:
+def test_values_next_to_names_that_look_like_numbers_are_read() -> None:
     assert not wrong_data("table", ROWS, [[name, f"{bps}"] for name, bps in ROWS])
     assert not wrong_data("table", ROWS, [["name", "bps"], *ROWS])
     assert not wrong_data("table", ROWS, [{"bps": bps, "name": name} for name, bps in ROWS])
@@ -33,7 +35,7 @@ def test_values_next_to_names_of_digits_are_read() -> None:
 @pytest.mark.parametrize(
     "given", ["\uff11\uff12", "0_12", "1_2", "12_", "\u0967\u0968", "1\uff12", "12.\uff10"]
 )
-def test_other_scripts_digits_and_underscores_are_not_numbers(given: str) -> None:
+def test_numbers_with_underscores_or_digits_of_other_scripts_are_wrong(given: str) -> None:
     assert wrong_data("text", 12, given)
 
 

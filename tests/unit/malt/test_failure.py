@@ -101,7 +101,7 @@ def test_unrequested_change_that_breaks_no_rule_is_a_control_logic_error(
         ("remove-count", "nothing", FailureKind.CONTROL_LOGIC, "updated graph"),
     ],
 )
-def test_each_kind_of_wrong_answer_has_its_rule(
+def test_each_kind_of_wrong_answer_has_a_failure_kind_and_a_rule(
     make_query, state_of, name, instead, kind, rule
 ) -> None:
     query = make_query(name)

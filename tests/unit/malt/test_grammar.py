@@ -40,7 +40,7 @@ def refusal_of(path: Path) -> str:
     return message.removeprefix(f"{PACK_VARIABLE}: {path.name}")
 
 
-def test_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> None:
+def test_one_tenth_of_the_productions_is_held_out_and_no_production_repeats() -> None:
     productions = list(shipped().productions())
     held_out = sum(held for _, held in productions)
     assert len(productions) > 400

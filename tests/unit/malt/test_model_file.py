@@ -238,7 +238,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @given(st.text(alphabet="{}<>:;,#\"\\\n' aekbz_1.entity id relationship", max_size=80))
-def test_any_text_is_refused_without_another_exception(
+def test_random_text_is_refused_with_a_config_error(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.txt"

@@ -1,4 +1,4 @@
-"""Damaging changes, each with a name: each of them is unsafe because it breaks a rule.
+"""Named damaging changes, each of which is unsafe because it breaks a rule.
 
 The first table damages the network in an answer to a question, which also breaks the frame
 condition. The second table damages only nodes that the task changes, so that only the named rule is
@@ -331,7 +331,7 @@ def remove_contents(graph: Any, *, of: str = BLOCK, but: int = 0) -> None:
         graph.remove_nodes_from(list(graph.successors(name)))
 
 
-#: changes that replace a removal: name -> nodes to remove, and the change made instead
+#: changes made instead of a requested removal: name -> nodes to remove, and the change
 MOVED: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
     "switch in another block": ((GONE,), move(GONE, BLOCK, "ju1.a1.m2")),
     "switch elsewhere altogether": ((GONE,), rehang),

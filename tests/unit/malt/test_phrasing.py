@@ -99,10 +99,10 @@ def make_writer(seed: int = 0, *, held_out: bool = False) -> Writer:
     return Writer(shipped(), Draft(), random.Random(seed), held_out=held_out)
 
 
-def test_phrasing_changes_the_text_only() -> None:
+def test_varied_and_held_out_queries_differ_only_in_their_text() -> None:
     canonical, varied, held_out = map(drawn, ("canonical", "varied", "held_out"))
     for one, two, three in zip(canonical, varied, held_out, strict=True):
-        # canonical text names its node, so only its network has edits near the node
+        # canonical text names its node, so only the canonical network has its edits near this node
         assert two.actions == three.actions
         assert two.initial == three.initial != one.initial
         assert len({one.text, two.text, three.text}) == 3
@@ -206,10 +206,10 @@ def test_every_production_is_used() -> None:
         for seed in range(4):
             _phrase_again(query, used, seed, held_out=True)
     unused = {one.id for one, _ in shipped().productions()} - set(used)
-    # productions that no label uses: two bounds at once, nodes with exactly one sibling, capacities
-    # that are not whole numbers, and port names without a dot after the switch's name. Rare ones:
-    # the only port with a capacity, new blocks, places before a held-out question, and nodes of any
-    # kind below a node.
+    # Productions that no label uses: two bounds at once, nodes with exactly one sibling, capacities
+    # that are not whole numbers, and port names without a dot after the switch's name.
+    # Productions that are rare: the only port with a capacity, new blocks, places before a held-out
+    # question, and nodes of any kind below a node.
     rare = (
         "bound.between/",
         "having.between/",
@@ -229,7 +229,7 @@ def test_every_production_is_used() -> None:
 
 
 @pytest.mark.slow
-def test_twelve_operations_have_ten_thousand_shapes() -> None:
+def test_twelve_operations_have_at_least_ten_thousand_sentence_shapes() -> None:
     """Operands are replaced by their kinds; frames, answers and irrelevant words do not count."""
     shapes: Counter[str] = Counter()
     labels = [label for label in LABELS if PROGRAMS[label][0] != "level4"]
@@ -255,7 +255,7 @@ def test_nodes_are_rarely_named() -> None:
     assert named / total < 0.25
 
 
-def test_phrase_that_node_is_used_only_for_the_single_node_of_its_kind() -> None:
+def test_phrase_that_node_is_used_only_while_one_node_of_its_kind_was_mentioned() -> None:
     writer = make_writer()
     first, second = "ju1.a1.m1.s2c1", "ju1.a1.m1.s2c2"
     writer.node(first, 2)

@@ -292,7 +292,7 @@ def test_changed_network_is_unsafe_although_the_plan_is_right() -> None:
     assert found.detail["quality"] == 0.0  # type: ignore[index,call-overload]
 
 
-def test_cut_data_is_no_plan() -> None:
+def test_truncated_data_is_not_accepted_as_a_plan() -> None:
     query = of(possible=True)
     state = answered("table", query.actions[0].parameters["plan"]) | {"cut": True}
     found = judge(query, state)
@@ -342,7 +342,7 @@ def episode_of(query: Query, judgement: Judgement | None, outcome: Outcome) -> E
     )
 
 
-def test_quality_reaches_record_and_summary_also_without_details() -> None:
+def test_quality_is_in_record_and_summary_even_without_stored_details() -> None:
     malt = load("malt")
     query, config = of(possible=True), MaltConfig.parse({"complexity_level": "level5"})
     found = judged(query, "text", "R01")
@@ -608,7 +608,7 @@ def test_plans_may_have_more_values_than_other_data(planning: bool, number: int,
     assert sandbox_program.call(context, request | more)["cut"] is cut
 
 
-def test_scale_of_the_machine_is_measured_once_and_limited() -> None:
+def test_speed_of_the_machine_is_measured_once_and_its_factor_is_bounded() -> None:
     assert pace.scale() == pace.scale()
     assert 0.5 <= pace.scale() <= 4.0
 
@@ -708,7 +708,7 @@ def test_numbers_of_a_blocking_request_do_not_contradict_each_other(kind: Kind, 
             assert (len(blocking["switches"]) - 1) * blocking["gap"] <= last - first
 
 
-def test_switch_is_not_upgraded_before_it_is_ready() -> None:
+def test_upgrade_of_a_switch_before_it_is_ready_is_a_violation() -> None:
     (kind,) = (kind for kind in kinds() if kind.name == "waves")
     instance = drawn("waves")
     ready = {one["name"]: one["ready"] for one in instance.data["switches"]}
@@ -741,7 +741,7 @@ def test_spread_demands_are_moved_to_make_room_in_other_spine_blocks() -> None:
 
 
 def test_switches_of_a_blocking_request_do_not_fit_into_their_waves() -> None:
-    """Trying all plans agrees with an independent search through all assignments."""
+    """An exhaustive check of all plans agrees with an independent search of all assignments."""
     rng = random.Random(5)
     results = set()
     for _ in range(60):

@@ -377,7 +377,7 @@ def test_execute_changes_the_graph_in_place() -> None:
     )
 
 
-def test_labels_select_in_one_order_and_leave_other_ids_alone():
+def test_labels_are_selected_in_one_order_and_do_not_affect_other_query_ids():
     chosen = [LABELS[3], LABELS[1]]
     config = MaltConfig.parse({"labels": chosen})
     assert [*Malt().labels(config)] == [LABELS[1], LABELS[3]]

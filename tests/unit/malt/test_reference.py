@@ -97,7 +97,7 @@ def test_node_without_a_distinctive_property_is_described_by_position() -> None:
     assert by_place.way == "of_all"
 
 
-def test_reference_fits_on_every_network_on_which_it_may_be_read() -> None:
+def test_reference_is_used_only_if_it_fits_on_every_network_that_a_reader_may_assume() -> None:
     draft, port = Draft(), f"{SWITCH}.p2"
     faster = act("update", Update(select=Selection(name=port), to_bps=9e9))
     gone = act("remove", Removal(names=(PORT,)))

@@ -171,7 +171,7 @@ def test_reply_without_a_program_is_refused_with_a_reason(name):
 
 
 def read(reply):
-    """Return the program, or the reason why there is none."""
+    """Return the program of a reply, or the reason why the reply is refused."""
     try:
         return extract_code(reply)
     except ReplyRefused as refused:
@@ -179,7 +179,7 @@ def read(reply):
 
 
 MANY = 50_000
-#: texts that are shortened to vary their length; the end of some is not shortened
+#: texts that are cut to various lengths; a pair is a text to cut and an end that always follows
 HUGE: dict[str, str | tuple[str, str]] = {
     "backticks": "`" * 4 * MANY,
     "backticks before a tag": ("`" * 4 * MANY, "python"),

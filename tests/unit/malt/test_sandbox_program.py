@@ -1,4 +1,4 @@
-"""The sandbox's program, called without a sandbox: its representation of results."""
+"""The program that runs in the sandbox, called here without a sandbox, and its results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A second reader with other attachments of phrases (``tests/malt_reader/second``).
+"""A second reader that attaches phrases in other ways (``tests/malt_reader/second``).
 
-``benchmarks/bench_malt_readings.py`` reads 10,000 texts. This module reads a few, and texts that
-have a second reading, which the reader must find.
+``benchmarks/bench_malt_readings.py`` reads 10,000 texts. This module reads a few of them. It
+also reads ambiguous texts, of which the reader must find each meaning.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: in
 
 
 class Stubborn(random.Random):
-    """Random numbers that always choose the given slip."""
+    """A random number generator that always chooses the given slip."""
 
     def __init__(self, slip: str) -> None:
         super().__init__(0)

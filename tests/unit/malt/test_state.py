@@ -308,7 +308,7 @@ HOSTILE = {
 
 
 def test_answer_with_too_many_changes_is_refused_before_it_is_scanned(monkeypatch):
-    monkeypatch.setattr(state._Tidier, "tidy", lambda *_: pytest.fail("it was gone through"))
+    monkeypatch.setattr(state._Tidier, "tidy", lambda *_: pytest.fail("the answer was scanned"))
     for name in HOSTILE:
         if name.startswith("more "):
             assert "unusable" in read_claim(HOSTILE[name])["error"]
@@ -331,7 +331,7 @@ def test_values_that_json_cannot_hold_are_replaced():
     assert observed["data"] == ["?", "nan", "-inf"]
 
 
-def test_graph_that_equals_a_missing_one_is_missing():
+def test_data_graph_that_refers_to_a_missing_updated_graph_is_missing():
     assert read_claim({"type": "graph", "data_graph": "same"})["data_graph"] is None
 
 

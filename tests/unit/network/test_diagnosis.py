@@ -76,7 +76,7 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ("netem", {"netem": True}, {}, "netem"),
         ("mininet", {}, {"emulator": "netns"}, "emulator"),
         ("nft", {"error_types": ["extended"]}, {}, "error_types"),
-        # settings that isolate reserve machines may use any kind of fault, so all must work
+        # settings that isolate reserve machines may be of any fault kind, so every kind must work
         ("nft", {"world": "varied"}, {"error_types": ["remove_ip"]}, "error_types"),
         (
             "iptables_extensions",
@@ -104,7 +104,7 @@ def test_missing_feature_is_refused_only_for_configs_that_need_it(
     assert found.remedy
 
 
-def test_missing_daemons_are_refused_for_backbones_and_no_matter_of_route(lack: Lack) -> None:
+def test_missing_daemons_are_refused_for_backbones_and_ignored_for_route(lack: Lack) -> None:
     lack(FRR="not here")
     with pytest.raises(
         ConfigError, match="this machine does not support FRR: not here; apt-get"
@@ -125,7 +125,7 @@ def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> N
     assert programs.remedy == INSTALL
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         DIAGNOSIS.check(RouteConfig())
-    # the same if the sandbox does not work
+    # nor are they reported as ok if the sandbox does not work
     lack(bubblewrap="the sandbox could not be started: no rights")
     names = [each.name for each in DIAGNOSIS.diagnose()]
     assert names == ["user namespaces", "namespaces", "bubblewrap"]
@@ -178,7 +178,7 @@ def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.Mon
     DIAGNOSIS.check(RouteConfig())
 
 
-def test_packages_are_those_of_the_image_and_the_pages() -> None:
+def test_packages_equal_those_of_the_image_and_the_documentation() -> None:
     packages = (ROOT / "requirements" / "route.debian").read_text().split()
     assert list(PACKAGES) == packages
     for page in ("README.md", "docs/route.md"):

@@ -139,7 +139,7 @@ def test_protocol_of_a_route_is_part_of_its_form():
     assert [[one for one in form if "protocol 4" in one] != [] for form in forms] == [True, False]
 
 
-def test_numbers_of_neighbours_and_routes_in_frr_are_no_traces_but_gaps_are():
+def test_frr_counts_of_neighbours_and_routes_are_not_traces_but_gaps_in_their_ids_are():
     def frr(neighbours, groups):
         shown = {
             "running": "",
@@ -159,7 +159,7 @@ def test_numbers_of_neighbours_and_routes_in_frr_are_no_traces_but_gaps_are():
     assert [one["show ip route.nexthopGroupId gaps"] for one in traces] == [0, 0, 3]
 
 
-def test_listening_sockets_and_connections_of_bgp_are_no_traces():
+def test_listening_sockets_and_bgp_connections_are_not_traces():
     rows = "sl local rem st\n0: 0500000A:01BB 00000000:0000 0A\n1: 0500000A:00B3 0900000A:C350 03\n"
     candidates, _ = look(h2=lambda read: read["proc"].__setitem__("tcp", rows))
     assert candidates["p1_h2", "host"].trace["sockets.tcp 03"] == 0
@@ -225,7 +225,7 @@ def test_unreadable_machine_is_an_environment_failure():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="netlink")
-def test_reader_reads_this_machine(capsys):
+def test_reader_returns_the_settings_of_this_machine(capsys):
     reader.main()
     found = decode("here", capsys.readouterr().out)
     assert found["link"]

@@ -89,7 +89,7 @@ def test_refused_changes_and_causes_are_independent() -> None:
     assert Backbone.tickets.declaration(move) == Claim(causes=causes, refused=refused)
     written = Backbone.tickets.declare_refused(causes, refused)
     assert Backbone().parse(written) == move == make_move(causes, refused)
-    # without refused changes, declarations have the form that they always had
+    # without refused changes, the form of declarations is unchanged
     assert Backbone.tickets.declare_refused(causes, ()) == Backbone.tickets.declare(causes)
     assert "refused" not in Backbone.tickets.declare(causes)
 
@@ -193,7 +193,7 @@ def test_every_word_for_refused_changes_has_a_meaning_and_is_parsed() -> None:
         assert _read(_done(_one(1, word))) == [(1, word)]
 
 
-def test_ticket_of_backbone_without_requests_settles_without_refusals() -> None:
+def test_backbone_ticket_without_requests_is_settled_without_refusals() -> None:
     app = Backbone()
     query = next(app.generate(app.config_type.parse({"error_types": ["ospf_cost"]}), 3))
     tickets = app.tickets
@@ -212,7 +212,9 @@ _forms = st.sampled_from(["{}", "So:\n```json\n{}\n```\nDone.", "```\n{}", "I'd 
 
 
 @given(said=_refusals, form=_forms, data=st.data())
-def test_any_refusals_are_parsed(said: dict[int, str], form: str, data: st.DataObject) -> None:
+def test_refusals_in_any_accepted_form_are_parsed(
+    said: dict[int, str], form: str, data: st.DataObject
+) -> None:
     entries = [
         _one(data.draw(_numbers)(change), data.draw(_words)(word)) for change, word in said.items()
     ]

@@ -244,7 +244,7 @@ def test_ambiguous_reply_is_refused(reply_: str, told: str) -> None:
         read_reply(reply_)
 
 
-#: texts of a given number of pieces; each text was slow, or would be slow, for some parser
+#: name -> function that returns a text with n pieces; naive parsers are slow on these texts
 _HOSTILE: dict[str, Callable[[int], str]] = {
     "objects that do not end": lambda n: '{"a":' * n,
     "lists that do not end": lambda n: '{"a":' + "[" * n,

@@ -25,7 +25,7 @@ def _bare_environment(monkeypatch):
     monkeypatch.delenv("NETARENA_HOST", raising=False)
 
 
-def test_each_strategy_is_an_agent_of_its_name():
+def test_each_strategy_has_an_implementation():
     assert all(hasattr(a2a_purple.scripted, name.capitalize()) for name in SCRIPTED)
     assert tuple(llm.STRATEGIES) == LANGUAGE
 
@@ -79,32 +79,32 @@ def test_each_strategy_is_an_agent_of_its_name():
         ),
     ],
 )
-def test_a_wrong_argument_ends_in_one_line(arguments, line, capsys):
+def test_invalid_argument_is_reported_in_one_line(arguments, line, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", f"netarena-purple: error: {line}\n")
 
 
-def test_a_model_of_no_provider_is_refused(monkeypatch, capsys):
+def test_model_without_a_provider_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("MODEL_NAME", "gpt-x")
     assert main([]) == 2
     assert "--model: 'gpt-x' does not name a provider: write" in capsys.readouterr().err
 
 
-def test_a_model_needs_the_extra(monkeypatch, capsys):
+def test_missing_purple_extra_is_reported_with_the_install_command(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "litellm", None)
     assert main(["--model", "openai/m"]) == 2
     assert 'pip install "netarena[purple]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "streaming"), [([], True), (["--no-stream"], False)])
-def test_streaming_may_be_switched_off(arguments, streaming, served, monkeypatch):
+def test_no_stream_option_disables_streaming(arguments, streaming, served, monkeypatch):
     given = []
     monkeypatch.setattr("a2a_purple.provider.Provider", lambda model, **how: given.append(how))
     assert main(["--model", "openai/m", *arguments]) == 0
     assert [how["streaming"] for how in given] == [streaming]
 
 
-def test_a_model_is_served_with_its_strategy(served, monkeypatch):
+def test_model_is_served_with_the_chosen_strategy(served, monkeypatch):
     monkeypatch.setenv("MODEL_NAME", "openai/m")
     monkeypatch.setenv("MODEL_API_BASE", "http://localhost:1/v1")
     assert main(["--strategy", "react", "--parameter", "temperature=0"]) == 0
@@ -139,7 +139,7 @@ def served(monkeypatch):
     return calls
 
 
-def test_a_scripted_agent_is_served_with_its_brief(served):
+def test_scripted_agent_is_served_with_its_brief(served):
     arguments = "--strategy oracle --application parrot --seed 7 --set num_queries=3 --role r"
     address = "--host 0.0.0.0 --port 0 --card-url http://proxy/agent"
     assert main(f"{arguments} {address}".split()) == 0
@@ -154,20 +154,20 @@ def test_a_scripted_agent_is_served_with_its_brief(served):
     assert (how["host"], how["port"], how["card_url"]) == ("0.0.0.0", 0, "http://proxy/agent")
 
 
-def test_the_role_is_the_applications_unless_given_and_the_port_as_everywhere(served):
+def test_role_and_address_have_defaults(served):
     assert main(["--strategy", "noop", "--application", "parrot"]) == 0
     (((_, brief), how),) = served
     assert brief.role == "parrot_operator"
     assert (how["host"], how["port"], how["card_url"]) == ("127.0.0.1", 9009, None)
 
 
-def test_an_image_sets_the_address_by_environment(served, monkeypatch):
+def test_environment_variable_sets_the_host(served, monkeypatch):
     monkeypatch.setenv("NETARENA_HOST", "0.0.0.0")
     assert main(["--strategy", "noop", "--application", "parrot"]) == 0
     assert served[0][1]["host"] == "0.0.0.0"
 
 
-def test_it_ends_when_its_standard_input_does():
+def test_process_ends_when_its_standard_input_is_closed():
     code = (
         "import os, sys, threading\n"
         "import a2a_purple.cli as cli\n"
@@ -192,19 +192,19 @@ def test_it_ends_when_its_standard_input_does():
             process.kill()
 
 
-def test_a_wrong_config_key_ends_in_one_line(served, capsys):
+def test_unknown_config_key_is_refused(served, capsys):
     assert main(["--strategy", "noop", "--application", "parrot", "--set", "nonsense=1"]) == 2
     assert "error: config.nonsense: unknown key; known keys: " in capsys.readouterr().err
     assert not served
 
 
-def test_the_only_application_needs_no_naming(served, monkeypatch):
+def test_single_installed_application_is_chosen_without_an_option(served, monkeypatch):
     monkeypatch.setattr("netarena.task.application.application_names", lambda: ["parrot"])
     assert main(["--strategy", "noop"]) == 0
     assert served
 
 
-def test_among_several_applications_one_must_be_named(served, monkeypatch, capsys):
+def test_several_installed_applications_require_the_application_option(served, monkeypatch, capsys):
     monkeypatch.setattr("netarena.task.application.application_names", lambda: ["malt", "parrot"])
     assert main(["--strategy", "noop"]) == 2
     assert "--application: must be one of malt, parrot" in capsys.readouterr().err

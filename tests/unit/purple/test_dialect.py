@@ -61,7 +61,7 @@ def read_events(stream: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
-async def test_content_in_parts_becomes_text_and_an_end_gets_its_reason(size, end):
+async def test_content_parts_become_text_and_a_missing_finish_reason_is_added(size, end):
     stream = events(chunk(content=PARTS), chunk(content="b"), end=end) + b"data: [DONE]" + end
     first, second, last, done = read_events(await translated(stream, EVENTS, size=size))
     assert first == chunk(content="é!")
@@ -81,11 +81,11 @@ async def test_content_in_parts_becomes_text_and_an_end_gets_its_reason(size, en
         b"",
     ],
 )
-async def test_what_is_as_usual_or_nonsense_is_passed_on_as_it_came(stream):
+async def test_standard_and_malformed_streams_are_passed_on_unchanged(stream):
     assert await translated(stream, EVENTS) == stream
 
 
-async def test_a_whole_answer_to_a_request_for_a_stream_is_a_stream():
+async def test_complete_answer_to_a_streaming_request_becomes_a_stream():
     message = {"role": "assistant", "content": PARTS}
     body = json.dumps(
         {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"n": 1}}
@@ -111,7 +111,7 @@ async def test_a_whole_answer_to_a_request_for_a_stream_is_a_stream():
         (["error"], 200),
     ],
 )
-async def test_an_error_under_200_has_the_status_that_it_tells(body, status):
+async def test_error_with_http_status_200_gets_the_status_in_its_body(body, status):
     response = httpx.Response(
         200,
         headers={"content-type": JSON},
@@ -125,11 +125,11 @@ async def test_an_error_under_200_has_the_status_that_it_tells(body, status):
 
 @pytest.mark.parametrize("asked", [None, {"stream": True}, ["stream"]])
 @pytest.mark.parametrize("body", [b'{"error": {"message": "no"}}', b"<html>", b"", b"[" * 5000])
-async def test_what_is_no_answer_is_passed_on(body, asked):
+async def test_body_that_is_not_an_answer_is_passed_on_unchanged(body, asked):
     assert await translated(body, JSON, asked=asked) == body
 
 
-async def test_what_is_compressed_is_passed_on():
+async def test_compressed_stream_is_passed_on_unchanged():
     stream = events(chunk(content=PARTS))
     assert await translated(stream, EVENTS, content_encoding="br") == stream
 
@@ -144,5 +144,5 @@ async def test_what_is_compressed_is_passed_on():
         ([["a"], {"text": 7}, {"text": "b"}, {"type": "reasoning", "text": "c"}], "ab"),
     ],
 )
-def test_the_text_of_a_content(content, text):
+def test_text_of_content_has_no_reasoning_and_no_malformed_parts(content, text):
     assert text_of(content) == text

@@ -32,7 +32,7 @@ async def pieces_of(agent: LanguageModel, context: str = "c") -> list[Any]:
     return [piece async for piece in agent.stream("do it", context_id=context, timeout_s=9)]
 
 
-async def test_plain_passes_on_what_comes_when_it_comes():
+async def test_plain_strategy_passes_on_each_piece_of_the_answer():
     agent = LanguageModel(Scripted("a", None, "b", answer("b")), Plain(), name="x", timeout_s=99)
     *pieces, reply = await pieces_of(agent)
     assert pieces == ["a", None, "b"]
@@ -46,7 +46,7 @@ async def test_plain_passes_on_what_comes_when_it_comes():
     }
 
 
-async def test_no_reply_takes_longer_than_the_agent_allows():
+async def test_time_limit_of_a_reply_never_exceeds_that_of_the_agent():
     provider = Scripted(answer("b"))
     agent = LanguageModel(provider, Plain(), name="x", timeout_s=5)
     await agent.ask("p", context_id="c", timeout_s=9)
@@ -54,7 +54,7 @@ async def test_no_reply_takes_longer_than_the_agent_allows():
     assert [timeout_s for _, timeout_s in provider.asked] == [5, 2]
 
 
-async def test_react_says_nothing_before_its_action_is_known():
+async def test_react_strategy_sends_nothing_before_its_action_is_known():
     agent = LanguageModel(
         Scripted("Thought: hm\nAct", "ion: go", answer("Thought: hm\nAction: go")),
         React(),
@@ -77,11 +77,11 @@ async def test_react_says_nothing_before_its_action_is_known():
         ("Thought: t\nAction:", "Thought: t\nAction:"),
     ],
 )
-def test_the_last_action_is_sent(said, sent):
+def test_react_strategy_sends_the_last_action(said, sent):
     assert React().reply("c", said) == sent
 
 
-def test_what_react_remembers_is_bounded(monkeypatch):
+def test_memory_of_the_react_strategy_is_bounded(monkeypatch):
     monkeypatch.setattr(llm, "CONVERSATIONS", 2)
     monkeypatch.setattr(llm, "MEMORY_CHARS", 20)
     strategy = React()

@@ -25,7 +25,7 @@ def chunk(text: str) -> SimpleNamespace:
         (['x = "', "</think>", '"'], ['x = "', "</think>", '"'], 'x = "</think>"'),
     ],
 )
-def test_thoughts_are_taken_out(said, passed, answer):
+def test_reasoning_is_removed_from_the_answer(said, passed, answer):
     stream = _Stream()
     assert [stream.take(chunk(text)) for text in said] == passed
     assert stream.answer == answer
@@ -88,5 +88,5 @@ def test_thoughts_are_taken_out(said, passed, answer):
         ),
     ],
 )
-def test_a_way_of_asking_is_refused_by_words_about_it_alone(words, other):
+def test_only_a_message_about_the_form_of_a_request_changes_the_form(words, other):
     assert Way(usage=True).other(words) == other

@@ -48,7 +48,7 @@ def texts(brief):
     return [query.text for query in brief.application.generate(brief.config, brief.seed)]
 
 
-async def test_the_oracle_knows_an_episode_by_its_context_id(brief, texts):
+async def test_oracle_identifies_an_episode_by_its_context_id(brief, texts):
     oracle = Oracle(brief)
     for index in (4, 0, 5):  # in any order
         assert await say(oracle, context(brief, index)) == f"{texts[index]} a"
@@ -65,14 +65,14 @@ async def test_turns_are_counted_per_episode_and_the_solution_starts_again(brief
 
 
 @pytest.mark.parametrize("attempt", [1, 9])
-async def test_a_later_try_of_an_episode_starts_at_its_first_turn(brief, texts, attempt):
+async def test_later_attempt_of_an_episode_starts_at_the_first_turn(brief, texts, attempt):
     oracle = Oracle(brief)
     await say(oracle, context(brief, 2))
     assert await say(oracle, context(brief, 2, attempt)) == f"{texts[2]} a"
 
 
 @pytest.mark.parametrize("kind", [Oracle, Random, Blanket])
-async def test_a_stranger_is_told_what_the_agent_was_started_for_but_not_its_seed(
+async def test_error_for_another_assessment_names_the_agents_role_but_not_its_seed(
     brief, kind, caplog
 ):
     stray = context(dataclasses.replace(brief, seed=8), 0)
@@ -88,7 +88,7 @@ async def test_a_stranger_is_told_what_the_agent_was_started_for_but_not_its_see
     assert line == caught.value.detail
 
 
-async def test_conversations_with_strangers_take_no_memory(brief):
+async def test_conversations_of_other_assessments_are_not_stored(brief):
     oracle = Oracle(brief)
     for index in range(1000, 1200):
         with pytest.raises(AgentFailed):
@@ -96,7 +96,7 @@ async def test_conversations_with_strangers_take_no_memory(brief):
     assert not oracle._register._asked
 
 
-async def test_queries_are_drawn_once_and_only_when_asked(brief):
+async def test_queries_are_drawn_once_and_only_when_needed(brief):
     oracle = Oracle(brief)
     await oracle.open(timeout_s=1)
     assert brief.application.drawn == []
@@ -119,10 +119,8 @@ class Flock(Labelled, Parrot):
         return draw
 
 
-async def test_a_query_is_drawn_when_it_is_asked_for_and_no_other_with_it(brief):
-    """Earlier, generating 200 large k8s worlds took longer than the first eight replies may take.
-    At that time, only 96 % of the queries were solved.
-    """
+async def test_query_is_drawn_at_its_first_prompt_without_any_other_query(brief):
+    """Drawing all 200 large k8s worlds takes longer than the time limit of the first replies."""
     brief = dataclasses.replace(
         brief,
         application=Flock(),
@@ -141,13 +139,13 @@ async def test_a_query_is_drawn_when_it_is_asked_for_and_no_other_with_it(brief)
     assert len(brief.application.drawn) == 3
 
 
-async def test_noop_says_the_same_to_everybody_and_draws_nothing(brief):
+async def test_noop_sends_the_same_reply_always_and_draws_no_query(brief):
     noop = Noop(brief)
     assert len({await say(noop, one) for one in (context(brief, 0), "stray")}) == 1
     assert brief.application.drawn == []
 
 
-async def test_random_differs_by_query_and_turn_but_not_by_try(brief):
+async def test_random_replies_differ_by_query_and_turn_but_not_by_attempt(brief):
     agent = Random(brief)
     first = [await say(agent, context(brief, 0)) for _ in range(3)]
     again = [await say(agent, context(brief, 0, attempt=1)) for _ in range(3)]
@@ -155,7 +153,7 @@ async def test_random_differs_by_query_and_turn_but_not_by_try(brief):
     assert len({*first, await say(agent, context(brief, 1))}) == 4
 
 
-async def test_random_differs_by_repetition_and_its_first_replies_stay(brief):
+async def test_random_replies_differ_by_repetition_and_the_first_repetition_is_unchanged(brief):
     once = await say(Random(brief), context(brief, 0))
     brief = dataclasses.replace(brief, config=Config(num_queries=3, repeats=3))
     said = [
@@ -168,19 +166,19 @@ async def test_random_differs_by_repetition_and_its_first_replies_stay(brief):
     assert len(set(said)) == 3
 
 
-async def test_hostile_sends_every_attack_over_as_many_episodes(brief):
+async def test_hostile_starts_each_episode_with_another_attack(brief):
     agent = Hostile(brief)
     sent = {await say(agent, context(brief, index)) for index in range(3)}
     assert sent == set(brief.application.baselines.hostile_replies())
 
 
-async def test_hostile_goes_on_with_the_next_attack_in_the_same_episode(brief):
+async def test_hostile_sends_the_next_attack_in_the_next_turn_of_an_episode(brief):
     agent = Hostile(brief)
     sent = {await say(agent, context(brief, 1)) for _ in range(3)}
     assert sent == set(brief.application.baselines.hostile_replies())
 
 
-async def test_hostile_attacks_strangers_too(brief):
+async def test_hostile_attacks_other_assessments_too(brief):
     assert await say(Hostile(brief), "stray") in brief.application.baselines.hostile_replies()
 
 
@@ -195,7 +193,7 @@ async def test_blanket_learns_each_label_from_another_seed(brief):
     assert learned == [(int(seed), 100)]  # its queries are drawn only once
 
 
-async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):
+async def test_blanket_draws_only_the_queries_that_it_reads(brief, monkeypatch):
     drawn = []
     generate = brief.application.generate
 
@@ -217,7 +215,7 @@ async def test_blanket_draws_no_more_than_is_read(brief, monkeypatch):
     assert len(drawn) < 20
 
 
-async def test_a_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
+async def test_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
     drawn = threading.Event()
 
     def generate(config, seed):
@@ -234,11 +232,11 @@ async def test_a_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Oracle, Noop, Random, Hostile, Blanket])
-def test_each_is_named_as_on_the_command_line(brief, kind):
+def test_each_scripted_agent_has_its_name_on_the_command_line(brief, kind):
     assert kind(brief).info.name == kind.__name__.lower()
 
 
-async def test_the_heuristic_agent_has_an_operator_for_each_conversation(brief, monkeypatch):
+async def test_heuristic_has_a_separate_operator_for_each_conversation(brief, monkeypatch):
     def operator(self, briefing):
         seen = []
 
@@ -309,7 +307,7 @@ async def test_push_sends_the_replies_of_a_request_and_then_declares(planned, te
     assert await say(push, context(planned, 0)) == "done ()"  # a query without requested changes
 
 
-async def test_shuffle_sends_replies_in_an_order_that_repetitions_but_not_attempts_change(
+async def test_shuffle_changes_the_order_of_replies_by_repetition_but_not_by_attempt(
     planned, texts
 ):
     shuffle = Shuffle(planned)
@@ -336,7 +334,7 @@ def test_agent_that_makes_requested_changes_needs_a_config_with_them(planned, br
         kind(planned)
 
 
-async def test_heuristic_makes_requested_changes_and_else_works_through_its_checklist(
+async def test_heuristic_makes_requested_changes_and_otherwise_works_through_its_checklist(
     planned, texts
 ):
     agent = Heuristic(planned)
@@ -346,7 +344,7 @@ async def test_heuristic_makes_requested_changes_and_else_works_through_its_chec
         assert await say(agent, other) == "read whatever"
 
 
-async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch):
+async def test_parser_answers_from_the_prompt_only(brief, monkeypatch):
     with pytest.raises(ConfigError, match="parrot does not have a parser agent"):
         Parser(brief)
 
@@ -365,6 +363,6 @@ async def test_the_parser_agent_answers_from_the_prompt_only(brief, monkeypatch)
     assert brief.application.drawn == []
 
 
-def test_an_application_without_a_checklist_has_no_heuristic_agent(brief):
+def test_application_without_a_checklist_has_no_heuristic_agent(brief):
     with pytest.raises(ConfigError, match="parrot does not have a heuristic agent"):
         Heuristic(brief)

@@ -39,7 +39,7 @@ GEMINI = (
         ("", None),
     ],
 )
-def test_a_wait_is_read_from_the_words_of_a_refusal(words, wait_s):
+def test_waiting_time_is_read_from_the_text_of_an_error(words, wait_s):
     assert asked_wait_s({}, words) == (None if wait_s is None else pytest.approx(wait_s))
 
 
@@ -56,15 +56,15 @@ def test_a_wait_is_read_from_the_words_of_a_refusal(words, wait_s):
         ({}, 3),
     ],
 )
-def test_a_header_stands_above_the_words(headers, wait_s):
+def test_waiting_time_in_a_header_overrides_that_in_the_text(headers, wait_s):
     assert asked_wait_s(headers, "try again in 3s") == wait_s
 
 
-def test_a_date_is_a_wait_until_then():
+def test_date_in_a_header_means_waiting_until_that_date():
     then = format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)
     assert 50 < (asked_wait_s({"retry-after": then}, "") or 0) <= 60
 
 
 @pytest.mark.parametrize("words", ["retry" * 100_000, "wait 1" * 100_000, "again " + "1" * 500_000])
-def test_words_of_any_length_are_read_in_linear_time(words):
+def test_error_text_of_any_length_is_parsed_in_linear_time(words):
     assert is_linear(lambda size: asked_wait_s({}, words[:size]), len(words))

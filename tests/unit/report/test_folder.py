@@ -80,7 +80,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_figures_option_stands_alone(
+def test_figures_option_cannot_be_combined_with_another_output(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *runs, "--figures", str(tmp_path / "f"), "--html"]) == 2

@@ -128,7 +128,7 @@ def test_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
         assert json.dumps(read_reply(reply)["command"])[1:-1] not in text
 
 
-def test_unplayed_query_counts_with_all_its_turns() -> None:
+def test_query_without_an_episode_counts_with_all_its_turns() -> None:
     config = RouteConfig.parse({"max_iterations": 7})
     query = draw()[0]
     assert APP.measures(None, config) == {"iterations": 7}
@@ -227,7 +227,7 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     assert paper.limits() == {"judging": "paper"}
 
 
-def test_prompt_states_the_rule_of_paper_judging_only_where_it_holds() -> None:
+def test_prompt_states_the_rule_of_paper_judging_only_where_it_applies() -> None:
     query = draw()[0]
     names = world_of(query).endpoints
     state: dict[str, Any] = {"matrix": ["1" * len(names)] * len(names)}
@@ -257,7 +257,7 @@ def test_random_and_blanket_replies_can_be_parsed() -> None:
     )
 
 
-def test_environment_before_entering_the_application_fails() -> None:
+def test_environment_cannot_be_created_before_the_application_is_entered() -> None:
     with pytest.raises(EnvironmentFailed, match="not started"):
         APP.environment(draw()[0], RouteConfig.parse({}))
     asyncio.run(APP.__aexit__(None, None, None))

@@ -119,7 +119,7 @@ def test_every_prompt_style_is_complete_and_reveals_no_hidden_fault() -> None:
     assert "$" not in parts.rules
 
 
-def test_rules_name_each_kind_of_harm_in_the_words_of_findings() -> None:
+def test_rules_describe_each_kind_of_harm_in_the_words_of_findings() -> None:
     world = varied(3, 1, random.Random(3))
     rules = prompt_parts(query(world), world, state(list(world.intended)), (), LIMITS).rules
     ticket = read_text("netarena_route", "ticket")
@@ -149,7 +149,7 @@ def test_examples_use_machine_names_that_are_never_drawn() -> None:
         assert machine.startswith("p7_")  # prefixes are p10 to p99
 
 
-def test_history_holds_commands_outputs_and_their_effects() -> None:
+def test_history_contains_commands_outputs_and_their_effects() -> None:
     before, after = state(["110", "111", "111"]), state(["111", "110", "111"])
     names = WORLD.endpoints
     done = Step(

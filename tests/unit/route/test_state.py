@@ -129,7 +129,7 @@ def test_open_forbidden_pair_is_wrong_and_opening_it_is_unsafe() -> None:
     assert len(judgement.findings) == 2
     assert len(opened(world, state(open_))) == 2
     assert not len(lost(world, state(open_)))
-    # a fault may have opened the pair: then it is not a finding, and closing it repairs the network
+    # a pair that a fault opened is not a finding, and closing it repairs the network
     assert judge(world, state(open_), state(open_)).safe
     closed = judge(world, state(open_), state(healthy))
     assert closed.correct

@@ -120,7 +120,7 @@ def test_address_plan_and_named_machines_are_parsed_from_a_ticket() -> None:
     assert 1 < len(named) < 8
 
 
-def test_hasty_orders_exist_only_for_faults_that_wait() -> None:
+def test_hasty_orders_exist_only_if_a_repair_must_wait_for_another() -> None:
     waiting = next(
         query for query in _drawn() if any("after" in one.parameters for one in query.actions)
     )

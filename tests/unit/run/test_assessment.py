@@ -132,7 +132,7 @@ def test_resume_grades_only_missing_episodes(tmp_path: Path) -> None:
     assert all(record.get("success") for record in results[:-1])
 
 
-def test_resuming_a_finished_run_asks_no_agent(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_sends_no_prompt(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path)
     agent = Scripted(open_all)
     second, _ = assess(Toy(), agent, tmp_path, resume=True)
@@ -190,7 +190,7 @@ def test_resume_with_different_queries_is_refused(values: dict[str, Any], tmp_pa
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, **values)
 
 
-def test_extended_run_asks_only_new_queries_and_equals_a_larger_run(tmp_path: Path) -> None:
+def test_extended_run_plays_only_new_queries_and_equals_a_larger_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "a", num_queries=2)
     recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
     agent = Scripted(open_all)
@@ -222,7 +222,7 @@ def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> No
     assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
 
 
-def test_run_is_never_reduced(tmp_path: Path) -> None:
+def test_run_is_never_reduced_to_fewer_queries(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
     with pytest.raises(ConfigError, match="num_queries 2, which can be raised but not lowered"):
         assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
@@ -588,7 +588,7 @@ def test_failing_reporter_does_not_affect_the_run(
     assert "continues without progress reports" in caplog.text
 
 
-def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
+def test_run_keeps_neither_records_nor_steps_in_memory(tmp_path: Path) -> None:
     queries, first, second = 60, 10, 30
     held: list[int] = []
 
@@ -621,7 +621,7 @@ def test_memory_holds_neither_records_nor_steps(tmp_path: Path) -> None:
         )
     finally:
         tracemalloc.stop()
-    # usually 0.5 kB; a kept record would need 20 kB, kept steps 15 kB; the memory of timers and
+    # usually 0.5 kB; a record in memory would need 20 kB, its steps 15 kB; the memory of timers and
     # threads varies with the load
     assert (held[1] - held[0]) / (queries - second) < 4000
 
@@ -813,7 +813,7 @@ def test_query_file_altered_by_hand_is_refused(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
 
 
-def test_resumed_run_asks_its_own_queries(tmp_path: Path) -> None:
+def test_resumed_run_plays_its_own_queries(tmp_path: Path) -> None:
     path = str(tmp_path / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     assess(
@@ -896,7 +896,7 @@ def test_unreported_tokens_are_not_recorded(tmp_path):
     assert episodes[0].usage is None
 
 
-def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
+def test_participants_can_have_different_prompt_types(tmp_path: Path) -> None:
     agents = {"plain": Scripted(open_all), "thinks": Scripted(open_all)}
     own = {"thinks": {"prompt_type": "zeroshot_cot"}}
     config = Toy.config_type.parse({"seed": 7, "max_iterations": 8})
@@ -929,7 +929,9 @@ def test_participants_may_have_prompts_of_their_own(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_run_that_asks_for_more_than_exist_warns(tmp_path: Path) -> None:
+def test_run_that_requests_more_distinct_queries_than_exist_prints_a_warning(
+    tmp_path: Path,
+) -> None:
     class Small(Toy):
         """A toy that repeats a few worlds."""
 

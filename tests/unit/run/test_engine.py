@@ -67,7 +67,7 @@ def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) 
     assert episodes[0].iterations == 3
 
 
-def test_failed_query_counts_with_its_own_limit_which_each_prompt_states(tmp_path: Path) -> None:
+def test_failed_query_counts_with_the_limit_that_its_prompts_state(tmp_path: Path) -> None:
     class Sized(Toy):
         def fair_turns(self, query: Query) -> int:
             return 13 + query.index
@@ -158,7 +158,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     ],
     ids=["words", "too many words"],
 )
-def test_single_answer_gives_a_row(answer: object, tmp_path: Path) -> None:
+def test_agent_with_one_reply_gets_a_row(answer: object, tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, "no key"))
     silent, agent.answer = (
         agent.answer,
@@ -562,7 +562,7 @@ def test_query_order_is_seeded_and_balanced_over_labels() -> None:
         assert len({query.label for query in ordered[start : start + 3]}) == 3
 
 
-def test_scrub_makes_text_writable() -> None:
+def test_scrub_replaces_lone_surrogates() -> None:
     assert scrub("a\ud800b") == "a?b"
 
 
@@ -630,7 +630,9 @@ def open_all_and_declare(prompt: str, turn: int) -> str:
     return open_all(prompt, turn) if turn < len(VALVES) else "done"
 
 
-def test_declaration_that_only_a_contingency_refutes_is_no_false_claim(tmp_path: Path) -> None:
+def test_declaration_that_only_a_contingency_refutes_is_not_a_false_declaration(
+    tmp_path: Path,
+) -> None:
     _, episodes = assess(Stormy(wild), Scripted(open_all_and_declare), tmp_path, **TICKET)
     assert {(one.claimed, one.claim_right) for one in episodes} == {(True, False)}
     failures = {one.failure and (one.failure.rule, one.failure.detail) for one in episodes}
@@ -659,7 +661,7 @@ def test_contingencies_are_not_tried_if_the_world_is_still_broken(tmp_path: Path
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_contingencies_that_fail_are_invalid_only_if_that_is_proven_ours(
+def test_failed_contingencies_make_an_episode_invalid_only_if_the_environment_is_the_proven_cause(
     tmp_path: Path, *, ours: bool
 ) -> None:
     async def storm() -> bool:

@@ -126,7 +126,7 @@ def test_shards_of_different_runs_are_refused(
         read_shards([tmp_path / "a", tmp_path / "b"])
 
 
-def test_query_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_query_that_does_not_belong_to_its_shard_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "a", "0/2")
     run(tmp_path / "b", "1/2")
     queries = tmp_path / "a" / "queries.jsonl"

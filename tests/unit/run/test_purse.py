@@ -60,7 +60,7 @@ def test_run_ends_before_the_limit_and_is_resumed(tmp_path: Path) -> None:
     assert 0 < graded < 6
     # only complete episodes have a verdict
     assert summary["avg_correctness"] == 1.0
-    # all costs count, including those of an attempt without a verdict, so nothing more can be asked
+    # the costs of attempts without a verdict count too, so no further query can be asked
     purse, agent = Purse(0.1, {ROLE: CENT}), Paid()
     assert examine({ROLE: agent}, tmp_path, purse, resume=True)[ROLE]["graded"] == graded
     assert agent.prompts == []
@@ -74,7 +74,7 @@ def test_run_ends_before_the_limit_and_is_resumed(tmp_path: Path) -> None:
     assert [end["max_cost"] for end in ends] == [True, True, False]
 
 
-def test_limit_holds_for_all_participants_and_lanes_together(tmp_path: Path) -> None:
+def test_cost_limit_applies_to_the_total_of_all_participants_and_episodes(tmp_path: Path) -> None:
     agents = {name: Paid() for name in ("a", "b")}
     purse = Purse(0.12, dict.fromkeys(agents, CENT))
     examine(agents, tmp_path, purse, concurrency=3)
@@ -226,6 +226,6 @@ def test_cost_of_a_reply_is_the_reported_one_or_the_price(usage: Any, cost: floa
     assert Price(2e-6, 1e-5).of_reply("abcd", reply) == pytest.approx(cost)
 
 
-def test_most_that_a_reply_may_cost_covers_any_tokenizer() -> None:
+def test_maximum_cost_of_a_reply_counts_each_byte_as_a_token() -> None:
     assert Price(1.0, 2.0, 10).most("ab€") == 5 + 20
     assert Price(1.0, 2.0).of(Usage(replies=1, input_tokens=3, output_tokens=1)) == 5

@@ -1,4 +1,4 @@
-"""Workers in processes of their own, without Ray: equal verdicts, lost workers, cancellation."""
+"""Workers in separate processes, without Ray: equal verdicts, lost workers, cancellation."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_lost_episode_has_the_turns_of_its_query(
     assert [one.iterations for one in there.values()] == [40 + one.index for one in there.values()]
 
 
-def test_lost_ticket_counts_as_not_declared() -> None:
+def test_ticket_of_a_lost_worker_counts_as_not_declared() -> None:
     party: Any = SimpleNamespace(role=ROLE, config=SimpleNamespace(briefing=Briefing.TICKET))
     head: Any = SimpleNamespace(note_end=lambda: None)
     worker: Any = SimpleNamespace(stages={}, roles={})
@@ -409,7 +409,7 @@ def test_episode_that_has_not_ended_long_after_the_deadline_is_abandoned(
     assert not worker.stages
 
 
-def test_worker_that_works_for_long_answers_meanwhile(
+def test_worker_in_a_long_operation_is_not_treated_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "BEAT_S", 0.5)
@@ -459,13 +459,13 @@ def make_head(*held: str, starting: int = 0, unable: str = "") -> Remote:
     [
         (("", ""), 0, {"a": [0, 1]}),  # the only participant
         (("a", ""), 0, {"a": [0], "b": [1]}),
-        (("a", "aa"), 0, {"a": [0], "b": []}),  # b waits until worker 1 has no world of a
+        (("a", "aa"), 0, {"a": [0], "b": []}),  # participant b waits for worker 1
         (("a", "b"), 0, {"a": [0], "b": [1]}),
         (("a", "b", ""), 0, {"a": [0], "b": [1]}),
         (("a", "b", "", ""), 0, {"a": [0, 2], "b": [1, 2]}),
-        (("b",), 1, {"a": []}),  # the worker of a died and starts again
+        (("b",), 1, {"a": []}),  # participant a waits for the starting worker
         (("b",), 0, {"a": [0], "b": [0]}),  # fewer workers than participants
-        (("ab", "ab"), 0, {"a": [0, 1]}),  # shared earlier: no participant waits for another
+        (("ab", "ab"), 0, {"a": [0, 1]}),  # both workers are shared
         (("ab", ""), 0, {"a": [1], "b": [1]}),
     ],
 )
@@ -638,14 +638,13 @@ def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
     assert min(later) >= LIMITED_S
 
 
-def test_participant_that_each_node_finds_elsewhere_is_refused_by_a_service(tmp_path: Path) -> None:
+def test_service_with_workers_refuses_a_participant_at_a_loopback_address(tmp_path: Path) -> None:
     from netarena.a2a.client import A2AAgent
     from netarena.cli.executor import Placement, conduct_on
 
     there = conduct_on(Placement("ray", "10.0.0.1:1", 1), allow_link_local=False)
     agents = {ROLE: A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants\.toy_operator: http://127\.0\.0\.1:1 is"):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 
@@ -723,7 +722,6 @@ def test_service_reports_workers_that_cannot_play_to_its_log_and_fails_the_task(
     with pytest.raises(
         AssessmentFailed, match="cannot start workers: no worker can run episodes: "
     ):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
     logged = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert [line.partition(": ")[0] for line in logged] == ["cannot start workers"]
@@ -739,7 +737,6 @@ def test_invalid_request_is_refused_by_a_service_with_workers(
     there = conduct_on(Placement("ray", None, 1), allow_link_local=False)
     agents = {"no role": A2AAgent("http://127.0.0.1:1")}
     with pytest.raises(ConfigError, match=r"participants: the role 'no role' must match"):
-        # the service passes agents as ``Agent``, this test the narrower ``A2AAgent``
         asyncio.run(there(Toy(), Toy.config_type.parse({}), agents, out=tmp_path))
 
 

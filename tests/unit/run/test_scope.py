@@ -92,7 +92,7 @@ def test_all_planning_tasks_of_a_search_have_the_same_number_of_attempts():
         ("k8s", "change_port", {"world": "standard", "briefing": "ticket"}),
     ],
 )
-def test_a_query_has_the_label_and_the_keys_of_its_cell(name, label, setting):
+def test_query_has_the_label_and_the_keys_of_its_cell(name, label, setting):
     scope = scope_of(name, **({"emulator": "netns"} if name == "route" else {}))
     cell = cell_of(scope, label, **setting)
     query = scope.query(cell, 11)
@@ -103,14 +103,14 @@ def test_a_query_has_the_label_and_the_keys_of_its_cell(name, label, setting):
     assert setting.items() <= config.model_dump(mode="json").items()
 
 
-def test_a_cell_without_queries_gives_none():
+def test_cell_without_queries_gives_no_query():
     scope = scope_of("route", emulator="netns", error_types=["faults_5"], num_switches=2)
     assert (
         scope.query(cell_of(scope, "faults_5", num_hosts_per_subnet=1, world="standard"), 1) is None
     )
 
 
-def test_labels_that_cannot_be_chosen_follow_the_seed():
+def test_labels_that_a_config_cannot_select_depend_on_the_seed():
     scope = scope_of("toy", quiet=True, complexity_level=["level1", "level2"])
     assert {scope.query(Cell(0, 0), seed).label for seed in range(3)} == {
         "close-0", "close-1", "close-2",
@@ -118,7 +118,7 @@ def test_labels_that_cannot_be_chosen_follow_the_seed():
 
 
 @pytest.mark.parametrize("key", ["num_queries", "repeats", "start_index", "time_budget_s"])
-def test_a_key_of_runs_is_refused_in_a_search(key):
+def test_config_key_that_applies_only_to_runs_is_refused_in_a_search(key):
     value = 2.0 if key == "time_budget_s" else 2
     with pytest.raises(
         ConfigError, match=rf"config.{key}: has no effect in a search: omit the key"
@@ -126,7 +126,7 @@ def test_a_key_of_runs_is_refused_in_a_search(key):
         scope_of("toy", **{key: value})
 
 
-def test_seeds_of_parts_differ():
+def test_derived_seeds_of_different_parts_differ():
     assert derive_seed(7, "draws", 1) != derive_seed(7, "draws", 2) != derive_seed(8, "draws", 2)
     # the same on every machine
     assert derive_seed(7, "draws", 1) == 6257934904192650857

@@ -54,7 +54,7 @@ def weak_at_three(app):
     return Weak(app, lambda config: config.complexity_level == ("level3",))
 
 
-def test_a_search_finds_the_weak_level_and_compares_fresh_queries(tmp_path):
+def test_search_finds_the_weak_level_and_compares_fresh_queries(tmp_path):
     outcome = search(tmp_path, weak_at_three)
     assert [words(one.stratum) for one in outcome.found] == ['complexity_level ["level3"]']
     assert outcome.searched.graded == 60
@@ -100,7 +100,7 @@ def queries(folder) -> list[Query]:
     return list(read_queries(folder / "queries.jsonl"))
 
 
-def test_a_resumed_search_plays_only_what_is_missing_and_ends_the_same(tmp_path):
+def test_resumed_search_plays_only_missing_queries_and_has_the_same_outcome(tmp_path):
     whole = search(tmp_path / "whole", weak_at_three, budget=30)
     lines = (tmp_path / "whole" / LOG_NAME).read_text().splitlines(keepends=True)
     (tmp_path / "cut").mkdir()
@@ -116,7 +116,7 @@ def test_a_resumed_search_plays_only_what_is_missing_and_ends_the_same(tmp_path)
     assert made[0].made == played - sum('"result": "used"' not in line for line in lines[:17])
 
 
-def test_a_cancelled_search_tears_all_worlds_down_and_can_be_resumed(tmp_path):
+def test_cancelled_search_closes_all_worlds_and_can_be_resumed(tmp_path):
     whole = search(tmp_path / "whole", weak_at_three, budget=24, fresh=4)
     toy = Fragile(fail_at("open", tries=0))
     count = [0]
@@ -148,7 +148,7 @@ def test_a_cancelled_search_tears_all_worlds_down_and_can_be_resumed(tmp_path):
     assert search(tmp_path, weak_at_three, budget=24, fresh=4) == whole
 
 
-def test_a_changed_log_is_refused(tmp_path):
+def test_changed_log_is_refused(tmp_path):
     search(tmp_path, weak_at_three, budget=8, fresh=0)
     path = tmp_path / LOG_NAME
     line = json.loads(path.read_text().splitlines()[0])
@@ -160,7 +160,7 @@ def test_a_changed_log_is_refused(tmp_path):
         Log(path)
 
 
-def test_environment_failures_are_counted_and_left_out(tmp_path):
+def test_environment_failures_are_counted_and_excluded_from_the_results(tmp_path):
     def plan(query, number, moment):
         if moment == "open" and query.seed % 5 == 0:
             raise EnvironmentFailed("broke")
@@ -170,12 +170,12 @@ def test_environment_failures_are_counted_and_left_out(tmp_path):
     assert outcome.searched.graded == 24 - outcome.invalid
 
 
-def test_a_search_in_which_no_world_can_be_built_ends(tmp_path):
+def test_search_in_which_no_world_can_be_built_fails(tmp_path):
     with pytest.raises(AssessmentFailed, match="no query could be graded"):
         search(tmp_path, weak_at_three, Fragile(fail_at("open", tries=99)), 40, 0)
 
 
-def test_a_query_that_the_agent_does_not_answer_is_failed(tmp_path):
+def test_unanswered_query_counts_as_failed(tmp_path):
     late = AgentFailed(FailureReason.TIMEOUT, "no answer within 1 s")
     made = search(tmp_path, lambda _: lambda _: Scripted(lambda *_: late), budget=8, fresh=0)
     assert made.searched == (8, 8)
@@ -186,7 +186,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize(("results", "kept"), [(1, True), (0, False)])
-def test_a_search_that_is_stopped_keeps_its_results_even_without_an_answer(tmp_path, results, kept):
+def test_stopped_search_keeps_its_results_even_without_an_answer(tmp_path, results, kept):
     app, folder = Toy(), tmp_path / "search"
     scope = Scope.of(app, app.config_type.parse({}))
     late = AgentFailed(FailureReason.TIMEOUT, "no answer within 1 s")
@@ -210,7 +210,7 @@ def test_a_search_that_is_stopped_keeps_its_results_even_without_an_answer(tmp_p
     assert not kept or len((folder / LOG_NAME).read_text().splitlines()) == results
 
 
-def test_a_silent_agent_ends_the_search(tmp_path):
+def test_unreachable_agent_ends_the_search(tmp_path):
     silent = AgentFailed(FailureReason.ENDPOINT, "connection refused")
     with pytest.raises(AgentSilent, match="connection refused"):
         search(tmp_path, lambda _: lambda _: Scripted(lambda *_: silent), budget=8)

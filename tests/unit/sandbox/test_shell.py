@@ -309,7 +309,7 @@ def test_expired_clock_sends_interrupt_and_terminate_before_kill(
     ("script", "found"),
     [
         ("echo LD_PRELOAD=/usr/lib/x.so; echo _STDBUF_O=L; echo PATH=/bin", True),
-        ("echo LD_PRELOAD=/opt/x.so; echo _STDBUF_O=L", False),  # commands do not see it
+        ("echo LD_PRELOAD=/opt/x.so; echo _STDBUF_O=L", False),  # commands cannot read /opt
         ("exit 125", False),
         ("echo PATH=/bin", False),
     ],

@@ -28,7 +28,7 @@ def test_labels_are_those_of_the_drawn_queries(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["toy", "route", "k8s"])
-def test_unplayed_episode_counts_with_all_turns(name: str) -> None:
+def test_query_without_an_episode_counts_with_all_turns(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"max_iterations": 7})
     assert application.measures(None, config) == {"iterations": 7}

@@ -108,7 +108,7 @@ def test_incomplete_command_is_reported(text):
 
 
 @pytest.mark.parametrize("text", TORN)
-def test_command_with_a_detached_remainder_counts_as_incomplete(text):
+def test_command_whose_last_lines_would_run_separately_counts_as_incomplete(text):
     assert TORN[text] in lacks(text)
 
 

@@ -27,5 +27,5 @@ def test_changes_are_listed_cell_by_cell():
     assert not list(turned(other, after))
 
 
-def test_wrong_marks_are_broken_and_exposed():
+def test_only_the_marks_broken_and_exposed_count_as_wrong():
     assert [mark for mark in Mark if mark.wrong] == [BROKEN, EXPOSED]

@@ -206,7 +206,7 @@ def test_unsafe_effects_of_a_turn_are_reported_up_to_a_limit() -> None:
     assert sum(map(len, many)) < 20_000
 
 
-def test_text_includes_the_texts_that_its_lines_name() -> None:
+def test_text_includes_the_texts_that_it_names() -> None:
     rules = read_text("netarena_k8s", "rules")
     assert read_text("netarena_k8s", "common") in rules
     assert "{{" not in rules

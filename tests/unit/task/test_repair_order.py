@@ -25,7 +25,7 @@ def test_part_with_an_indirect_dependency_has_no_hasty_order():
     assert list(hasty_orders([(), {0}, {0, 1}])) == [(1, 0, 2), (0, 2, 1)]
 
 
-def test_places_resolve_names_and_drop_unknown_ones():
+def test_places_resolve_names_and_ignore_unknown_ones():
     assert places(["a", "", "b"], [("b",), ("", "z"), ("a", "b")]) == [{2}, set(), {0, 2}]
 
 

@@ -21,12 +21,14 @@ from netarena.task.simple_command import read_commands
         ("a # b; c\nd", "a,d"),
     ],
 )
-def test_parts_are_the_commands_that_a_shell_would_run(text: str, expected: str) -> None:
+def test_command_line_is_split_into_the_commands_that_a_shell_would_run(
+    text: str, expected: str
+) -> None:
     found = [" ".join([one.program, *one.arguments]) for one in read_commands(text)]
     assert ",".join(found) == expected
 
 
-def test_a_command_knows_the_files_that_it_writes_and_the_text_that_it_may_read() -> None:
+def test_parsed_command_lists_the_files_that_it_writes_and_its_input_text() -> None:
     (command,) = read_commands("a b >/tmp/x 2>>/tmp/y <<EOF\ntext\nEOF")
     assert (command.written, command.fed) == (["/tmp/x", "/tmp/y"], ["text\n"])
     assert command.positional() == ["b"]

@@ -200,7 +200,7 @@ def test_declaration_changes_nothing_and_is_never_harmful(
     assert not regrade(stored).differences
 
 
-def test_leftover_changes_in_a_healthy_world_are_counted(
+def test_leftover_changes_in_the_intended_state_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.run.archive.load", lambda name: Remembering())

@@ -23,7 +23,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("name", "values", "move"), CALLS)
-def test_tool_call_is_parsed_to_its_values(name, values, move):
+def test_arguments_of_a_tool_call_become_the_expected_move(name, values, move):
     application = load(name)
     (tool,) = application.tools.kinds(application.config_type())
     assert [parameter.name for parameter in tool.parameters] == list(values)

@@ -39,14 +39,14 @@ def series(tmp_path):
     return path
 
 
-def test_a_curriculum_leaves_out_keys_that_select_single_queries(series):
+def test_curriculum_omits_keys_that_select_single_queries(series):
     assert read_curriculum(series) == [
         ("toy", {"complexity_level": ["level1"]}),
         ("toy", {"complexity_level": ["level2"], "briefing": "ticket", "quiet": False}),
     ]
 
 
-def test_sessions_take_the_scenarios_in_turn(series):
+def test_sessions_use_the_scenarios_in_turn(series):
     curriculum = Curriculum(series)
     try:
         told = []
@@ -64,7 +64,7 @@ def test_sessions_take_the_scenarios_in_turn(series):
         curriculum.close()
 
 
-def test_sft_draws_the_kinds_of_query_of_a_scenario(series, tmp_path):
+def test_sft_draws_the_query_levels_of_a_scenario_file(series, tmp_path):
     out = tmp_path / "set"
     keys = ("--sizes", "4,6,5", "--seed", "1", "--out", str(out))
     assert main(["sft", "toy", "--from", str(series), *keys]) == 0
@@ -83,7 +83,7 @@ def test_sft_refuses_a_scenario_of_another_application(tmp_path, capsys):
     assert f"--from: {path} has a scenario of malt, not of toy" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_scenario_is_refused(tmp_path):
+def test_file_that_is_not_a_scenario_is_refused(tmp_path):
     (tmp_path / "x.toml").write_text("a = 1\n")
     with pytest.raises(ConfigError, match="green_agent: must be a table"):
         read_curriculum(tmp_path / "x.toml")

@@ -187,7 +187,7 @@ def open_valve(session: Session) -> str:
     return next(valve for valve in ("v1", "v2", "v3") if valve not in shut)
 
 
-async def test_ticket_pays_for_harm_and_progress_at_its_end():
+async def test_ticket_reward_counts_harm_and_progress_at_its_end():
     """Observations and rewards within a ticket do not depend on the effect of a turn."""
     earned = {}
     for briefing in ("full", "ticket"):

@@ -18,7 +18,7 @@ def _machines(stages: Stages, turns: list[Left]) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_push_makes_all_parts_of_one_machine_per_turn_in_the_order_of_names(name: str) -> None:
+def test_push_agent_changes_one_machine_per_turn_in_order_of_machine_names(name: str) -> None:
     plan = plan_of(load(name))
     stages, turns = plan.stages, push(plan)
     assert frozenset().union(*turns) == stages.every
@@ -27,7 +27,7 @@ def test_push_makes_all_parts_of_one_machine_per_turn_in_the_order_of_names(name
     assert sum(map(len, turns)) == len(stages.parts)
 
 
-def test_push_in_random_order_has_the_same_turns_in_several_orders() -> None:
+def test_random_order_of_the_push_agent_changes_only_the_order_of_turns() -> None:
     plan = plan_of(load("mixed"))
     found = [push(plan, random.Random(seed)) for seed in range(8)]
     assert all({*turns} == {*push(plan)} for turns in found)
@@ -36,7 +36,9 @@ def test_push_in_random_order_has_the_same_turns_in_several_orders() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heuristic_brings_into_service_first_and_leaves_latent_faults(name: str) -> None:
+def test_heuristic_agent_brings_elements_into_service_first_and_leaves_latent_faults(
+    name: str,
+) -> None:
     plan = plan_of(load(name))
     stages, turns = plan.stages, heuristic(plan)
     assert frozenset().union(*turns) == stages.every - stages.of_faults
@@ -51,14 +53,14 @@ def test_heuristic_brings_into_service_first_and_leaves_latent_faults(name: str)
     assert first == sorted(first, reverse=True)
 
 
-def test_heuristic_takes_out_of_service_last_whatever_the_order_of_the_text() -> None:
+def test_heuristic_agent_uses_a_safe_order_where_the_order_of_the_text_does_harm() -> None:
     plan = plan_of(load("ordered"))
     assert plan.stages.does_harm(plan.stages.straightforward())
     assert plan.stages.is_safe([place for turn in heuristic(plan) for place in turn])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replies_of_the_agents_are_commands_on_the_machines_of_their_turns(name: str) -> None:
+def test_agent_replies_are_commands_on_the_machines_of_their_turns(name: str) -> None:
     query, plan = load(name), plan_of(load(name))
     baselines = APP.baselines
     for replies, turns in (
@@ -76,7 +78,7 @@ def test_replies_of_the_agents_are_commands_on_the_machines_of_their_turns(name:
             assert saves == (plan.world.only_saved_survives and "vtysh" in reply)
 
 
-def test_last_command_of_push_leaves_the_target_configuration() -> None:
+def test_push_agent_ends_with_the_target_configuration() -> None:
     plan = plan_of(load("mixed"))
     steps = plan.commands(push(plan))
     assert plan.faults

@@ -1,4 +1,4 @@
-"""The weights with which the machine of a fault is drawn."""
+"""Weights for drawing the machine of a fault."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _probabilities(
     return total
 
 
-def test_routers_of_one_function_are_equally_likely_despite_methods_of_few_routers(
+def test_routers_with_the_same_role_are_equally_likely_although_some_methods_fit_few_routers(
     world: World,
 ) -> None:
     every = frozenset(router.name for router in world.routers)
@@ -50,7 +50,7 @@ def test_routers_of_one_function_are_equally_likely_despite_methods_of_few_route
 
 
 @pytest.mark.parametrize("faults", [1, 2, 3, 5])
-def test_routers_with_more_interfaces_are_less_likely_the_more_faults_there_are(
+def test_routers_with_more_interfaces_become_less_likely_with_more_faults(
     faults: int,
 ) -> None:
     world = draw(random.Random(11), 8)
@@ -68,7 +68,7 @@ def test_routers_with_more_interfaces_are_less_likely_the_more_faults_there_are(
     assert max(relative) == pytest.approx(min(relative), rel=0.02)
 
 
-def test_hosts_keep_the_probability_of_their_methods(world: World) -> None:
+def test_hosts_are_drawn_with_the_unweighted_probability_of_their_methods(world: World) -> None:
     hosts = frozenset(host.name for host in world.hosts)
     routers = frozenset(router.name for router in world.routers)
     places = [(1.0, hosts), (1.0, hosts | routers)]

@@ -1,4 +1,4 @@
-"""Commands that inject and repair faults, derived from renderings."""
+"""Commands that inject and repair faults, derived from rendered configurations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_added_setting_is_removed_and_removed_setting_is_added(world: World) -> 
     assert " -c 'redistribute static route-map" in _repair(world, "ospf_redistribution.missing")
 
 
-def test_line_that_begins_with_no_is_removed_without_the_no(world: World) -> None:
+def test_line_with_leading_no_is_removed_by_the_line_without_no(world: World) -> None:
     line = _repair(world, "bgp_community.stripped")
     assert " send-community'" in line
     assert "no neighbor" not in line
@@ -70,7 +70,7 @@ def test_route_map_entry_is_removed_and_added_as_a_whole(world: World) -> None:
     assert " -c 'match ip address prefix-list OURS'" in repair
 
 
-def test_verdict_of_a_route_map_entry_changes_through_its_head_line(world: World) -> None:
+def test_permit_or_deny_of_a_route_map_entry_changes_with_its_first_line(world: World) -> None:
     line = _repair(world, "ospf_redistribution.denied")
     assert line == vtysh("route-map STATIC-TO-OSPF permit 10")
 
@@ -156,7 +156,7 @@ def test_new_peer_is_configured_with_its_remote_as_first(world: World) -> None:
     assert line.index("remote-as") < line.index("description") < line.index("password")
 
 
-def test_neighbour_is_removed_with_all_its_lines_at_once(world: World) -> None:
+def test_bgp_neighbour_is_removed_with_one_command(world: World) -> None:
     router = next(one for one in world.routers if len(one.bgp.peers) > 1)
     gone, changed, *others = router.bgp.peers
     peers = (changed.model_copy(update={"weight": 7}), *others)

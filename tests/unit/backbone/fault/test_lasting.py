@@ -1,4 +1,4 @@
-"""Latent faults of backups: no test shows them now, but a link failure does."""
+"""Latent faults of backup paths, which are visible only during a link failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_table_has_enough_methods_with_unambiguous_names() -> None:
         assert len({one.name for one in methods}) == len(methods)
 
 
-def test_changes_have_distinct_keys_and_are_found_again(contingent: World) -> None:
+def test_changes_have_distinct_keys_and_are_restored_from_their_faults(contingent: World) -> None:
     for kind, methods in LASTING.items():
         for method in methods:
             changes = [*method.changes(contingent)]
@@ -38,7 +38,7 @@ def test_changes_have_distinct_keys_and_are_found_again(contingent: World) -> No
                 assert read(contingent, fault).edit(contingent) == change.edit(contingent)
 
 
-def test_latent_fault_shows_in_a_failure_only(room: Room) -> None:
+def test_latent_fault_is_visible_only_during_a_failure(room: Room) -> None:
     faults = add_latent(room, (), random.Random(1))
     assert faults is not None
     (fault,) = faults
@@ -53,7 +53,7 @@ def test_latent_fault_shows_in_a_failure_only(room: Room) -> None:
     assert doubts(room.world, faults) == []
 
 
-def test_fault_without_effect_in_any_contingency_is_doubted(
+def test_latent_fault_without_effect_in_any_contingency_is_reported_as_invalid(
     world: World, wanted: Facts, room: Room
 ) -> None:
     """In a world without contingencies, a latent fault never has a visible effect."""
@@ -74,7 +74,7 @@ def test_visible_change_is_not_latent(room: Room) -> None:
     assert not room.is_latent(0)
 
 
-def test_latent_fault_joins_visible_faults(room: Room) -> None:
+def test_latent_fault_is_added_to_visible_faults(room: Room) -> None:
     rng = random.Random(2)
     shown = table.draw(room, ["ospf_passive"], rng)
     assert shown is not None

@@ -1,4 +1,4 @@
-"""The table of a backbone's faults: each fault is an edit of a world.
+"""The fault table of the backbone: each fault is an edit of a world.
 
 ``benchmarks/prove_backbone.py`` verifies all of them on real networks, and
 ``tests/integration/test_backbone_fault.py`` verifies some.
@@ -46,7 +46,7 @@ def test_table_has_enough_kinds_and_methods() -> None:
         assert len({method.name for method in methods}) == len(methods)
 
 
-def test_smallest_limit_has_turns_for_five_repairs_and_the_declaration() -> None:
+def test_smallest_turn_limit_covers_five_repairs_and_the_declaration() -> None:
     longest = dict.fromkeys(KINDS, 0)
     for seed in range(4):
         world = draw(random.Random(seed), 8)
@@ -56,7 +56,7 @@ def test_smallest_limit_has_turns_for_five_repairs_and_the_declaration() -> None
     assert sum(sorted(longest.values())[-5:]) + 1 <= MIN_TURNS
 
 
-def test_changes_have_distinct_keys_and_affect_own_machines_only(world: World) -> None:
+def test_changes_have_distinct_keys_and_affect_only_our_machines(world: World) -> None:
     ours = {*world.names, *(host.name for host in world.hosts if host.resolver)}
     for methods in KINDS.values():
         for method in methods:
@@ -85,7 +85,7 @@ def test_change_alters_the_world_and_survives_serialization(world: World) -> Non
 @pytest.mark.parametrize(
     ("harmful", "harms", "doubtful"), [({0}, True, True), ({0, 1}, True, False), ((), False, False)]
 )
-def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
+def test_repair_that_does_harm_in_only_one_order_of_its_machines_is_unpredictable(
     world: World,
     wanted: Facts,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_repair_that_does_harm_in_one_order_of_its_machines_is_doubted(
     assert room.is_doubtful == doubtful
 
 
-def test_narrow_ports_to_hosts_lead_only_to_hosts_without_tcp_services(world: World) -> None:
+def test_mtu_is_lowered_only_towards_hosts_without_tcp_services(world: World) -> None:
     (lan,) = [method for method in KINDS["path_mtu"] if method.name == "lan"]
     servers = {offer.host for offer in world.offers if offer.protocol == "tcp"}
     narrow = {
@@ -142,7 +142,7 @@ def test_several_faults_are_each_visible_and_have_safe_repair_orders(world: Worl
 
 
 @pytest.mark.parametrize("kinds", [["ospf_cost"], ["ospf_cost", "zone_filter"]])
-def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
+def test_fault_whose_result_depends_on_session_order_is_invalid_and_not_drawn(
     kinds: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = draw_faults(Room(world), kinds, random.Random(5))
@@ -162,7 +162,7 @@ def test_result_that_depends_on_session_order_is_doubted_and_not_drawn(
     assert other is None or other != drawn
 
 
-def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
+def test_fault_without_a_visible_effect_is_invalid_and_not_drawn(
     world: World, wanted: Facts
 ) -> None:
     room, method = Room(world, wanted), KINDS["ospf_cost"][0]
@@ -184,7 +184,9 @@ def test_fault_without_a_visible_effect_is_doubted_and_not_drawn(
     assert not shown & {change.key for change in hidden}
 
 
-def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: Facts) -> None:
+def test_fault_whose_repair_does_harm_in_some_order_is_invalid_and_not_drawn(
+    world: World, wanted: Facts
+) -> None:
     several = [
         (kind, method, change)
         for kind, methods in KINDS.items()
@@ -201,7 +203,7 @@ def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: F
         room = Room(world, wanted)
         room.changes.append(change)
         if room.shows(0) and room.harms([0], 0):
-            # a repair of all parts at once would do no harm
+            # repairing all parts at the same time does no harm
             assert not harms(world, wanted, room.seen([0]) or {}, wanted)
             harmful.append(to_fault(world, kind, method, change))
     assert harmful
@@ -211,10 +213,9 @@ def test_repair_on_several_machines_is_safe_in_any_order(world: World, wanted: F
     keys = {fault.parameters["key"] for fault in harmful if fault.kind == "path_mtu"}
     room = Room(world, wanted)
     drawn = [draw_faults(room, ["path_mtu"], random.Random(seed)) for seed in range(6)]
-    for found in drawn:
-        assert found is None or (found[0].method, found[0].parameters["key"]) not in {
-            ("link", key) for key in keys
-        }
+    assert any(drawn)
+    for found in filter(None, drawn):
+        assert (found[0].method, found[0].parameters["key"]) not in {("link", key) for key in keys}
 
 
 def test_part_waits_for_the_parts_that_precede_it_in_every_order() -> None:
@@ -260,8 +261,8 @@ def test_observations_of_a_change_are_computed_once(
     assert len(settled) == len(room.options(method))
 
 
-def test_session_seen_by_a_firewall_in_one_direction_only_is_doubtful() -> None:
-    """Whether the session is established depends on the packets that the firewall saw before."""
+def test_session_seen_by_the_firewall_in_only_one_direction_is_unpredictable() -> None:
+    """The firewall passes packets of the session only if it saw earlier packets of it."""
     world = draw(random.Random(1), 5)
     firewall = world.router(world.firewall)
     unguarded = world.edit(
@@ -308,7 +309,7 @@ def test_session_ended_by_maximum_prefix_stays_ended_with_any_other_fault(world:
 
 
 @pytest.mark.parametrize("name", ["hidden", "hidden_everywhere"])
-def test_summary_that_exists_is_not_replaced_by_a_hidden_one(world: World, name: str) -> None:
+def test_existing_summary_is_not_replaced_by_a_hidden_one(world: World, name: str) -> None:
     (method,) = (one for one in KINDS["ospf_summary"] if one.name == name)
     change = next(method.changes(world))
     border = next(

@@ -44,7 +44,7 @@ def test_documented_part_of_our_prefix_may_be_announced(world: World, wanted: Fa
     target = change.edit(world)
     after = intended(target)
     assert forbidden(target, after) == []
-    # but only where the documentation has it
+    # without this documentation, the announcement is a leak
     leaked = {rule for rule, fact in harms(world, wanted, wanted, after) if fact.sort == "route"}
     assert leaked == {"route_leaked"}
 
@@ -65,7 +65,9 @@ def test_whole_prefix_stays_announced_while_a_part_is_replaced_by_an_aggregate()
     assert _received(after, today.block) == _received(before, today.block)
 
 
-def test_withdrawn_part_leaves_the_configuration_without_it(world: World) -> None:
+def test_withdrawal_of_a_part_restores_the_configuration_before_its_announcement(
+    world: World,
+) -> None:
     for change in options(world, "announcement", "prefix"):
         today = change.edit(world)
         (back,) = options(today, "announcement", "withdraw")
@@ -73,7 +75,7 @@ def test_withdrawn_part_leaves_the_configuration_without_it(world: World) -> Non
 
 
 @pytest.mark.parametrize("method", ["prefix", "withdraw"])
-def test_announcement_of_a_part_has_a_safe_order(method: str) -> None:
+def test_announcing_or_withdrawing_a_part_has_a_safe_order(method: str) -> None:
     today = start_of(("announcement", method))
     stages = Stages(today, (), [options(today, "announcement", method)[0]])
     assert next(stages.safe_orders())

@@ -1,4 +1,4 @@
-"""Faults that harm nobody until a requested change is made."""
+"""Latent faults, which have no effect until a requested change is made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [name for name in SORTS if SORTS[name].faulty]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_latent_faults_are_invisible_today(name: str) -> None:
+def test_latent_faults_have_no_visible_effect_before_the_changes(name: str) -> None:
     plan = plan_of(load(name))
     assert plan.stages.faults
     assert plan.present != plan.world
@@ -32,13 +32,13 @@ def test_latent_faults_are_invisible_today(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_latent_fault_shows_in_the_target_or_in_a_contingency(name: str) -> None:
+def test_each_latent_fault_is_visible_in_the_target_or_in_a_contingency(name: str) -> None:
     plan = plan_of(load(name))
     for fault in plan.stages.faults:
         assert _is_wrong(plan.target, fault.edit(plan.target)) or [*_shown_during(plan, fault)]
 
 
-def test_lasting_fault_shows_in_a_contingency_and_not_in_the_target() -> None:
+def test_latent_fault_of_a_backup_path_is_visible_in_a_contingency_and_not_in_the_target() -> None:
     plan = plan_of(load("lasting"))
     (fault,) = plan.stages.faults
     assert not _is_wrong(plan.target, fault.edit(plan.target))
@@ -56,7 +56,7 @@ def _shown_during(plan: Plan, fault: Change) -> Iterator[Contingency]:
             yield one
 
 
-def test_fault_that_never_shows_is_a_doubt() -> None:
+def test_latent_fault_that_is_never_visible_is_reported_as_invalid() -> None:
     query = load("lasting")
     world = plan_of(query).world.model_copy(update={"contingencies": ()})
     plan = Plan(world, faults_of(query))
@@ -66,7 +66,7 @@ def test_fault_that_never_shows_is_a_doubt() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_latent_fault_is_found_again_by_its_names(name: str) -> None:
+def test_latent_fault_is_found_by_its_kind_method_and_key(name: str) -> None:
     plan = plan_of(load(name))
     for action, change in zip(plan.faults, plan.stages.faults, strict=True):
         names = action.kind, action.method, str(action.parameters["key"])
@@ -133,7 +133,7 @@ def test_fault_in_settings_that_only_the_target_has_cannot_exist_today(added: St
 
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: World) -> None:
-    """A route map may have lost all of its entries, for example."""
+    """Listing does not fail even if a route map has lost all of its entries."""
     for method in KINDS[kind]:
         name = kind, method.name
         starts = [world]
@@ -144,8 +144,8 @@ def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: W
                 candidates(today, change.edit(today), ())
 
 
-def test_room_without_a_suitable_fault_adds_none(world: World) -> None:
-    """A closed service moves no traffic to other settings."""
+def test_latent_fault_is_not_added_if_no_change_would_reveal_it(world: World) -> None:
+    """The change closes a service, which moves no traffic to other settings."""
     room = _Room(world)
     room.made = [Request("service_filter", "close", options(world, "service_filter", "close")[0])]
     assert not room._add_latent(random.Random(1), is_lasting=False)

@@ -27,7 +27,7 @@ def _areas(world: World, change: Change) -> set[str]:
     }
 
 
-def test_moved_link_is_in_another_area_at_both_ends_and_adjacent(world: World) -> None:
+def test_moved_link_is_in_a_new_area_at_both_ends_and_keeps_all_adjacencies(world: World) -> None:
     changes = options(world, "area", "link")
     assert changes
     for change in changes:
@@ -39,12 +39,12 @@ def test_moved_link_is_in_another_area_at_both_ends_and_adjacent(world: World) -
 
 
 def test_link_of_another_area_moves_to_area_0() -> None:
-    world = start_of(("area", "number"))  # with a router in an area of its own
+    world = start_of(("area", "number"))  # one router has a separate area
     (leaf,) = (one for one in options(world, "area", "link") if _areas(world, one) != {"0"})
     assert _areas(leaf.edit(world), leaf) == {BACKBONE_AREA}
 
 
-def test_last_link_of_a_router_in_area_0_stays_there(world: World) -> None:
+def test_router_keeps_at_least_one_link_in_area_0(world: World) -> None:
     for change in options(world, "area", "link"):
         for name in change.machines:
             kept = [
@@ -72,7 +72,7 @@ def _narrowed() -> tuple[World, Change]:
 
 
 def _lost(facts: Facts) -> set[tuple[str, str]]:
-    """Return the pairs of which only small pings work."""
+    """Return the pairs between which only small pings work."""
     return {
         (fact.source, fact.target)
         for fact, value in facts.items()
@@ -126,7 +126,7 @@ def test_adjacency_is_down_while_only_one_end_has_the_new_mtu() -> None:
 # static routes
 
 
-def test_static_routes_lead_over_both_routers_to_the_hosts(world: World) -> None:
+def test_static_routes_lead_through_both_routers_to_the_hosts(world: World) -> None:
     changes = options(world, "static_routes", "to_static")
     assert changes
     for change in changes[:4]:
@@ -153,7 +153,7 @@ def test_static_routes_replace_the_next_hop_of_at_least_one_router(world: World)
         assert any(route is None or route.hop.gateway not in change.words for route in routes)
 
 
-def test_static_routes_are_replaced_by_the_paths_of_ospf(world: World, wanted: Facts) -> None:
+def test_change_back_to_ospf_removes_the_static_routes(world: World, wanted: Facts) -> None:
     for change in options(world, "static_routes", "to_static")[:2]:
         pinned = change.edit(world)
         (back,) = options(pinned, "static_routes", "to_ospf")
@@ -162,8 +162,8 @@ def test_static_routes_are_replaced_by_the_paths_of_ospf(world: World, wanted: F
         assert change.key.split()[0] in back.words
 
 
-def test_order_of_static_routes_decides_where_ospf_leads_back(world: World) -> None:
-    """The router next to the hosts sends packets back as long as only the other one has a route."""
+def test_order_of_static_routes_matters_where_ospf_sends_packets_back(world: World) -> None:
+    """The router next to the hosts sends packets back until it has its own static route."""
     stages = next(
         Stages(today, (), [change])
         for drain in options(world, "link_out", "drain")

@@ -50,7 +50,7 @@ def test_each_part_of_a_change_edits_only_its_own_machine(name: Name) -> None:
 
 
 @pytest.mark.parametrize("name", ALL, ids=".".join)
-def test_changes_of_a_method_have_unique_keys_and_are_the_same_each_time(name: Name) -> None:
+def test_changes_of_a_method_have_unique_keys_and_are_deterministic(name: Name) -> None:
     world = start_of(name)
     found, again = options(world, *name), options(world, *name)
     assert len(found) == len({change.key for change in found}) > 0
@@ -60,7 +60,7 @@ def test_changes_of_a_method_have_unique_keys_and_are_the_same_each_time(name: N
 
 
 @pytest.mark.parametrize("name", ALL, ids=".".join)
-def test_words_name_all_machines_and_all_values_that_are_not_documented(name: Name) -> None:
+def test_request_text_names_all_machines_and_all_undocumented_values(name: Name) -> None:
     world = start_of(name)
     known = {"md5", *_documented(world)}
     for change in options(world, *name):
@@ -75,7 +75,7 @@ def test_words_name_all_machines_and_all_values_that_are_not_documented(name: Na
 
 
 def _lines(world: World, machine: str) -> set[str]:
-    """Return the settings of a machine, each rule of packet filters on its own."""
+    """Return the settings of a machine, with one entry for each packet filter rule."""
     found = recipe(world, machine)
     commands = [line for command in found.commands for line in command.split("\\n")]
     return {line.strip() for line in (*commands, *(found.frr or "").splitlines())}
@@ -111,7 +111,7 @@ def test_sessions_that_are_set_up_or_moved_become_established() -> None:
             assert (router, address) not in [(one.router, one.there) for one in before]
 
 
-def test_pieces_of_one_machine_become_one_part(world: World) -> None:
+def test_edits_of_one_machine_become_one_part(world: World) -> None:
     first, second = (router.name for router in world.routers[:2])
     pieces = [
         Piece(first, on_router(first, held=("192.0.2.2",)), "held"),
@@ -127,7 +127,7 @@ def test_pieces_of_one_machine_become_one_part(world: World) -> None:
     assert change.edit(world) == of_second(of_first(world))
 
 
-def test_requested_change_without_pieces_is_an_error() -> None:
+def test_requested_change_without_edits_is_an_error() -> None:
     with pytest.raises(ValueError, match="needs at least one edit"):
         requested("key", "words", [])
 

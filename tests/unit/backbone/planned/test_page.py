@@ -16,7 +16,7 @@ from netarena_backbone.world.model import World
 
 _PAGE = Path(__file__).parents[4] / "docs" / "backbone-changes.md"
 _BEGIN, _END = "<!-- changes -->\n", "<!-- /changes -->"
-#: Seeds of worlds; each example comes from the first world that has room for its method.
+#: Seeds of worlds; each example comes from the first world in which its method is possible.
 _SEEDS = range(35, 45)
 
 

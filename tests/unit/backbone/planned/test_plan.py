@@ -33,7 +33,7 @@ NAMES = [*SORTS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_part_and_each_refused_change_has_its_edit_and_its_line(name: str) -> None:
+def test_each_part_and_each_refused_change_has_edits_and_descriptions(name: str) -> None:
     plan = plan_of(load(name))
     edits, parts = [*plan.edits()], plan.stages.parts
     unwanted = [one.change for one in plan.requests if one.because]
@@ -48,14 +48,16 @@ def test_each_part_and_each_refused_change_has_its_edit_and_its_line(name: str) 
         assert ("this change must be refused, but was made" in told) == (
             edit in edits[len(parts) :]
         )
-    # latent faults must not be repaired exactly, and are not settings
+    # latent faults need no exact repair, so they do not count as requested settings
     assert [*plan.settings] == [place for place, edit in enumerate(edits) if edit.strict]
     assert len(edits) - len(plan.settings) == len(plan.stages.of_faults)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_requested_setting_decides_and_latent_faults_only_by_their_effect(name: str) -> None:
-    """The facts of the target are given, whatever is left."""
+def test_verdict_requires_each_requested_setting_but_no_exact_repair_of_latent_faults(
+    name: str,
+) -> None:
+    """All facts match the target; the states differ only in their leftovers."""
     case, plan = case_of(load(name)), plan_of(load(name))
 
     def state(*leftover: int) -> JsonValue:
@@ -82,7 +84,7 @@ def test_solution_makes_each_part_with_a_command_on_its_machine(name: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_request_has_turns_for_routers_and_changes(name: str) -> None:
+def test_turn_limit_of_a_request_grows_with_its_number_of_changes(name: str) -> None:
     query = load(name)
     number = int(query.label.rpartition("_")[2])
     assert APP.fair_turns(query) == 5 + 4 * number + 6
@@ -90,13 +92,13 @@ def test_request_has_turns_for_routers_and_changes(name: str) -> None:
     assert APP.tickets.requested(query) == number
 
 
-def test_only_latent_faults_are_causes() -> None:
+def test_only_latent_faults_count_as_causes() -> None:
     assert not APP.tickets.causes(load("ordered"))
     query = load("mixed")
     assert len(APP.tickets.causes(query)) == len(plan_of(query).faults) == 2
 
 
-def test_declared_causes_of_a_change_request_are_resolved() -> None:
+def test_declared_causes_of_a_change_request_are_resolved_unchanged() -> None:
     query = load("mixed")
     right, (number, _) = APP.tickets.causes(query), plan_of(query).refused.popitem()
     made = plan_of(query).requests[number - 1].change.machine
@@ -104,7 +106,7 @@ def test_declared_causes_of_a_change_request_are_resolved() -> None:
     assert APP.tickets.resolve(query, [*right, wrong]) == [*right, wrong]
 
 
-def test_doubts_name_what_a_request_lacks() -> None:
+def test_doubts_name_the_defect_of_a_request() -> None:
     query = load("mixed")
     world, actions = plan_of(query).world, faults_of(query)
     requests = [one for one in actions if is_requested(one)]
@@ -151,11 +153,11 @@ def _altered(query: Query, place: int, **update: Any) -> Query:
         ("latent", 0, {"key": ...}),
         ("latent", 0, {"kind": "none"}),
         ("latent", 0, {"method": "none"}),
-        # then the fault is read as a request
+        # this key turns the fault into a request
         ("latent", 0, {CHANGE: 1}),
     ],
 )
-def test_request_that_its_world_does_not_have_is_no_backbone_query(
+def test_query_whose_request_does_not_fit_its_world_is_refused(
     name: str, place: int, update: dict[str, Any]
 ) -> None:
     whole = own_prefix_request() if name == "own_prefix" else load(name)
@@ -169,7 +171,7 @@ def test_request_that_its_world_does_not_have_is_no_backbone_query(
     assert len(str(failed.value)) < 400
 
 
-def test_changes_of_the_same_setting_are_no_backbone_query() -> None:
+def test_query_with_two_changes_of_one_setting_is_refused() -> None:
     query = load("ordered")
     twice = query.model_copy(update={"actions": (query.actions[0], *query.actions)})
     environment = BackboneEnvironment(twice, config_of(query.label), cast("Any", None))

@@ -37,13 +37,13 @@ _PAIRS = st.sets(
 
 
 @given(_PAIRS)
-def test_bridges_are_those_of_networkx(pairs: set[tuple[int, int]]) -> None:
+def test_bridges_equal_those_found_by_networkx(pairs: set[tuple[int, int]]) -> None:
     links = {frozenset(f"r{number}" for number in pair) for pair in pairs}
     graph = nx.Graph([tuple(sorted(link)) for link in links])
     assert bridges(links) == {frozenset(link) for link in nx.bridges(graph)}
 
 
-def test_every_reason_has_requests_and_a_word() -> None:
+def test_every_reason_for_refusal_has_requests_and_a_word() -> None:
     assert {*REFUSED} == {*REFUSALS}
 
 
@@ -84,7 +84,7 @@ def test_removed_link_is_a_bridge_and_removed_session_is_the_only_one(worlds: li
     }
 
 
-def test_link_that_is_redundant_today_or_afterwards_is_not_refused() -> None:
+def test_removal_of_a_link_that_is_redundant_today_or_afterwards_is_not_refused() -> None:
     """A removal must be refused only if it is impossible before and after the other changes."""
     for name in SORTS:
         plan = plan_of(load(name))
@@ -123,7 +123,7 @@ def test_address_in_use_belongs_to_another_link(worlds: list[World]) -> None:
         assert edited == change.machines
 
 
-def test_own_prefixes_are_in_our_block_and_look_like_those_of_the_neighbour(
+def test_own_prefixes_to_refuse_are_in_our_block_and_as_long_as_those_of_the_neighbour(
     worlds: list[World],
 ) -> None:
     for world, kind, method, change in _found(worlds, "own_prefix"):
@@ -139,8 +139,8 @@ def test_own_prefixes_are_in_our_block_and_look_like_those_of_the_neighbour(
         assert {one.prefixlen for one in prefixes} == {one.prefixlen for one in true}
 
 
-def test_closed_service_is_documented(world: World) -> None:
-    """Closing a zone blocks its services too."""
+def test_closing_request_to_refuse_breaks_a_documented_service(world: World) -> None:
+    """The change closes the service itself or its zone, which blocks its services too."""
     wanted, lost = intended(world), set()
     for _, kind, method, change in _found([world], "documented_service"):
         assert method == "close"
@@ -155,7 +155,7 @@ def test_closed_service_is_documented(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SORTS if SORTS[name].refused])
-def test_refused_change_of_a_request_is_proven_and_not_made(name: str) -> None:
+def test_change_to_refuse_is_proven_impossible_and_not_made(name: str) -> None:
     plan = plan_of(load(name))
     (one,) = [one for one in plan.requests if one.because]
     keys = [change.key for _, _, change in REFUSED[one.because](plan.world, plan.target)]
@@ -180,7 +180,7 @@ def test_wording_of_a_request_does_not_show_that_it_must_be_refused() -> None:
 
 
 def _settled(name: str, said: str) -> str:
-    """Return why a declaration does not settle a request; raises ReplyRefused as the engine."""
+    """Return why a declaration does not settle a request, or raise ReplyRefused as the engine."""
     query = load(name)
     claim = APP.tickets.declaration(APP.parse(said))
     assert claim is not None
@@ -200,7 +200,7 @@ def test_only_the_right_refusal_settles_a_request(name: str) -> None:
     right = {*plan_of(query).refused.items()}
     numbers = range(1, APP.tickets.requested(query) + 1)
     for word in REFUSALS:
-        # refuse everything, and each change that is not the right one
+        # refuse all changes at once, and then each change alone
         every = [(number, word) for number in numbers]
         for said in (every, *([one] for one in every)):
             assert bool(_settled(name, _say(*said))) == ({*said} != right)
@@ -209,7 +209,7 @@ def test_only_the_right_refusal_settles_a_request(name: str) -> None:
     assert bool(APP.tickets.unsettled(query, None)) == bool(right)
 
 
-def test_wrong_declarations_are_told_apart_without_naming_a_change() -> None:
+def test_wrong_declarations_get_distinct_reasons_that_name_no_change() -> None:
     (right,) = APP.tickets.refusals(load("refused"))
     other = 3 - right.change
     wrong = next(word for word in REFUSALS if word != right.because)
@@ -243,7 +243,7 @@ def test_wrong_declarations_are_told_apart_without_naming_a_change() -> None:
          "at most 20 are allowed"),
     ],
 )  # fmt: skip
-def test_malformed_refusal_is_sent_back_and_ends_nothing(refused: str, why: str) -> None:
+def test_malformed_refusal_gets_a_one_line_error(refused: str, why: str) -> None:
     with pytest.raises(ReplyRefused) as caught:
         _settled("refused", f'{{"done": true, "refused": {refused}}}')
     assert why in str(caught.value)

@@ -69,7 +69,7 @@ def test_no_two_changes_of_a_request_affect_the_same_setting(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_documentation_of_target_and_contingencies_rests_on_no_tie(name: str) -> None:
+def test_documentation_of_target_and_contingencies_is_unambiguous(name: str) -> None:
     query = load(name)
     case, plan = case_of(query), plan_of(query)
     assert case.wanted == intended(plan.target) == documentable(plan.target)
@@ -80,7 +80,7 @@ def test_documentation_of_target_and_contingencies_rests_on_no_tie(name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if SORTS[name].ordered])
-def test_order_decides_and_neither_text_nor_names_are_a_safe_order(name: str) -> None:
+def test_order_of_the_text_and_order_of_machine_names_both_do_harm(name: str) -> None:
     stages = plan_of(load(name)).stages
     faults = sorted(stages.of_faults)
     assert [*stages.harmful_orders()] == [
@@ -110,7 +110,7 @@ def test_second_change_of_a_pair_needs_the_first_one(
     assert decided
 
 
-def test_interrupting_a_session_after_traffic_has_moved_to_its_end_does_harm() -> None:
+def test_bgp_password_must_change_before_traffic_moves_to_its_router() -> None:
     rng = random.Random(3)
     world = _with_settings(draw_world(rng, contingent=True), rng)
     pairs, room = [*_pairs_by_exit(world, rng)], _Room(world)
@@ -121,7 +121,7 @@ def test_interrupting_a_session_after_traffic_has_moved_to_its_end_does_harm() -
         assert first.change.machines & second.change.machines
 
 
-def test_service_is_closed_before_its_zone_is_opened(world: World) -> None:
+def test_service_must_be_closed_before_its_zone_is_opened(world: World) -> None:
     for closed in options(world, "zone_filter", "close"):
         room = _Room(closed.edit(world))
         if room.today is not None and (pair := room._draw_exposed(random.Random(1))):
@@ -146,14 +146,14 @@ def test_service_does_not_move_to_a_host_that_some_of_its_users_cannot_reach(wor
     raise AssertionError(f"all moves are alike: {kept}")
 
 
-def test_a_service_is_not_both_moved_and_closed(world: World) -> None:
+def test_moving_and_closing_one_service_affect_the_same_setting(world: World) -> None:
     for moved in options(world, "service_move", "host"):
         for closed in options(world, "service_filter", "close"):
             is_same = closed.key == moved.key.split()[0]
             assert (f"service {closed.key}" in closed.holds & moved.holds) == is_same
 
 
-def test_world_whose_zones_are_not_treated_alike_cannot_be_documented(world: World) -> None:
+def test_world_that_treats_hosts_of_one_zone_differently_cannot_be_documented(world: World) -> None:
     assert documentable(world) == intended(world)
     zone = next(
         one for one in world.zones if sum(host.zone == one.name for host in world.hosts) > 1

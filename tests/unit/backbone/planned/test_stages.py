@@ -1,4 +1,4 @@
-"""Worlds between today's network and the target, and the order of changes."""
+"""Stages between today's network and the target, and safe orders of the changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = [*SORTS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_worlds_lead_from_the_present_network_to_the_target(name: str) -> None:
+def test_stages_begin_with_the_present_network_and_end_with_the_target(name: str) -> None:
     plan = plan_of(load(name))
     stages = plan.stages
     assert stages.at(()) == plan.target
@@ -92,7 +92,7 @@ def test_removal_of_a_link_with_an_alternative_is_safe(world: World) -> None:
 
 
 def test_traffic_that_the_target_does_not_document_may_end(world: World) -> None:
-    """Without other changes, nothing beyond a removed bridge is documented any more."""
+    """Without other changes, the target documents no traffic across a removed bridge."""
     cut = bridges(inner_links(world))
     stages = next(
         stages
@@ -111,11 +111,11 @@ def test_interrupted_link_may_not_carry_documented_traffic() -> None:
     harm = alone.harms(alone.every, alone.every - {0})
     assert harm
     assert "pair_broken" in {rule for rule, _ in harm}
-    # the lost adjacency itself is not blamed
+    # the lost adjacency itself does not count as harm
     assert not {fact for _, fact in harm if fact.sort == "adjacency"}
 
 
-def test_interrupted_sessions_are_those_that_a_change_takes_down_itself(world: World) -> None:
+def test_only_sessions_that_a_change_takes_down_itself_are_interrupted(world: World) -> None:
     (password,) = options(world, "bgp_password", "rotate")
     stages = Stages(world, (), [password])
     one, other = sorted(password.machines)
@@ -136,8 +136,8 @@ def test_computed_worlds_are_shared_between_requests(world: World) -> None:
     assert len(computed) == number
 
 
-def test_sessions_that_only_lack_an_alternative_path_are_not_interrupted() -> None:
-    """Once the alternative link is in service, a lost session over it has another cause."""
+def test_sessions_that_only_lack_an_alternative_path_do_not_count_as_interrupted() -> None:
+    """While the alternative link is in service, the change of the link ends no session."""
     today, first, second = link_pair()
     stages = Stages(today, (), [first.change, second.change])
     without = Stages(today, (), [second.change]).interrupted

@@ -27,7 +27,7 @@ class Clock:
 
 
 class World:
-    """The fake terminals of one router; ``tell`` returns the daemons' answers at a time (s)."""
+    """Fake terminals of one router; ``tell`` returns the daemons' answers at a given time (s)."""
 
     def __init__(self, clock: Clock, tell: Any) -> None:
         self.clock = clock
@@ -116,12 +116,12 @@ def wait(
 
 
 def about(seconds: float) -> Any:
-    """Match ``seconds``, give or take one observation interval (0.1 s)."""
+    """Return a value that equals ``seconds`` within one observation interval (0.1 s)."""
     return pytest.approx(seconds, abs=0.11)
 
 
 def hellos(now: float, last: float | None = None) -> float:
-    """Return the remaining dead time (ms) of 3 s; a hello arrives each second."""
+    """Return the remaining time (ms) of a dead timer of 3 s; a hello arrives each second."""
     return 3000 - 1000 * (now - (int(now) if last is None else last))
 
 
@@ -133,7 +133,7 @@ def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
     return {"nextStartTimerDueInMsecs": 0 if now < max(told, default=0.0) + 1.0 else 60_000}
 
 
-def test_neighbours_heard_from_are_not_waited_for(clock: Clock) -> None:
+def test_neighbour_that_sent_a_recent_message_is_not_waited_for(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
@@ -147,8 +147,8 @@ def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) ->
             BGP: bgp("Established", int(now)),
         }
 
-    # the path to the session's peer may have led through that neighbour, so one more message is
-    # awaited
+    # the path to the session's peer may have led through that neighbour, so the wait continues
+    # until one more message arrives
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
@@ -213,7 +213,7 @@ def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Cloc
 @pytest.mark.parametrize(
     ("due_s", "retried", "passed_s"), [(3.0, False, 5.0), (9.0, True, 4.0)], ids=["soon", "far"]
 )
-def test_session_is_retried_after_the_last_change_of_routes(
+def test_session_is_retried_after_the_last_route_change_unless_a_retry_is_due_soon(
     due_s: float, retried: bool, passed_s: float, clock: Clock
 ) -> None:
     """Attempts before a path to the peer existed say nothing about the next attempt."""
@@ -244,7 +244,7 @@ def test_session_is_retried_after_the_last_change_of_routes(
 def test_session_with_colliding_retries_is_retried_again(
     losses: int, there: bool, clock: Clock
 ) -> None:
-    """A session that flaps without end is not retried."""
+    """A session that never stops flapping is not retried."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         # each session stays established for less than an observation interval
@@ -267,10 +267,10 @@ def test_session_with_colliding_retries_is_retried_again(
         ("10.0.0.1", "OpenSent", False, False),
         ("10.0.0.1", "Idle", True, False),
     ],
-    ids=["one end", "not the other", "not under way", "not one that failed before"],
+    ids=["one end", "the other end", "attempt under way", "failed before"],
 )
 @pytest.mark.parametrize("changed", [True, False])
-def test_session_ended_by_both_ends_is_not_retried_at_once_again(
+def test_session_ended_by_both_ends_is_retried_at_once_by_only_one_end(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
     """The result is the same after a plain clear, which changes no setting."""
@@ -291,7 +291,7 @@ def test_session_ended_by_both_ends_is_not_retried_at_once_again(
     assert len(world.clears) - len(later) == (changed or not failed)
 
 
-def test_end_that_retries_later_is_waited_for_longer(clock: Clock) -> None:
+def test_session_is_waited_for_longer_if_its_other_end_retries_later(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 1.5]
         # retried one second after the clear, the session is established 0.9 s later
@@ -369,7 +369,9 @@ def test_short_timer_does_not_count_as_unsettled(
     assert (passed_s > 16.0) == settles
 
 
-def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
+def test_session_whose_retry_is_due_soon_is_not_cleared_again_when_another_fails(
+    clock: Clock,
+) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         rows = {
             peer: {"state": "Established" if now < until else "Idle", "msgRcvd": int(10 * now)}
@@ -389,9 +391,9 @@ def test_sessions_are_not_cleared_again_when_others_are(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("began_s", "late", "told_s"),
     [
-        pytest.param(-1.0, False, [0.5], id="what is over"),
-        pytest.param(0.1, False, [0.0], id="not what is tried now"),
-        pytest.param(-1.0, True, [], id="not if the other may be late to answer"),
+        pytest.param(-1.0, False, [0.5], id="session was established before the change"),
+        pytest.param(0.1, False, [0.0], id="session was established after the change"),
+        pytest.param(-1.0, True, [], id="another daemon has not answered"),
     ],
 )
 def test_session_that_one_end_considers_established_is_cleared_there_too(
@@ -430,7 +432,7 @@ def test_stale_end_of_a_session_is_cleared_again_after_a_change(
     assert [at for at, _ in world.clears] == [about(0.5), about(3.0)]
 
 
-def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None:
+def test_session_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 2.0]
         is_there = bool(told_s) and now > told_s[-1] + 1.0
@@ -447,10 +449,10 @@ def test_end_that_waits_for_a_lost_open_message_is_cleared(clock: Clock) -> None
 
 
 @pytest.mark.parametrize(("prefixes", "settles"), [(0, True), (3, False)])
-def test_session_that_only_one_end_considers_established_is_not_counted(
+def test_flapping_session_counts_as_unsettled_only_if_it_received_routes(
     prefixes: int, settles: bool, clock: Clock
 ) -> None:
-    """A session that flaps without end counts as unsettled only if it received routes."""
+    """The session flaps forever, and only one end reports it as established."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         far = {"bgpState": "Established", "hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -533,7 +535,7 @@ def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock)
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
-def test_confirmed_neighbours_must_be_heard_from_and_unexpected_sessions_are_not_awaited(
+def test_confirmed_neighbours_must_send_a_message_and_unexpected_sessions_are_not_awaited(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -572,7 +574,7 @@ def test_shut_down_session_is_not_waited_for(clock: Clock) -> None:
     assert waits(clock, tell)[:2] == (True, about(1.1))
 
 
-def test_slow_daemon_is_waited_for_but_an_ended_one_is_not(
+def test_slow_daemon_is_waited_for_but_a_daemon_that_has_ended_is_not(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -669,7 +671,7 @@ def test_session_that_has_just_started_to_open_is_waited_for(
         state = "Active" if now < 1.8 else "OpenSent" if now < end_s else "Established"
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp(state, int(now))}
 
-    # waits until the neighbour is full, or has been in one state for a long time
+    # waits until the session is established, or has been in one state for a long time
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 
@@ -677,7 +679,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
     world = resting(clock, {})
 
     def kernel() -> bytes:
-        """Set ten-minute timers that are cancelled, and change routes between them."""
+        """Return changing routes, and set a ten-minute timer twice, each time only briefly."""
         now = clock.now - 100.0
         world.ends = {"bgp_routeadv_timer": 600.0} if now < 1.8 or 4.8 < now < 5.6 else {}
         return str(now).encode() if 1.6 < now < 4.9 else b""
@@ -692,14 +694,14 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
 def test_almost_expired_advertisement_is_waited_for(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
-    """The advertisement expires soon; one that is an hour old has already expired."""
+    """Advertisements expire at the age of one hour."""
     world = resting(clock, {})
     world.age = lambda: min(3600, age + int(clock.now - 100))
     assert wait(of(world), clock, changed=True) == (settles, about(passed_s))
 
 
 def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None:
-    """The timer ends before the kernel receives the change."""
+    """The daemon's timer ends before the kernel receives the new route."""
 
     def kernel() -> bytes:
         return b"" if clock.now < 102.08 else b"a way"
@@ -756,7 +758,7 @@ def test_malformed_answers_of_daemons_are_accepted(clock: Clock) -> None:
 
     settled, _, _ = waits(clock, tell)
     assert settled  # no daemon answers, and nothing changes
-    assert waits(Clock(), lambda _: {})[0] in {True, False}
+    assert waits(Clock(), lambda _: {})[0]
 
 
 @pytest.mark.parametrize(
@@ -768,7 +770,7 @@ def test_session_that_is_still_sending_its_routes_is_waited_for(
     assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
 
 
-def test_session_without_end_of_rib_is_waited_for_for_a_limited_time(clock: Clock) -> None:
+def test_wait_for_a_session_without_end_of_rib_is_limited(clock: Clock) -> None:
     tell = _telling("advertisedAndReceived", done_s=99)
     assert waits(clock, tell, changed=False) == (True, about(4.0), "")
 

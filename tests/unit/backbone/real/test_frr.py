@@ -54,7 +54,8 @@ def test_each_daemon_gets_its_part_of_the_configuration() -> None:
         " address-family ipv4 unicast",
         "  network 10.0.0.0/8",
     ]
-    for name in ("zebra", "ospfd", "bgpd"):  # all routing daemons get the lists and maps
+    # all routing daemons get the prefix lists and route maps
+    for name in ("zebra", "ospfd", "bgpd"):
         assert "route-map OUT permit 10\n match ip address prefix-list OURS\n" in parts[name]
     assert all(part.startswith("frr version 8.4.4\nhostname r1\n") for part in parts.values())
 
@@ -73,7 +74,7 @@ def test_missing_frr_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @contextmanager
 def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
-    """Context manager: listen as r1's zebra; ``answer`` gets each request."""
+    """Listen as the zebra daemon of r1, and pass each request to ``answer``."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "zebra.vty"))
         listener.listen()
@@ -159,7 +160,7 @@ def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
     assert asked == [b"one", b"two"]
 
 
-def test_daemon_without_a_socket_is_not_reached(tmp_path: Path) -> None:
+def test_daemon_without_a_socket_cannot_be_reached(tmp_path: Path) -> None:
     assert not frr.Terminals().reach(WHO, tmp_path)
 
 

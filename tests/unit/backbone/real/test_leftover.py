@@ -1,4 +1,4 @@
-"""Leftovers of a fault that a network was built with."""
+"""Leftovers of faults that were injected when the network was built."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _KEY = " ip ospf authentication\n"
 @pytest.mark.parametrize(
     ("before", "after", "now", "left"),
     [
-        # a replaced line: the fault is left while its line exists; any other line ends it
+        # a replaced line: the fault remains while its line exists; any other line ends it
         (_COST, _WRONG, _WRONG, True),
         (_COST, _WRONG, _OTHER, False),
         (_COST, _WRONG, _COST, False),
-        # a removed line: the fault is left until the line exists again
+        # a removed line: the fault remains until the line exists again
         (_KEY, "", "", True),
         (_KEY + _COST, _COST, _OTHER, True),
         (_KEY, "", _KEY + _COST, False),
@@ -34,7 +34,7 @@ _KEY = " ip ospf authentication\n"
         ("", _WRONG + _KEY, "", False),
     ],
 )
-def test_trace_of_an_edit_is_left_while_part_of_it_is_configured(
+def test_fault_remains_while_part_of_its_edit_is_configured(
     before: str, after: str, now: str, *, left: bool
 ) -> None:
     # the same line at another port is a different setting
@@ -82,14 +82,14 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         (_AREA, "", _DOTTED, False),
         (_DOTTED, "", _AREA, False),
         ("", _AREA, _DOTTED, True),
-        # so is a route that drops packets
+        # a route that drops packets is the same in both of its forms
         (_BLACKHOLE, "", _NULL, False),
         ("", _BLACKHOLE, _NULL, True),
         # FRR does not list default values
         (_HELLO, "interface a\n", "interface a\n", False),
     ],
 )
-def test_strict_edit_is_left_until_all_of_its_settings_are_made(
+def test_strict_edit_remains_incomplete_until_all_its_settings_are_made(
     goal: str, start: str, now: str, *, left: bool
 ) -> None:
     recipes = [Recipe(machine="r", frr=text) for text in (goal, start)]

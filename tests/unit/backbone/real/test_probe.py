@@ -1,4 +1,4 @@
-"""Which requests of a pair count as lost, and in which slots requests are sent."""
+"""The count of lost requests of a pair, and the slots in which requests are sent."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def test_loss_is_the_number_of_unanswered_requests_times_the_interval() -> None:
     ],
     ids=["source", "sequence", "identifier", "request", "time", "short", "late"],
 )
-def test_packet_that_is_no_reply_in_time_does_not_answer_a_request(
-    told: bytes, after_ns: int
-) -> None:
+def test_late_or_unrelated_packet_does_not_answer_a_request(told: bytes, after_ns: int) -> None:
     tally = probe.Tally([THERE])
     tally.ask(0, 10, 1, SENT_NS)
     tally.answer(told, SENT_NS + after_ns)
@@ -60,7 +58,7 @@ def test_packet_that_is_no_reply_in_time_does_not_answer_a_request(
     assert tally.take() == (0.0,)
 
 
-def test_late_timers_leave_slots_out_and_never_send_more_than_one_request_per_interval() -> None:
+def test_late_timer_never_causes_more_than_one_request_per_interval() -> None:
     pairs = 8
     sent = dict.fromkeys(range(pairs), 0)
     slot, passed = pairs, 0.0

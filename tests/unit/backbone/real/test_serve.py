@@ -100,7 +100,7 @@ def test_probe_is_answered_by_the_intended_server(
 
 
 @pytest.mark.requires("root")
-def test_host_to_which_a_service_moves_may_answer_too(
+def test_new_host_of_a_service_may_answer_too(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     spaces, servers, ports = here
@@ -113,7 +113,7 @@ def test_host_to_which_a_service_moves_may_answer_too(
 
 
 @pytest.mark.requires("root")
-def test_browser_gets_the_name_of_the_service(
+def test_browser_receives_a_page_with_the_name_of_the_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     _, servers, ports = here
@@ -173,7 +173,7 @@ def test_dns_query_with_a_cookie_equals_that_of_dig() -> None:
 def test_dns_query_without_a_cookie_equals_that_of_the_c_library() -> None:
     for kind in (1, 28):
         asked = serve.question(7, "web.example", kind)
-        # one question, recursion desired, no additional record (resolv.conf without options)
+        # one question with recursion and without additional records, as for a plain resolv.conf
         assert asked[:12] == bytes([0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
         assert asked[-4:] == bytes([0, kind, 0, 1])
         assert serve.answers(serve.reply(asked, {"web.example": "10.0.0.1"}), 7, kind)
@@ -247,7 +247,7 @@ def test_server_whose_reply_is_lost_keeps_no_half_open_connection(
 
 
 @pytest.mark.requires("root")
-def test_more_names_are_resolved_at_once_than_a_socket_buffers(
+def test_more_concurrent_lookups_than_a_socket_buffer_holds_all_succeed(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Machine settings that expire on their own."""
+"""Machine settings that expire by themselves."""
 
 from __future__ import annotations
 

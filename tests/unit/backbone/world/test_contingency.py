@@ -15,7 +15,7 @@ from netarena_backbone.world.model import Static, World, bare
 from netarena_backbone.world.render import render
 
 
-def test_world_without_cuttable_links_has_no_contingency(world: World) -> None:
+def test_world_without_links_to_cut_has_no_contingency(world: World) -> None:
     assert contingencies(world) == ()
     assert render(world).cuttable == ()
 
@@ -55,7 +55,7 @@ def test_kernel_route_through_a_failed_link_drops_packets(contingent: World) -> 
     assert kept == (Static(prefix="192.0.2.0/25", via="blackhole"),)
 
 
-def test_machines_without_exactly_one_link_are_refused(contingent: World) -> None:
+def test_pair_of_machines_without_exactly_one_link_is_refused(contingent: World) -> None:
     host = contingent.hosts[0]
     far = contingent.far[host.name, host.port.name][0]
     other = next(name for name in contingent.names if name != far)

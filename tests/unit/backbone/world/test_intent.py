@@ -1,4 +1,4 @@
-"""Computed observations, and the paths that traffic takes when a cable is cut."""
+"""Computed observations, and the paths of traffic after a link failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_backup_paths_are_documented(world: World) -> None:
         assert line.endswith(f"; without {' - '.join(backup.cable)}: {' '.join(backup.way)}")
 
 
-def test_state_is_expected_exactly_if_all_observations_agree(world: World) -> None:
+def test_state_is_expected_if_and_only_if_all_observations_agree(world: World) -> None:
     seen, results = expected(world), []
     for kind in ("zone_filter", "path_mtu", "service_address", "bgp_community", "bgp_leak"):
         for method in KINDS[kind]:

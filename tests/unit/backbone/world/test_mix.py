@@ -1,4 +1,4 @@
-"""Intended settings look like faults."""
+"""Intended settings that look like faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _drafts() -> Sequence[World]:
     return [mix(Draft(rng, 6).world(), rng) for _ in range(60)]
 
 
-def test_links_have_many_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
+def test_links_have_various_mtus_and_both_ends_agree(worlds: Sequence[World]) -> None:
     found = set()
     for world in worlds:
         for link in world.links:
@@ -64,7 +64,7 @@ def test_no_prepared_session_is_accepted_at_another_address_of_the_peer(
     assert num_prepared
 
 
-def test_some_border_routers_intend_no_next_hop_self_on_any_session(
+def test_some_border_routers_use_next_hop_self_on_no_session(
     drafts: Sequence[World],
 ) -> None:
     found = {
@@ -91,18 +91,18 @@ def test_area_border_routers_have_more_hidden_summaries_than_others(
     assert mean(numbers[True]) > 2 * mean(numbers[False])
 
 
-#: Methods that leave a router in a form that no intended router has. Each intended router
-#: advertises its own address, its networks of hosts, and the AS's whole block.
+#: Methods after which a router has a form that does not occur in the intended state. There, each
+#: router advertises its own address, its host networks and the whole block of the AS.
 _WITHOUT_TWIN = {
     "ospf_network.loopback_missing",
     "ospf_network.network_missing",
     "bgp_filter.tells_less",
 }
-#: maximum share of a method's changes that add a shape which is on no intended machine
+#: maximum share of a method's changes that add a shape absent from all intended machines
 _MOST_NEW = 0.5
 
 
-def test_shapes_added_by_faults_also_occur_on_healthy_machines(
+def test_shapes_added_by_faults_also_occur_on_machines_without_faults(
     worlds: Sequence[World], drafts: Sequence[World]
 ) -> None:
     healthy = {

@@ -1,4 +1,4 @@
-"""Wrong values look like right ones."""
+"""Wrong values of faults look like values of the intended state."""
 
 from __future__ import annotations
 

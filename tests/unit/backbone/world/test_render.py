@@ -6,7 +6,7 @@ from netarena_backbone.world.model import Rule, World
 from netarena_backbone.world.render import frr_conf, render, rule_text
 
 
-def test_every_machine_has_a_lab_spec_and_foreign_machines_no_login(world: World) -> None:
+def test_every_machine_has_a_lab_spec_and_only_our_machines_have_a_login(world: World) -> None:
     setup = render(world)
     assert [recipe.machine for recipe in setup.recipes] == [*world.machines]
     kept_out = {recipe.machine for recipe in setup.recipes if not recipe.login}

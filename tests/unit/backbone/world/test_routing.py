@@ -216,7 +216,7 @@ def test_routes_do_not_depend_on_a_world_computed_before(world: World) -> None:
 
 @pytest.mark.parametrize("contradict", [True, False])
 def test_best_path_that_depends_on_session_order_is_doubtful(contradict: bool) -> None:
-    """b and c each prefer the other's path to a's prefix: the first to receive it decides."""
+    """b and c prefer each other's path to a's prefix, so the order of updates decides."""
     wishes = {("c", "b")} | ({("b", "c")} if contradict else set())
     world = _systems([("a", "b"), ("a", "d"), ("d", "c"), ("b", "c")], "198.51.100.0/24", wishes)
     tables = settle(world)
@@ -289,7 +289,7 @@ def _systems(
 
 
 def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
-    """The areas that the router learns routes from depend on whether any adjacency is full."""
+    """A full backbone adjacency decides from which areas the router learns routes."""
     world = next(
         one for one in (draw(random.Random(seed), 8) for seed in range(9)) if any(_borders(one))
     )
@@ -305,7 +305,7 @@ def test_border_router_without_usable_backbone_neighbours_is_doubtful() -> None:
 
 
 def _borders(world: World) -> Iterator[tuple[str, list[str]]]:
-    """Yield the routers in several areas with several ports in the backbone, and these ports."""
+    """Yield each router with several areas and several ports in area 0, with these ports."""
     for router in world.routers:
         areas = {port.ospf.area for port in router.ports if port.ospf}
         ports = [

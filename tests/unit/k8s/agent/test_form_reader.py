@@ -49,7 +49,7 @@ def test_blind_repair_undoes_a_change_that_looks_like_a_fault(changed, part, wan
     assert repaired(**changed)[part] == wanted
 
 
-def test_blind_repair_changes_many_policies_of_a_healthy_application():
+def test_blind_repair_changes_many_policies_of_an_application_without_faults():
     rng = random.Random(2)
     world, _ = alter(estate(rng, 20, 20), rng)
     found = list(repairs(pack(world, {policy.name: policy.spec for policy in world.policies})))

@@ -45,7 +45,7 @@ def run(policies, command):
 
 
 def play(query):
-    """Return the judgements of an episode."""
+    """Return the judgements of an episode that the checklist operator plays."""
     world, operator = world_of(query), Operator()
     there = {policy.name: stored(policy.spec) for policy in faulty(world, faults_of(query))}
 

@@ -102,7 +102,7 @@ def is_right(policies: dict[str, dict]) -> bool:
     return right and all(map(net.allows, SHOP.uses))
 
 
-def test_triage_of_a_false_alarm_observes_and_changes_nothing() -> None:
+def test_triage_of_a_false_alarm_makes_no_change() -> None:
     moves, _ = play(query_with())
     assert all("gzip" in move for move in moves[:-1])
     assert len(moves) > 2

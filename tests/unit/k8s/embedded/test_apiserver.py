@@ -118,7 +118,7 @@ def test_every_resource_has_a_path_and_discovery_lists_all_groups():
     assert [one["version"] for one in others["items"][5]["versions"]] == ["v2", "v1"]
 
 
-def test_discovery_is_available_in_both_forms(api):
+def test_discovery_is_available_in_the_aggregated_and_the_older_form(api):
     answer = api.get("/apis", accept=f"{discovery.AGGREGATED},application/json")
     assert answer.headers["content-type"] == discovery.AGGREGATED
     assert answer.json()["kind"] == "APIGroupDiscoveryList"
@@ -596,7 +596,7 @@ def test_access_review_accepts_protobuf(api):
         assert api.post(ACCESS, broken, media).status_code == 400
 
 
-def test_access_reviews_of_paths_rules_and_oneself_are_answered(api, admin):
+def test_access_reviews_for_paths_rules_and_the_caller_are_answered(api, admin):
     spec = {"nonResourceAttributes": {"verb": "get", "path": "/version"}}
     assert api.post(ACCESS, review("SelfSubjectAccessReview", spec)).json()["status"]["allowed"]
     assert api.post(ACCESS, review("SelfSubjectAccessReview", {})).status_code == 400
@@ -655,7 +655,7 @@ def test_watch_from_a_version_dropped_for_its_size_is_refused(api):
 
 
 def test_store_above_its_size_limit_refuses_new_objects(admin):
-    """The objects have 1 MB; a replaced object counts once, a deleted one does not count."""
+    """Each object has 1 MB; a replaced object counts once, and a deleted one does not count."""
     annotations = {f"a{n}": "x" * 100_000 for n in range(10)}
 
     def make(name):

@@ -107,7 +107,7 @@ def test_partners_form_a_matching_of_all_policies(drawn, ordered):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_masked_couple_has_one_fault_that_hides_the_other(drawn, ordered):
+def test_masked_pair_has_one_fault_that_hides_the_other(drawn, ordered):
     shown, altered, _ = drawn
     couples = []
     for seed in range(8):

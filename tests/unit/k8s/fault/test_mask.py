@@ -37,7 +37,7 @@ def pair():
         faults = draw_number(world, 2, rng)
         if faults is not None and any(fault.masks for fault in faults):
             return world, faults
-    raise AssertionError("none of twenty")
+    raise AssertionError("no world of twenty has such faults")
 
 
 def test_masked_fault_is_visible_only_after_the_masking_one_is_repaired(pair):
@@ -62,7 +62,7 @@ def test_fault_that_opens_pairs_may_be_repaired_before_the_fault_that_it_hides()
     wide, hidden = faults
     assert (wide.masks, wide.after) == ((hidden.policy,), ())
     assert doubts(world, faults) == []
-    # without the rule about openings, the loss of traffic that needs the opening is damage
+    # without the rule about openings, lost traffic that needs the opening counts as damage
     assert not sound(world, faults, strict=True)
     before, between, after = (
         make_state(Sight(faulty(world, left), reached(world, left)))
@@ -128,7 +128,7 @@ def waiting():
         faults = draw_number(world, 3, rng)
         if faults is not None and any(fault.after for fault in faults):
             return world, faults
-    raise AssertionError("none of twenty")
+    raise AssertionError("no world of twenty has such faults")
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_proof_rejects_an_unnecessary_repair_order(waiting):
     assert "a repair that must wait for another repair is safe before it" in doubts(world, wrong)
 
 
-def test_solution_respects_the_repair_order_and_the_hasty_one_does_not(waiting):
+def test_solution_respects_the_repair_order_and_hasty_solutions_do_not(waiting):
     world, faults = waiting
     query = Query(
         id="k8s-x",

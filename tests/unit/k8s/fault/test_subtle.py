@@ -13,7 +13,7 @@ from netarena_k8s.source.large import estate
 from netarena_k8s.world.boutique import boutique
 from netarena_k8s.world.model import World
 
-#: keys of labels of pods outside the application, and of namespaces
+#: label keys of namespaces, and of pods outside the application
 BESIDE = {"k8s-app", "app", "kubernetes.io/metadata.name", "purpose", "shop.example/tenant"}
 
 
@@ -87,7 +87,7 @@ def test_injected_spec_uses_only_labels_and_ports_of_the_application(
     assert made
 
 
-def test_fault_can_be_visible_only_in_uses_outside_the_pairs(shop: World) -> None:
+def test_fault_can_be_visible_only_in_traffic_outside_the_pairs(shop: World) -> None:
     rng = random.Random(1)
     found = [
         fault

@@ -207,7 +207,7 @@ FEW = {"spec": {"ingress": [{}] * POLICY_ENTRIES}}
         (FEW, ""),
         (MANY, "at most 100 entries (rules, peers, ports, blocks, values)"),
         (LARGE, "at most 65536 characters of JSON, including metadata and field managers"),
-        # larger than the body that the proxy reads
+        # longer than the part of a body that the proxy reads
         ({"metadata": {"annotations": {"a": "<" * 7 * POLICY_CHARS}}}, "at most 65536 characters"),
     ],
 )
@@ -421,7 +421,7 @@ def test_only_the_running_command_can_use_the_proxy():
         one.admit(Caller(os.getpid(), os.geteuid()))
         async with client.get(LIST) as answer:
             assert answer.status == 203
-        one._caller = None  # a caller that is still connected when it is dismissed
+        one._caller = None  # the client is still connected after its command has ended
         async with client.get(LIST) as answer:
             assert answer.status == 401
 
@@ -538,7 +538,7 @@ def test_closed_proxy_cancels_handshakes_of_any_age(caplog):
             assert not task.done()
             one._accept()
             assert len(one._shaking) == 2
-            # sooner than the time limit of handshakes
+            # this is shorter than the time limit of handshakes
             async with asyncio.timeout(10):
                 await one.close()
             assert one._shaking == {}

@@ -1,4 +1,4 @@
-"""Kubeconfigs, and reports about clusters that cannot be used."""
+"""Reading of kubeconfigs, and reports about clusters that cannot be used."""
 
 import asyncio
 import os
@@ -124,7 +124,7 @@ def test_unreadable_kubeconfig_is_reported_as_a_note(tmp_path):
         ({}, set(), ""),
     ],
 )  # fmt: skip
-def test_permissions_limited_to_a_namespace_are_reported_with_their_use(
+def test_permissions_limited_to_a_namespace_are_reported_with_the_config_key_to_set(
     tmp_path, monkeypatch, context, allowed, told
 ):
     async def missing(_api, namespace, _workloads):

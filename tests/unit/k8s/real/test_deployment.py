@@ -131,7 +131,7 @@ def test_concurrent_starts_share_one_failure(monkeypatch):
         monkeypatch.setattr(Api, "connect", connect)
         one = cluster.RealCluster("context")
         monkeypatch.setattr(one, "_settle_in", fails)
-        for starts_so_far in (1, 2):  # later callers try once more
+        for starts_so_far in (1, 2):  # a later caller makes a new attempt
             found = await asyncio.gather(*(one.start() for _ in range(3)), return_exceptions=True)
             assert [str(error) for error in found] == ["nobody answers"] * 3
             assert len(starts) == starts_so_far
@@ -139,7 +139,7 @@ def test_concurrent_starts_share_one_failure(monkeypatch):
     asyncio.run(scene())
 
 
-def test_cluster_is_asked_only_briefly_once_the_service_is_ending(monkeypatch):
+def test_requests_to_the_cluster_have_a_short_timeout_while_the_service_ends(monkeypatch):
     monkeypatch.setattr(client, "_PAUSE_S", 0.001)
     monkeypatch.setattr(client, "_PATIENCE_S", 3600.0)
     monkeypatch.setattr(client, "_PARTING_S", 0.05)
@@ -158,7 +158,7 @@ def test_cluster_is_asked_only_briefly_once_the_service_is_ending(monkeypatch):
     asyncio.run(scene())
 
 
-def test_cluster_is_idle_since_its_last_response(monkeypatch):
+def test_idle_time_of_a_cluster_starts_at_its_last_response(monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
     monkeypatch.setattr(client, "time", clock)

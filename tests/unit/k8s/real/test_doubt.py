@@ -32,7 +32,7 @@ from netarena_k8s.world.model import (
 )
 
 
-def test_doubt_confirmed_for_the_agents_policies_is_charged_to_the_agent():
+def test_time_of_a_check_that_confirms_a_disagreement_is_charged_to_the_agent():
     here = Sight((), (True,))
     differs = replace(here, disagreement=("a -> b should be closed",))
 
@@ -59,7 +59,7 @@ def test_doubt_confirmed_for_the_agents_policies_is_charged_to_the_agent():
     assert asyncio.run(charged(differs, differs)) >= 0.02
 
 
-def test_agreement_of_policies_and_measurement_raises_no_doubt(monkeypatch):
+def test_measurement_that_agrees_with_the_policies_needs_no_check(monkeypatch):
     sight, there = after_a_patch(lambda _: True, monkeypatch)
     assert "predicted" not in make_state(sight)
     assert (sight.reached, sight.disagreement, there) == ((True,), (), [ODDLY_OPEN])
@@ -70,7 +70,7 @@ ODDLY_SHUT = {**OPEN, "ingress": [{"ports": [{"port": 2}]}]}
 
 
 class Lagging(Enforcer):
-    """Enforces policies late, and treats one form as if it allowed everything."""
+    """A fake plug-in that enforces policies late, and treats one form as allowing all traffic."""
 
     LATE_S = 0.02
 
@@ -129,7 +129,7 @@ STOPPING = {**OPEN, "ingress": [{"ports": [{"port": 3}, {"port": 8080}]}]}
 
 
 def side_by_side(scene, monkeypatch, number=2):
-    """Run episodes on one cluster, whose deployments were healthy once."""
+    """Run ``scene`` with episodes on one cluster, each after a first measurement."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 0.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.0, 0.0, 0.0))
 
@@ -172,7 +172,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_
     side_by_side(scene, monkeypatch)
 
 
-def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(monkeypatch):
+def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_checked_once(monkeypatch):
     async def scene(_, stopping, other):
         await have(other, SHUT)
         await have(stopping, STOPPING)
@@ -187,7 +187,7 @@ def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_doubted_once(mon
     side_by_side(scene, monkeypatch)
 
 
-def test_doubt_result_holds_only_for_the_doubted_policies(monkeypatch):
+def test_result_of_a_check_applies_only_to_the_checked_policies(monkeypatch):
     async def scene(_, stopping):
         await have(stopping, STOPPING)
         doubted = await stopping.doubt(await stopping.look())
@@ -253,7 +253,7 @@ def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monke
             await broken.look()
         with pytest.raises(EnvironmentFailed, match="could not be restored"):
             async with broken.acting():
-                pytest.fail("an agent acts where its policies are not")
+                pytest.fail("an agent may act although its policies are not in place")
         async with there._alone(other):  # other episodes continue, and the next try may succeed
             pass
         sight = await broken.look()
@@ -290,7 +290,7 @@ def test_cancelled_exclusive_use_restores_the_removed_policies(monkeypatch):
 
         async def alone():
             async with there._alone(other):
-                pytest.fail("it was cancelled before")
+                pytest.fail("exclusive use was granted after its cancellation")
 
         going = asyncio.create_task(alone())
         await taken.wait()
@@ -366,7 +366,7 @@ def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, 
     assert heard.count(ODDLY_OPEN) == times
 
 
-def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeypatch):
+def test_disputed_measurement_is_repeated_three_times_with_the_longest_trial_last(monkeypatch):
     assert workload_set.TRIALS_S == (10.0, 10.0, 30.0)
     within = []
     looked = workload_set.Shop.look
@@ -377,8 +377,9 @@ def test_doubted_measurement_is_repeated_three_times_the_last_for_longer(monkeyp
 
     monkeypatch.setattr(workload_set.Shop, "look", look)
     after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
-    # states in order: intended, faulty, the agent's, and the agent's again in exclusive use; then
-    # three times intended, closed and the agent's; finally intended and closed
+    # First, four states are measured: the intended one, the faulty one, and the agent's one twice.
+    # Each trial measures three states: intended, closed and the agent's. The last two
+    # measurements are of the intended and the closed state.
     trials = [None, None, 0.0] * 3
     assert within == [None] * 4 + [*trials, None, None]
 
@@ -437,8 +438,8 @@ def test_namespace_deleted_by_others_is_an_environment_failure(monkeypatch, spac
 
 @pytest.mark.parametrize(
     "hearing",
-    # the plug-in's reactions from the repair on: it applies nothing; it applies policies again
-    # until the agent's policies are restored
+    # whether the plug-in applies each write from the repair on: none of them, or all after the
+    # first until the agent's policies are restored
     [[], [False, True, True]],
 )
 def test_disagreement_caused_by_the_cluster_gives_no_verdict(hearing, monkeypatch):

@@ -1,4 +1,4 @@
-"""Leases of namespaces, and removal of objects that ended services left."""
+"""Leases of namespaces, and removal of objects that ended services left behind."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def test_completed_pods_and_pods_of_replaced_workloads_do_not_block_a_lease():
     assert {name for kind, name in api.held if kind != "Pod"} == set()
 
 
-def test_leased_namespace_loses_only_objects_of_netarena():
+def test_lease_of_a_namespace_removes_only_objects_of_netarena():
     reference = (
         thing("NetworkPolicy", "cartservice"), thing("Deployment", "cartservice"),
         thing("Service", "frontend-external"),
@@ -129,7 +129,7 @@ def test_namespace_of_another_live_service_is_refused_after_its_heartbeat(monkey
     assert ("ConfigMap", "netarena") in api.held
 
 
-def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeypatch, caplog):
+def test_namespace_of_an_ended_remote_service_is_leased_after_a_silence(monkeypatch, caplog):
     monkeypatch.setattr(lease, "_PAUSE_S", 0)
     monkeypatch.setattr(owner, "LISTEN_S", 0.05)
     api = Passing(
@@ -145,7 +145,7 @@ def test_namespace_of_an_ended_remote_service_is_taken_after_its_silence(monkeyp
     )
 
 
-def test_lease_of_a_service_that_came_meanwhile_is_not_taken():
+def test_lease_made_meanwhile_by_another_service_is_not_taken_over():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
     with pytest.raises(
@@ -229,7 +229,7 @@ def test_clean_skips_namespaces_that_are_already_terminating(monkeypatch):
     assert (done.removed, done.kept, api.held) == (("left",), (), {})
 
 
-def test_service_heard_again_after_a_silence_counts_as_running(monkeypatch):
+def test_service_with_new_heartbeats_after_a_silence_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING
@@ -308,7 +308,7 @@ def test_namespace_taken_by_another_service_gives_no_verdict():
     asyncio.run(scene())
 
 
-def test_leftovers_of_an_own_lease_are_removed_before_the_next():
+def test_leftovers_of_the_previous_lease_are_removed_before_the_next():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():

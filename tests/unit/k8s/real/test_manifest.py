@@ -61,7 +61,7 @@ def test_pods_that_are_not_ready_or_terminating_are_not_probed():
     assert addresses_of(world, {"web": "None"}, places) == {"web": Address("10.0.0.3", 8080)}
 
 
-def test_own_workload_manifests_get_a_measuring_sidecar():
+def test_user_supplied_workload_manifests_get_a_measuring_sidecar():
     web = App(name="web", labels={"app": "web"})
     written = {
         "apiVersion": "apps/v1",

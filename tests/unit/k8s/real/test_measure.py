@@ -54,10 +54,10 @@ def test_silence_counts_only_after_a_wait_much_longer_than_the_responses(slowest
     assert course.settles(seen("10", slowest_ms), wanted, 2)
 
 
-def test_disagreement_settles_after_the_deadline_in_equal_rounds_of_the_longest_wait():
+def test_disagreement_settles_after_the_deadline_once_two_rounds_with_the_longest_wait_agree():
     course = _Course(0, 10)
     wanted = (True, False)
-    for number in range(4):  # 250, 500, 1000, 2000 ms
+    for number in range(4):  # the waits are 250, 500, 1000 and 2000 ms
         assert not course.settles(seen("00"), wanted, 20 + number)
     assert course.wait.expected_ms == 4000
     assert not course.settles(seen("00"), wanted, 30)

@@ -16,7 +16,7 @@ from netarena_k8s.world.model import (
 
 
 class Late(Enforcer):
-    """Enforces its policies only from a given round on."""
+    """A fake plug-in that enforces its policies only from a given round on."""
 
     def __init__(self, world, follows_at):
         super().__init__(world, lambda _: False)
@@ -50,20 +50,20 @@ def test_only_pairs_expected_to_change_are_probed_until_they_do():
     assert (sight.reached, sight.disagreement) == (wanted, ())
 
 
-def test_all_pairs_are_probed_at_once_if_no_change_is_expected():
+def test_all_pairs_are_probed_from_the_first_round_if_no_change_is_expected():
     asked, sight = looked_at(0, 60.0, OPEN, OPEN)
     assert asked == [4, 4]
     assert (all(sight.reached), sight.disagreement) == (True, ())
 
 
-def test_all_pairs_are_probed_at_once_before_the_first_measurement():
+def test_all_pairs_are_probed_from_the_first_round_of_the_first_measurement():
     asked, sight = looked_at(0, 60.0, SHUT)
     assert asked == [4, 4]
     assert sight.disagreement == ()
 
 
 class Losing(Late):
-    """Enforces nothing; each round takes 10 ms, and one round loses its pods."""
+    """A fake plug-in that enforces no policy; one of its rounds fails because a pod is lost."""
 
     def __init__(self, world, lost_in):
         super().__init__(world, 1_000_000)
@@ -113,7 +113,7 @@ def test_observation_restarts_after_pods_were_replaced():
     assert last[0] == 4
 
 
-def test_pairs_that_never_change_are_not_probed_for_ever():
+def test_pairs_that_never_change_are_not_probed_forever():
     asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
     assert asked == sorted(asked)
     assert set(asked) == {2, 4}
@@ -122,7 +122,7 @@ def test_pairs_that_never_change_are_not_probed_for_ever():
 
 
 class Dawdling(Late):
-    """Enforces late, and answers only after the first wait time has passed."""
+    """A fake plug-in that enforces late and answers only rounds with a long enough wait."""
 
     def __init__(self, world, follows_at, answers_ms):
         super().__init__(world, follows_at)

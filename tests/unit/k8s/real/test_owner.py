@@ -29,7 +29,7 @@ sys.stdin.read()
 """
 
 
-def test_ended_service_has_abandoned_its_namespaces_in_any_container():
+def test_service_that_ended_in_another_container_no_longer_owns_its_namespaces():
     # a separate process namespace on the host's network, as with docker's --network=host
     apart = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
     service = subprocess.Popen(
@@ -41,14 +41,14 @@ def test_ended_service_has_abandoned_its_namespaces_in_any_container():
     )
     with service:
         notes = json.loads(service.stdout.readline())
-        # its heartbeat is old, but its process is visible
+        # the heartbeat is old, but the process is visible
         assert why_kept(notes, NOW + 9 * SILENT_S) == "its service is running"
         assert (is_ours(notes), is_mine(notes)) == (True, False)
         service.kill()
         service.wait()
         gone = time.monotonic() + 20  # the kernel kills the child of unshare a moment later
         while why_kept(notes, NOW) and time.monotonic() < gone:
-            time.sleep(0.01)  # the child is not ours, so there is no event to wait for
+            time.sleep(0.01)  # it may not be a direct child, so no event reports its end
         assert why_kept(notes, NOW) == ""
 
 
@@ -82,7 +82,7 @@ def test_object_without_valid_owner_notes_is_not_removed(notes):
     assert why_kept(notes, NOW) == "its annotations do not show that a NetArena service created it"
 
 
-def test_invalid_socket_name_in_owner_notes_is_no_sign_of_life():
+def test_invalid_socket_name_in_owner_notes_does_not_count_as_a_live_service():
     for name in ("x" * 300, "\ud800", "a\0b"):
         given = {**json.loads(self_notes(NOW)[OWNER_NOTE]), "socket": name}
         notes = {**self_notes(NOW), OWNER_NOTE: json.dumps(given)}

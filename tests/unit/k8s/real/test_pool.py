@@ -84,7 +84,7 @@ def test_waiters_are_served_in_order_of_their_arrival(monkeypatch):
     play(scene)
 
 
-def test_another_deployment_is_built_after_waiting_as_long_as_a_build_costs(monkeypatch):
+def test_another_deployment_is_built_after_a_wait_proportional_to_the_build_time(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         await there.pool.take(FIRST)
@@ -314,7 +314,7 @@ def test_free_deployment_is_discarded_for_another_world(monkeypatch):
     play(scene)
 
 
-def test_only_as_many_deployments_are_discarded_as_are_waited_for(monkeypatch):
+def test_no_more_deployments_are_discarded_than_are_waited_for(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=3)
         waiting = [await there.wait() for _ in range(3)]

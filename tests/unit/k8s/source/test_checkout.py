@@ -1,4 +1,4 @@
-"""An application with another structure than Online Boutique, as a folder of manifests."""
+"""A folder of manifests whose application has a different structure than Online Boutique."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ OPEN = """spec:
 
 
 def write(folder: Path, **files: str) -> str:
-    """Write files to a folder; in names, two underscores stand for a slash, one for a dot."""
+    """Write files to a folder.
+
+    In keyword names, ``__`` stands for a slash, ``_`` for a dot, and ``!`` for an underscore.
+    """
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_", ".").replace("!", "_")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -514,7 +517,7 @@ def test_service_can_select_by_labels_that_controllers_add(tmp_path):
     ]
 
 
-def test_copy_made_by_the_image_as_root_is_read_instead(tmp_path, monkeypatch):
+def test_copy_in_the_image_is_read_instead_of_the_given_folder(tmp_path, monkeypatch):
     folder = tmp_path / "copies" / "data" / "shop"
     folder.mkdir(parents=True)
     write(folder, app_yaml=APP, policies_yml=POLICIES)

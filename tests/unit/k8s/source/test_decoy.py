@@ -223,7 +223,7 @@ SCRIPTS = {
 }
 #: scripts that remove no allowed traffic
 MENDS = [SCRIPTS[name] for name in list(SCRIPTS)[:8]]
-#: scripts that change healthy policies in most applications, but not in all
+#: scripts that change policies without faults in most applications, but not in all
 SOMETIMES = {"wide rules", "last rule", "needless wide rules", "few ports"}
 #: kinds that a script solves in an application without decoys
 WITHOUT_DECOYS = {
@@ -239,7 +239,10 @@ WITHOUT_DECOYS = {
 
 
 def send(world, policies, mends, only=None):
-    """Return the policies after ``mends``, which change only those named after ``only``."""
+    """Return the policies after the scripts ``mends``.
+
+    If ``only`` is given, the scripts change only policies named after these applications.
+    """
     after = []
     for policy in policies:
         spec = copy.deepcopy(policy.spec)
@@ -300,7 +303,7 @@ def test_script_that_ignores_the_intent_solves_at_most_one_in_twenty_queries(nam
 
 @pytest.mark.parametrize("name", WITHOUT_DECOYS)
 def test_script_solves_its_fault_kind_in_a_world_without_decoys(name):
-    """The scripts must be good ones, or the test of the decoys would prove little."""
+    """The scripts must be effective; otherwise, the test of the decoys would prove little."""
     config = KubernetesConfig.parse({"num_queries": 6, "error_types": [WITHOUT_DECOYS[name]]})
     asked = list(Kubernetes().generate(config, seed=5))
     won = [query for query in asked if solved_safely(*started(query), [SCRIPTS[name]])]

@@ -37,7 +37,7 @@ def test_large_world_allows_its_granted_traffic_only(seed):
 
 
 @pytest.mark.parametrize("number", [20, 40])
-def test_large_world_fits_no_single_output_and_policy_names_reveal_nothing(number):
+def test_policies_of_a_large_world_exceed_one_output_and_their_names_reveal_nothing(number):
     world = estate(random.Random(number), number, number)
     dump = yaml.safe_dump([render_policy(policy, "shop") for policy in world.policies])
     # kubectl adds about 200 characters to each policy
@@ -68,7 +68,7 @@ def test_world_of_sixty_applications_is_consistent():
     assert max(count_entries(policy.spec) for policy in world.policies) <= POLICY_ENTRIES
 
 
-def test_guests_and_partners_count_as_opened_when_their_traffic_is_allowed():
+def test_traffic_of_guests_and_partners_counts_as_opened_when_allowed():
     world = estate(random.Random(1), 20, 20)
     without = [policy for policy in world.policies if policy.name == "deny-all"]
     ends = {

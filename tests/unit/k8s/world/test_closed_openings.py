@@ -1,4 +1,4 @@
-"""The policies without closed openings are equal to those of a complete comparison."""
+"""Removal of closed openings from policies, checked against a complete comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPACES = ("shop", "default", "telemetry")
 def by_complete_comparison(
     world: World, states: tuple[Sequence[Policy], Sequence[Policy], Sequence[Policy]], space: str
 ) -> tuple[tuple[Policy, ...], ...]:
-    """Return ``without_openings``, with a comparison of all traffic for each policy."""
+    """Return the result of ``without_openings``, by comparing all traffic of each policy."""
     initial, before, after = states
     meant = {policy.name: policy for policy in world.policies}
     start = {policy.name: policy for policy in initial}

@@ -1,4 +1,4 @@
-"""Name lookups are judged by the documented rules, not by the intended policy's own form."""
+"""DNS rules of policies are judged by the documentation, not by the intended policy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def form(rules: Any) -> str:
     return "named" if ports and all("to" in rule for rule in ports) else "other"
 
 
-def test_dns_rule_is_judged_alike_whatever_the_intended_policy_allows() -> None:
+def test_dns_rule_has_the_same_verdict_with_any_intended_policy() -> None:
     met = set()
     for query in draw("varied", 25):
         safe, healthy = repair(query, NAMED)

@@ -54,7 +54,7 @@ class Exact:
 
 
 def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Return the policies after one write as agents make it: right, wrong, or a new policy."""
+    """Return the policies after one typical write of an agent: right, wrong, or a new policy."""
     held = {one.name: one for one in policies}
     healthy = {one.name: one for one in world.policies}
     name = rng.choice(sorted({*healthy, *held}))

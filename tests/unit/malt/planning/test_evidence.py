@@ -50,7 +50,7 @@ def leaking(data: dict[str, Any], plan: list[Any]) -> dict[str, Any]:
     return {**data, "switches": switches}
 
 
-#: Label -> feature that shows the order of ``leaking``; smaller values are those of targets.
+#: Label -> feature that shows the order of ``leaking``; targets have the smaller values.
 SHOWN = dict(
     zip(
         LABELS,
@@ -73,7 +73,7 @@ def means(found: list[Candidate], feature: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_order_that_shows_the_reference_is_found(label: str) -> None:
+def test_order_that_reveals_the_reference_plan_is_detected(label: str) -> None:
     query = queries()[label]
     data, hidden = plan_data(query), query.actions[0].parameters
     assert data is not None

@@ -35,7 +35,7 @@ def _order_of_numbers(first: str) -> list[str]:
 
 @pytest.mark.requires("root")
 def test_inode_order_of_settings_does_not_depend_on_the_setting_read_first():
-    _order_of_numbers("ipv4/ip_forward")  # numbers the settings that all namespaces share
+    _order_of_numbers("ipv4/ip_forward")  # this call numbers the settings that all namespaces share
     one = _order_of_numbers("ipv4/tcp_syncookies")
     other = _order_of_numbers("ipv4/conf/default/accept_local")
 

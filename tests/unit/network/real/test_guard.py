@@ -34,7 +34,7 @@ class Network:
     [
         ({"eth0": 3, "lo": 0}, []),
         ({"eth0": 1, "br0": 9_000}, ["br0"]),
-        # each of many loops carries so few packets that it alone would be ignored
+        # each of many loops carries so few packets that a single loop would be ignored
         ({"eth0": 1, **{f"br{n}": 40 for n in range(60)}}, [f"br{n}" for n in range(60)]),
         # after the busiest interface is set down, the next one still carries a storm
         ({"br0": 900_000, "br1": 9_000, "eth0": 2}, ["br0", "br1"]),

@@ -126,7 +126,7 @@ def test_rules_use_copies_and_the_original_sets_are_unchanged(netfilter: Netlink
     assert listed(netfilter) != before
 
 
-def test_machine_without_sets_gets_none(netfilter: Netlink) -> None:
+def test_machine_without_sets_gets_no_copies(netfilter: Netlink) -> None:
     sets = Sets(netfilter)
     sets.cast()
     sets.lift()

@@ -199,16 +199,16 @@ def test_every_pair_is_probed_again_and_must_answer_again(answered):
     ("lost", "works"),
     [
         ((), True),
-        ((0,), True),  # one conversation
+        ((0,), True),  # one of three conversations
         ((1,), True),
         ((4,), True),
         ((0, 1), True),
-        ((0, 4), False),  # both conversations
+        ((0, 4), False),  # two of three conversations
         ((1, 3), False),  # every second probe
         ((0, 2, 4), False),
     ],
 )
-def test_pair_works_if_most_conversations_do(lost, works):
+def test_pair_works_if_most_of_its_conversations_work(lost, works):
     sight = _Sight(3, ADDRESSES)
     for ping in range(len(prober.PINGS)):
         sight.begin(ping)
@@ -234,7 +234,7 @@ def test_late_replies_to_earlier_pings_count():
 
 
 class Silent:
-    """A socket that counts sent packets and receives none."""
+    """A socket that records the packets it sends and never receives one."""
 
     def __init__(self, refuses: bool) -> None:
         self._real = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

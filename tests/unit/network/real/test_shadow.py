@@ -104,7 +104,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mangle_target_acts_in_the_copy_and_the_original_does_not_count(
+def test_mangle_target_acts_in_the_copy_and_counters_of_the_original_are_unchanged(
     target: str, run: Run, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(f"iptables -w -t mangle -A OUTPUT -p udp -j {target}")
@@ -224,7 +224,7 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     assert read() != before
 
 
-def test_machine_without_filters_gets_none(run: Run, shadow: Shadow) -> None:
+def test_machine_without_filters_gets_no_copies(run: Run, shadow: Shadow) -> None:
     shadow.cast()
     assert run("nft list ruleset") == ""
     shadow.lift()

@@ -1,4 +1,4 @@
-"""The checklist operator leaves healthy machines unchanged and resets changed settings."""
+"""The checklist operator resets changed settings and leaves other machines unchanged."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def resets(world: World, machine: Machine, sections: dict[str, list[str]]) -> st
     standard(2, 1, random.Random(1)),
     *(varied(3, 2, random.Random(seed)) for seed in range(16)),
 ], ids=range(17))  # fmt: skip
-def test_healthy_machine_is_not_reset(world: World) -> None:
+def test_machine_in_its_intended_state_is_not_reset(world: World) -> None:
     hosts = [host for host in world.hosts if host.name not in world.reserve]
     for machine in (world.router, hosts[0], hosts[-1]):
         assert resets(world, machine, look(machine)) == ""
@@ -168,7 +168,7 @@ def test_changed_setting_is_reset(
     assert resets(W, machine, sections) == sent
 
 
-def test_missing_accept_rule_and_stray_rule_differ_from_drawn_rules() -> None:
+def test_missing_accept_rule_is_restored_and_stray_rule_is_deleted() -> None:
     worlds = [varied(3, 1, random.Random(seed)) for seed in range(30)]
     accepting = next(w for w in worlds if "-P FORWARD DROP" in w.router.filters)
     sections = look(accepting.router)

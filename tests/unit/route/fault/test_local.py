@@ -85,13 +85,13 @@ def test_symptom_names_a_host_of_each_local_fault(seed: int) -> None:
         assert any(hosts_of(world, local) & {*pair} for pair in found)
 
 
-def test_more_local_faults_than_symptoms_are_not_drawn() -> None:
+def test_more_local_faults_than_symptoms_are_not_reportable() -> None:
     faults = [_local(1, 0), _local(1, 2), _local(2, 0), _local(2, 2)]
     assert is_reportable(_world(), faults[:3])
     assert not is_reportable(_world(), faults)
 
 
-def test_local_fault_without_any_wrong_pair_of_its_hosts_is_not_drawn() -> None:
+def test_local_fault_without_any_wrong_pair_of_its_hosts_is_not_reportable() -> None:
     local = _local(1, 0).model_copy(update={"name": "fault1"})
     hiding = _local(2, 0).model_copy(update={"bypasses": ("fault1",)})
     assert not is_reportable(_world(), [local, hiding])
@@ -112,7 +112,7 @@ def test_faults_that_no_symptom_can_name_are_drawn_again(monkeypatch: pytest.Mon
     drawn = next(application.generate(config, 3))
     assert len(asked) == 3
     assert faults_of(drawn) == asked[-1]
-    # queries with named kinds keep their generator version
+    # the generator version of queries with named kinds is unchanged
     assert drawn.version == query.COUNTED_VERSION != query.VERSION
     assert application.version_of(RouteConfig.parse({"world": "varied"})) == query.VERSION
 

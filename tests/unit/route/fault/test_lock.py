@@ -25,7 +25,7 @@ from netarena_route.world.model import World, standard, varied
 
 
 def _draw(kinds: list[str], seed: int, switches: int = 3, hosts: int = 1):
-    """Draw as queries do: a network without room for the faults is rare, and is drawn again."""
+    """Return a world and faults, drawn again if the faults do not fit into a network."""
     rng = random.Random(seed)
     for _ in range(3):
         drawn = query.draw(varied(switches, hosts, rng), kinds, rng, netem=False)

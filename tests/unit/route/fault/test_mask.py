@@ -64,7 +64,7 @@ def test_masking_fault_hides_another_fault_until_it_is_repaired() -> None:
     assert expected(world, [hidden]) != world.intended
 
 
-def test_missing_guard_shows_after_the_masking_fault_is_repaired() -> None:
+def test_missing_guard_is_visible_after_the_masking_fault_is_repaired() -> None:
     world, faults = _one(GUARD)
     (gone,) = (fault for fault in faults if fault.kind == GUARD)
     (hiding,) = (fault for fault in faults if fault.masks)
@@ -92,7 +92,7 @@ def test_bypass_makes_another_fault_ineffective() -> None:
     assert expected(world, [passed]) != world.intended
 
 
-def test_closed_bypass_may_lose_what_works_only_through_it() -> None:
+def test_closing_a_bypass_may_break_traffic_that_works_only_through_it() -> None:
     world, faults = _one(BYPASS)
     (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
     (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
@@ -143,7 +143,7 @@ def test_judge_excuses_a_lost_pair_only_while_the_suppressed_fault_remains() -> 
     assert {finding.rule for finding in found} == {"pair_broken"}
 
 
-def test_partly_closed_bypass_may_lose_what_works_only_through_it() -> None:
+def test_partly_closing_a_bypass_may_break_traffic_that_works_only_through_it() -> None:
     world, faults = _one(BYPASS)
     (bypass,) = (fault for fault in faults if fault.kind == BYPASS)
     (passed,) = (fault for fault in faults if fault.name in bypass.bypasses)
@@ -183,7 +183,7 @@ def test_interactions_are_recorded_in_actions_only_where_they_exist() -> None:
             assert fault_of(Action.model_validate_json(action.model_dump_json())) == fault
 
 
-def test_waiting_repairs_are_given_by_position() -> None:
+def test_repairs_to_wait_for_are_given_by_position() -> None:
     _, faults = _one(GUARD)
     after = waits(faults)
     (place,) = (number for number, waited in enumerate(after) if waited)

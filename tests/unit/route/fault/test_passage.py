@@ -21,7 +21,7 @@ def _passages(world: World) -> list[str]:
     ]
 
 
-def test_false_alarms_have_passages_by_design_as_tickets_have_bypasses() -> None:
+def test_some_false_alarms_have_an_intended_passage() -> None:
     found = 0
     for seed in range(16):
         rng = random.Random(seed)
@@ -47,7 +47,7 @@ def test_drawn_passage_opens_no_pair() -> None:
         assert not any({*pair} & {*ends} for pair in plan.world.apart)
 
 
-def test_passage_spares_methods_whose_packets_it_does_not_pass() -> None:
+def test_passage_does_not_affect_faults_whose_packets_it_does_not_accept() -> None:
     rng = random.Random(1)
     plan = next(plan for plan in (Plan(varied(4, 2, rng)) for _ in range(30)) if not by_rules(plan))
     first, third = 0, 2

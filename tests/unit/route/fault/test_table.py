@@ -133,8 +133,8 @@ def test_drawn_combination_is_valid(world: World, kinds: list[str], rng: random.
         assert {c.machine for c in (*each.inject, *each.repair)} <= set(world.endpoints)
 
 
-def test_no_two_parts_share_an_object() -> None:
-    # with two subnets, a missing address and a disabled port need a port each
+def test_parts_of_a_combination_affect_different_subnets() -> None:
+    # with two subnets, a missing address and a disabled port must use different ports
     rng = random.Random(3)
     plan = Plan(standard(2, 1, rng))
     for _ in range(30):
@@ -191,7 +191,7 @@ def test_reverse_path_is_not_filtered_on_a_router_with_a_table_per_port() -> Non
     assert found == {(True, False), (False, True)}
 
 
-def test_repairs_restore_the_healthy_settings_of_a_varied_world() -> None:
+def test_repair_of_a_disabled_port_restores_its_routes() -> None:
     world = varied(3, 1, random.Random(5))
     plan = Plan(world)
     host = world.hosts[0]

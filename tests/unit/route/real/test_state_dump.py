@@ -86,7 +86,7 @@ def test_remaining_effects_of_faults_are_leftovers(now: set[Entry], left: list[l
     assert told == left
 
 
-def test_every_difference_is_a_leftover_without_faults() -> None:
+def test_without_faults_every_difference_is_a_leftover() -> None:
     machines = Machines(h1={ON})
     machines.trace.touch("h1")
     assert machines.trace.left() == []

@@ -21,7 +21,7 @@ NAMES = ("r0", "h1", "h2")
 
 
 class Watched:
-    """A fake guard."""
+    """A fake guard that stops kernel activity."""
 
     def __init__(self) -> None:
         self.calmed = threading.Event()
@@ -66,7 +66,7 @@ def test_silent_kernel_is_revived_and_the_cause_is_reported(
     assert served._revive() == told * "its packets kept the kernel from answering pings"
 
 
-def test_repeated_note_about_an_ended_process_is_stored_once() -> None:
+def test_repeated_note_is_stored_once() -> None:
     served = route_worker.RouteWorker(Turns())
 
     for note, machine in (("", "m"), ("a storm", "m"), ("", ""), ("a storm", "m"), ("pings", "")):
@@ -127,7 +127,7 @@ def serve(rounds: Rounds, want: str, monkeypatch: pytest.MonkeyPatch) -> route_w
     ("rows", "refused", "tries"),
     [
         (("11", "01"), 0, 1),  # without refusals, the loss is the network's own
-        (("11", "11"), 1, 2),  # a round with a refusal is repeated, whatever its result
+        (("11", "11"), 1, 2),  # a round with a refusal is repeated, regardless of its result
         (("11", "01"), 2, 3),  # packets may be missing because of the refusals
     ],
 )
@@ -183,7 +183,7 @@ def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
 
 
 @pytest.mark.parametrize("want", ["queues", "replies"])
-def test_network_that_fills_its_own_queues_is_measured_as_it_is(
+def test_network_that_fills_its_own_queues_is_measured_despite_refusals(
     want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent's own network may fill its queues; this affects no other network."""
@@ -213,7 +213,7 @@ def test_network_that_fills_its_own_queues_is_measured_as_it_is(
         (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
     ],
 )
-def test_new_network_is_healthy_when_each_intended_pair_has_worked(
+def test_new_network_is_accepted_when_each_intended_pair_has_worked(
     rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = route_worker.RouteWorker(Turns())

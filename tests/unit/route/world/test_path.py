@@ -88,8 +88,7 @@ def test_policy_rules_choose_the_table(rule: str, there: str, back: str) -> None
     request, reply = plan.ping(_H1, _H3)
     assert (request.table, reply.table) == (there, back)
     if " from 192.168.1.0/24 lookup 100" in rule:
-        # packets of an unbound socket on the router have no source yet; replies use its first
-        # address
+        # an unbound socket has no source address yet; replies use the router's first address
         assert plan.ping(_R0, _H1)[0].table == MAIN
         assert plan.ping(_H3, _R0)[1].table == "100"
 

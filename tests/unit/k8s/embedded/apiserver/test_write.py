@@ -98,7 +98,7 @@ def test_merge_patch_sets_defaults_generation_and_field_managers(store):
     ],
 )
 def test_empty_list_in_a_merge_patch_increments_the_generation_each_time(store, sent, counted):
-    """The real API server's comparison has this effect, although the object is unchanged."""
+    """A real API server also counts such a patch as a change, although the object is unchanged."""
     first = do(store, "patch", {"spec": sent}, MERGE).body
     again = do(store, "patch", {"spec": sent}, MERGE).body
     assert again["spec"] == first["spec"]
@@ -433,7 +433,7 @@ def test_field_managers_count_towards_the_size_limit(store):
         own_it_all()
 
 
-def test_message_about_many_errors_is_short(store):
+def test_message_about_many_errors_has_a_limited_length(store):
     bad = spec_of([{"ports": [{"port": 0}] * 5000}])
     assert len(refused(store, "patch", bad, MERGE)[1]) < 20_000
 
@@ -551,7 +551,7 @@ def test_kubectl_apply_takes_over_fields_of_its_client_side_apply(store):
     assert json.loads(found["metadata"]["annotations"][note]) == mine
 
 
-def test_apply_by_a_user_without_create_permission_makes_no_object(store):
+def test_apply_that_would_create_an_object_needs_create_permission(store):
     sent = config_of("new", podSelector={})
     code, message = refused(store, "patch", sent, APPLY, name="new", fieldManager="me")
     assert (code, "cannot create resource" in message) == (403, True)
@@ -729,7 +729,7 @@ def test_strategic_patch_with_wrong_types_fails_with_the_real_servers_message(st
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("validation", ["Strict", "Ignore"])
-def test_apply_of_fields_outside_the_schema_fails_whatever_the_field_validation(
+def test_apply_of_fields_outside_the_schema_fails_with_any_field_validation(
     store, spec, told, validation
 ):
     """Message and status are those of Kubernetes 1.34.2."""

@@ -20,7 +20,7 @@ WORLD = boutique()
 
 
 class Api:
-    """A client of one server, as the operator or as the administrator."""
+    """A client of one server that acts as the operator or as the administrator."""
 
     def __init__(self):
         store = Store()

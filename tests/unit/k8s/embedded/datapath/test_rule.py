@@ -79,7 +79,7 @@ def test_named_egress_port_is_resolved_at_each_destination_pod() -> None:
         "ip daddr 10.0.0.1 meta l4proto tcp th dport 80 return",
         "ip daddr 10.0.0.2 meta l4proto tcp th dport 81 return",
     ]
-    assert chain("i0", spec) == []  # policyTypes is absent: applies to ingress too, with no rule
+    assert chain("i0", spec) == []  # without policyTypes, all ingress is denied too
 
 
 @pytest.mark.parametrize(
