@@ -195,7 +195,8 @@ def _draw_fitting(
 ) -> tuple[World, tuple[Fault, ...]]:
     contingent = config.briefing is Briefing.TICKET
     # before the loop, so that the share does not depend on how often worlds are rejected
-    latent = rng.choice(_LATENT.get(COUNTED.get(label, 0), (0,))) if contingent else 0
+    numbers = _LATENT.get(COUNTED.get(label, 0)) if contingent else None
+    latent = rng.choice(numbers) if numbers else 0
     for _ in range(_WORLDS):
         kinds = _kinds(label, rng)
         try:

@@ -24,7 +24,7 @@ def test_application_draws_the_same_queries_as_the_backbone_world_of_route() -> 
     own = APP.config_type.parse(KEYS)
     drawn, same = next(APP.generate(own, 3)), next(alias.generate(config, 3))
     assert drawn.model_dump_json() == same.model_dump_json()
-    assert drawn.id.startswith("route-10-")
+    assert drawn.id.startswith("route-11-")
     assert drawn.application == APP.recorded_name == "route"
     assert APP.solve(drawn) == alias.solve(same)
 
