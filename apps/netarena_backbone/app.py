@@ -192,7 +192,7 @@ class Backbone(NetworkApplication):
 
     name: ClassVar[str] = "backbone"
     version: ClassVar[str] = query.VERSION
-    prompt_version: ClassVar[int] = 8
+    prompt_version: ClassVar[int] = 9
     title: ClassVar[str] = "NetArena backbone: repair of a broken provider network"
     summary: ClassVar[str] = (
         "Evaluates an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "

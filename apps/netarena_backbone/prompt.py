@@ -184,9 +184,10 @@ def document(case: Case) -> Iterator[str]:
     )
     yield from _pings(world, wanted)
     yield (
-        "Services. Each must answer the hosts of the zones listed in its line, under its name and "
-        "under its address. It must not answer any other host. Hosts of the service's own zone are "
-        "also excluded if the line does not list that zone. The name server may answer any host:"
+        "Services. Each must answer the hosts of the zones listed in its line, and no other hosts, "
+        "not even those of its own zone if the line does not list that zone. Our hosts are tested "
+        "with the name of a service, and hosts of other autonomous systems with its address. The "
+        "name server may answer any host:"
     )
     yield from _services(world, wanted)
     yield (

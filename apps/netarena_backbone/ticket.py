@@ -143,9 +143,9 @@ def tell_saving(world: World, results: str = "repairs") -> str:
     saved."""
     if world.only_saved_survives:
         return (
-            f"The restart loads the saved configuration of each router. FRR {results} that were "
-            "not saved with vtysh -c 'write memory' are lost. Kernel settings and files survive "
-            "the restart. Saving is always allowed."
+            "The restart loads the saved configuration of each router, /etc/frr/frr.conf. FRR "
+            f"{results} that were not saved with vtysh -c 'write memory' are lost. Kernel settings "
+            "and files survive the restart. Saving is always allowed."
         )
     if world.contingencies:
         return (

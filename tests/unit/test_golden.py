@@ -102,8 +102,8 @@ def told(application: Application, query: Query, style: PromptStyle) -> str:
         ("malt, worded", "49c61a1ed4f7666a", "a327b7733d2c84c6"),
         ("route", "186fd090e1deb2c9", "78182e7b8068051a"),
         # formerly a world of route: the same queries, ids and prompts
-        ("backbone", "3af8f8f158d20bb6", "5b8b71ea025c66cc"),
-        ("route, backbone", "3af8f8f158d20bb6", "5b8b71ea025c66cc"),
+        ("backbone", "3af8f8f158d20bb6", "9a1020bb0bca0581"),
+        ("route, backbone", "3af8f8f158d20bb6", "9a1020bb0bca0581"),
         ("k8s", "7dd0758a355b04fe", "ee1bd3d84ca96cfd"),
     ],
 )
