@@ -351,9 +351,10 @@ class Malt(Labelled):
     async def evidence(self, query: Query, config: Config) -> Evidence | None:
         """Return features of the query's network, without opening an environment.
 
-        Returns None for canonical texts, because they contain the names of the target nodes.
+        Returns None for canonical texts of questions, because they contain the names of the target
+        nodes.
         """
-        if cast("MaltConfig", config).phrasing == "canonical":
+        if cast("MaltConfig", config).phrasing == "canonical" and plan_data(query) is None:
             return None
         return await asyncio.to_thread(evidence.evidence, query)
 

@@ -73,7 +73,7 @@ def _collect(
                         stream.write(one.model_dump_json() + "\n")
             elif why:
                 meter.tell(why)
-            meter.advance("collected" if one is not None else "failed")
+            meter.advance("collected" if one is not None else "failed" if why else "left out")
 
         async def work() -> None:
             async with app:

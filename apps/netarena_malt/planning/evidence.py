@@ -22,7 +22,7 @@ from netarena_malt.planning.plan import Data
 #: Number of decisions of a task that are compared, and largest number of wrong options of each.
 DECISIONS = 8
 OPTIONS = 4
-#: Roles of candidates, which are compared only with candidates of the same role.
+#: Beginnings of the roles of candidates.
 CHOICE, REQUEST = "choice", "request"
 
 
@@ -47,9 +47,19 @@ def candidates(data: Data, hidden: Mapping[str, Any], rng: random.Random) -> Ite
 
 
 def _candidates(options: Sequence[_Option], role: str) -> Iterator[Candidate]:
-    found = relative({one.name: one.features for one in options})
+    """Yield the options as candidates.
+
+    Membership in lists, such as rebates, is data from which a plan is made. Therefore only options
+    that are in the same lists are compared.
+    """
+    alike: dict[frozenset[str], list[_Option]] = {}
     for one in options:
-        yield Candidate(name=one.name, target=one.target, role=role, trace=found[one.name])
+        alike.setdefault(frozenset(one.features), []).append(one)
+    for features, group in alike.items():
+        found = relative({one.name: one.features for one in group})
+        kind = f"{role}: {', '.join(sorted(features))}"
+        for one in group:
+            yield Candidate(name=one.name, target=one.target, role=kind, trace=found[one.name])
 
 
 def _options(data: Data, plan: Sequence[Any], rng: random.Random) -> Iterator[_Option]:
