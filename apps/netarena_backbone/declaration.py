@@ -9,8 +9,8 @@ from netarena_network.declaration import Glossary
 
 #: Word for a cause -> its meaning in prompts
 WORDS = {
-    "adjacency": "an OSPF adjacency is missing (example: the two ends have different hello "
-    "intervals)",
+    "adjacency": "an OSPF adjacency is missing or unusable (example: the two ends have different "
+    "hello intervals)",
     "network": "OSPF does not advertise a prefix, or advertises it wrongly (example: the "
     "network of an interface is not in OSPF)",
     "cost": "an OSPF cost is wrong (example: 1200 instead of 10)",

@@ -79,8 +79,8 @@ _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
             "The looking glass of {source} shows no route to {target}.",
         ),
         ("adjacency", FAILS): (
-            "The monitoring shows that at least one OSPF adjacency is missing, but not which.",
-            "According to the monitoring, at least one OSPF adjacency is missing.",
+            "The monitoring shows at least one missing or unusable OSPF adjacency, but not which.",
+            "According to the monitoring, at least one OSPF adjacency is missing or unusable.",
         ),
         ("session", FAILS): (
             "The monitoring shows that at least one BGP session is down, but not which.",
