@@ -72,7 +72,7 @@ def test_run_directory_inside_another_run_is_refused(tmp_path: Path) -> None:
     class Intruder(Scripted):
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Reply:
             for other in ("run/a", "run/toy_operator/b", "run/results.json/x", "."):
-                with pytest.raises(ConfigError, match=r"output_dir: .* that is running"):
+                with pytest.raises(ConfigError, match=r"output_dir: .* of a running assessment"):
                     await conduct(
                         Toy(), Toy.config_type.parse({}), {"r": Scripted(answer)},
                         out=tmp_path / other,
