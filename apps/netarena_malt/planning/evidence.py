@@ -1,19 +1,21 @@
 """Features of a planning task that must not reveal the reference plan: order and names.
 
 The candidates are choices that a plan may contain, such as a switch in a depot. The targets are the
-choices of the reference. The other candidates are drawn so that their attributes, which a plan is
-made from, do not distinguish them: waves are exchanged between switches, and each switch keeps one
-of the depots or racks that it may use. In an impossible task, the requests are candidates too, and
-the blocking request is the target.
+choices of the reference. The other choices of a switch are waves of other switches, or depots or
+racks in which the switch may be. In an impossible task, the requests are candidates too, and the
+blocking request is the target.
 
-All features are positions in lists and dictionaries, numbers in names, and their differences. A
-program that does not solve the task may read them.
+The features are positions in lists and dictionaries, numbers in names, how these correspond,
+whether lists are sorted, and whether neighbours in a list have the same place in the reference. A
+program that does not solve the task may read them, except for the last one. It shows an order in
+which the data were drawn.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from netarena.sdk import Candidate, relative
@@ -27,11 +29,16 @@ CHOICE, REQUEST = "choice", "request"
 
 
 class _Option(NamedTuple):
-    """A choice: its name, whether the reference makes it, and its features."""
+    """A choice: its name, whether the reference makes it, and its features.
+
+    ``group`` names the choices with which it is compared: those that are in the same lists, because
+    membership in lists is data from which a plan is made.
+    """
 
     name: str
     target: bool
     features: dict[str, float]
+    group: str = ""
 
 
 def candidates(data: Data, hidden: Mapping[str, Any], rng: random.Random) -> Iterator[Candidate]:
@@ -47,19 +54,16 @@ def candidates(data: Data, hidden: Mapping[str, Any], rng: random.Random) -> Ite
 
 
 def _candidates(options: Sequence[_Option], role: str) -> Iterator[Candidate]:
-    """Yield the options as candidates.
-
-    Membership in lists, such as rebates, is data from which a plan is made. Therefore only options
-    that are in the same lists are compared.
-    """
-    alike: dict[frozenset[str], list[_Option]] = {}
+    """Yield the options as candidates; only options of one group are compared."""
+    groups: dict[str, list[_Option]] = {}
     for one in options:
-        alike.setdefault(frozenset(one.features), []).append(one)
-    for features, group in alike.items():
+        groups.setdefault(one.group, []).append(one)
+    for name, group in groups.items():
         found = relative({one.name: one.features for one in group})
-        kind = f"{role}: {', '.join(sorted(features))}"
         for one in group:
-            yield Candidate(name=one.name, target=one.target, role=kind, trace=found[one.name])
+            yield Candidate(
+                name=one.name, target=one.target, role=f"{role}: {name}", trace=found[one.name]
+            )
 
 
 def _options(data: Data, plan: Sequence[Any], rng: random.Random) -> Iterator[_Option]:
@@ -73,21 +77,29 @@ def _options(data: Data, plan: Sequence[Any], rng: random.Random) -> Iterator[_O
 
 
 def _offers(data: Data, plan: Sequence[str], rng: random.Random) -> Iterator[_Option]:
-    """Yield bought offers and others, with their first positions in all lists."""
+    """Yield bought offers and others, with their first positions in all lists.
+
+    ``first of a pair`` is the share of its incompatible pairs in which an offer is first.
+    """
     names = [offer["name"] for offer in data["offers"]]
     bought = set(plan)
     others = [name for name in names if name not in bought]
     mentions = {
-        "offers": names,
         "rebates": [name for one in data["rebates"] for name in one["offers"]],
         "incompatible": [name for pair in data["incompatible"] for name in pair],
-        "first of a pair": [pair[0] for pair in data["incompatible"]],
         "requests": _mentioned(data, "offers"),
     }
     place = {key: _positions(listed) for key, listed in mentions.items()}
+    listed, inside = _positions(names), _inside(data, "offers")
     for name in (*rng.sample(list(plan), DECISIONS), *rng.sample(others, DECISIONS * OPTIONS)):
-        features = {key: found[name] for key, found in place.items() if name in found}
-        yield _Option(name, name in bought, features | {"number": _number(name)})
+        member = [key for key, found in place.items() if name in found]
+        features = {key: place[key][name] for key in member}
+        features |= {"offers": listed[name], "number": _number(name)}
+        if pairs := [pair for pair in data["incompatible"] if name in pair]:
+            features["first of a pair"] = sum(pair[0] == name for pair in pairs) / len(pairs)
+        if name in inside:
+            features["position in its request"] = inside[name]
+        yield _Option(name, name in bought, features, ", ".join(member))
 
 
 def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
@@ -100,6 +112,7 @@ def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Ite
         links.setdefault((link["block"], link["spine"]), []).append(link["name"])
         spine_of[link["name"]] = link["spine"]
     spines = _positions(data["spines"])
+    order, spine_in = list(demand_of), {row[0]: spine_of[row[1]] for row in plan}
     for name, up, down in rng.sample(list(plan), DECISIONS):
         ends = demand_of[name]["from"], demand_of[name]["to"]
         paths = [
@@ -122,7 +135,9 @@ def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Ite
             }
             if name in asked:
                 features |= _relation(asked[name], spines[spine], "request and spine")
-            yield _Option(f"{name} {path[0]} {path[1]}", path == (up, down), features)
+            features |= _neighbours(order, name, spine, spine_in)
+            group = "in a request" if name in asked else ""
+            yield _Option(f"{name} {path[0]} {path[1]}", path == (up, down), features, group)
 
 
 def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Iterator[_Option]:
@@ -134,8 +149,9 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
     blocks = _positions(sorted({entry["block"] for entry in data["switches"]}))
     block_of = {entry["name"]: entry["block"] for entry in data["switches"]}
     last = max(wave for _, wave in plan)
+    order, wave_in = list(listed), dict(plan)
     for name, planted in rng.sample(list(plan), DECISIONS):
-        # Waves of other switches have the same distribution as those of the reference.
+        # Waves of other switches have nearly the same distribution as those of the reference.
         others = {wave for _, wave in rng.sample(list(plan), OPTIONS)} - {planted}
         for wave in (planted, *sorted(others)):
             share = wave / last
@@ -144,7 +160,9 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
             features |= _relation(_number(name) % 10 / 10, wave % 10 / 10, "last digits")
             if name in asked:
                 features |= _relation(asked[name], share, "request and wave")
-            yield _Option(f"{name} {wave}", wave == planted, features)
+            features |= _neighbours(order, name, wave, wave_in)
+            group = "in a request" if name in asked else ""
+            yield _Option(f"{name} {wave}", wave == planted, features, group)
 
 
 def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
@@ -152,7 +170,8 @@ def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> It
     key = "depots" if "depots" in data else "racks"
     place, switch_of = _positions(entry["name"] for entry in data[key]), _by_name(data["switches"])
     listed, asked = _positions(switch_of), _positions(_mentioned(data, "switches"))
-    named = _positions(_mentioned(data, key))
+    named, inside = _positions(_mentioned(data, key)), _inside(data, key)
+    order, place_in = list(switch_of), dict(plan)
     for name, planted in rng.sample(list(plan), DECISIONS):
         costs = list(switch_of[name]["costs"])
         others = [one for one in costs if one != planted]
@@ -164,9 +183,13 @@ def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> It
             }
             if one in named:
                 features["place in requests"] = named[one]
+                features["position in its requests"] = inside[one]
             if name in asked:
                 features |= _relation(asked[name], place[one], "request and place")
-            yield _Option(f"{name} {one}", one == planted, features)
+            features |= _neighbours(order, name, one, place_in)
+            group = "in a request" if name in asked else ""
+            group += ", place in a request" if one in named else ""
+            yield _Option(f"{name} {one}", one == planted, features, group)
 
 
 def _requests(data: Data, blocking: str) -> list[_Option]:
@@ -185,12 +208,38 @@ def _requests(data: Data, blocking: str) -> list[_Option]:
             if places:
                 features["elements sorted"] = float(places == sorted(places))
                 features["first element"], features["last element"] = min(places), max(places)
-        found.append(_Option(request["id"], request["id"] == blocking, features))
+        is_blocking = request["id"] == blocking
+        found.append(_Option(request["id"], is_blocking, features, request["rule"]))
     return found
 
 
 def _mentioned(data: Data, key: str) -> list[str]:
-    return [str(name) for request in data["requests"] for name in request.get(key, ())]
+    """Return the elements of requests, except those that requests list in the order of waves."""
+    return [
+        str(name)
+        for request in data["requests"]
+        if request["rule"] != "order"
+        for name in request.get(key, ())
+    ]
+
+
+def _inside(data: Data, key: str) -> dict[str, float]:
+    """Return the mean position of each element within the requests that list it, in [0, 1)."""
+    found: dict[str, list[float]] = {}
+    for request in data["requests"]:
+        names = request.get(key, ()) if request["rule"] != "order" else ()
+        for number, name in enumerate(names):
+            found.setdefault(name, []).append(number / len(names))
+    return {name: fmean(places) for name, places in found.items()}
+
+
+def _neighbours(
+    order: Sequence[str], name: str, choice: Any, chosen: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return how many neighbours of ``name`` in a list have the same choice in the reference."""
+    at = order.index(name)
+    near = [order[place] for place in (at - 1, at + 1) if 0 <= place < len(order)]
+    return {"neighbours with this choice": float(sum(chosen[one] == choice for one in near))}
 
 
 def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -66,7 +66,9 @@ SHOWN = dict(
 def means(found: list[Candidate], feature: str) -> tuple[float, float]:
     """Return the mean of a feature of the targets, and of the other candidates."""
     values = {
-        target: [one.trace[feature] for one in found if one.target is target]
+        target: [
+            one.trace[feature] for one in found if one.target is target and feature in one.trace
+        ]
         for target in (True, False)
     }
     return fmean(values[True]), fmean(values[False])
@@ -90,6 +92,40 @@ def test_order_that_reveals_the_reference_plan_is_detected(label: str) -> None:
         assert means(before, SHOWN[label]) == (own, other)
     else:
         assert own < other - 0.2, (own, other)
+
+
+def grouped(data: dict[str, Any], plan: list[Any]) -> dict[str, Any]:
+    """Return the data with switches or demands of one choice next to each other."""
+    key = "demands" if "demands" in data else "switches"
+    spine_of = {link["name"]: link["spine"] for link in data.get("links", ())}
+    chosen = {row[0]: spine_of.get(row[1], row[1]) for row in plan}
+    return {**data, key: sorted(data[key], key=lambda entry: str(chosen[entry["name"]]))}
+
+
+@pytest.mark.parametrize("label", [label for label in LABELS if not label.endswith("offers")])
+def test_neighbours_with_the_same_choice_are_found(label: str) -> None:
+    query = queries()[label]
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    plan: Any = hidden["plan"]
+    found = list(
+        candidates(grouped(dict(data), plan), {**hidden, "blocking": None}, random.Random(1))
+    )
+    own, other = means(found, "neighbours with this choice")
+    assert own > other + 0.5
+
+
+def test_offers_that_are_first_in_all_their_pairs_are_found() -> None:
+    query = next(query for label, query in queries().items() if label.endswith("offers"))
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    bought = set(hidden["plan"])  # type: ignore[arg-type]
+    pairs = [sorted(pair, key=lambda name: name not in bought) for pair in data["incompatible"]]
+    shown = {**data, "incompatible": pairs}
+    found = list(candidates(shown, {**hidden, "blocking": None}, random.Random(1)))
+    own, other = means(found, "first of a pair")
+    assert own == 1.0
+    assert other < 0.7
 
 
 def test_blocking_request_is_the_only_target_among_requests() -> None:
