@@ -154,3 +154,16 @@ def test_unrelated_faults_are_replaced_by_faults_that_interact(
     # unrelated kinds keep their drawn faults, and so does a query without faults
     assert query._draw_related(room, "service_address+bgp_leak", apart, rng) is apart
     assert query._draw_related(room, "faults_0", (), rng) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_allowed_number_of_faults_shows_only_in_a_contingency(number: int) -> None:
+    """At least one fault of each ticket shows before the repair."""
+    allowed = query._LATENT[number]
+    assert max(allowed) < number
+    config = _config(error_types=[f"faults_{number}"], briefing="ticket", routers=4)
+    (drawn,) = Backbone().generate_at(config, 3, [0])
+    case, faults = query.case_of(drawn), faults_of(drawn)
+    room = table.room_of(case.world, faults, case.wanted)
+    assert sum(not room.shows(place) for place in range(number)) in allowed
