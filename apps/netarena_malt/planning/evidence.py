@@ -149,7 +149,7 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
     blocks = _positions(sorted({entry["block"] for entry in data["switches"]}))
     block_of = {entry["name"]: entry["block"] for entry in data["switches"]}
     last = max(wave for _, wave in plan)
-    order, wave_in = list(listed), dict(plan)
+    order, wave_in = list(listed), {row[0]: row[1] for row in plan}
     for name, planted in rng.sample(list(plan), DECISIONS):
         # Waves of other switches have nearly the same distribution as those of the reference.
         others = {wave for _, wave in rng.sample(list(plan), OPTIONS)} - {planted}
@@ -171,7 +171,7 @@ def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> It
     place, switch_of = _positions(entry["name"] for entry in data[key]), _by_name(data["switches"])
     listed, asked = _positions(switch_of), _positions(_mentioned(data, "switches"))
     named, inside = _positions(_mentioned(data, key)), _inside(data, key)
-    order, place_in = list(switch_of), dict(plan)
+    order, place_in = list(switch_of), {row[0]: row[1] for row in plan}
     for name, planted in rng.sample(list(plan), DECISIONS):
         costs = list(switch_of[name]["costs"])
         others = [one for one in costs if one != planted]
