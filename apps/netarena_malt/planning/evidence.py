@@ -160,7 +160,9 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
             features |= _relation(_number(name) % 10 / 10, wave % 10 / 10, "last digits")
             if name in asked:
                 features |= _relation(asked[name], share, "request and wave")
-            features |= _neighbours(order, name, wave, wave_in)
+            # Switches of one block must be in different waves, so they are left out.
+            apart = [one for one in order if one == name or block_of[one] != block_of[name]]
+            features |= _neighbours(apart, name, wave, wave_in)
             group = "in a request" if name in asked else ""
             yield _Option(f"{name} {wave}", wave == planted, features, group)
 
