@@ -144,7 +144,7 @@ class World(Record):
 
     @property
     def permanent(self) -> bool:
-        """Whether all ARP entries are permanent from the start.
+        """Return whether all ARP entries must be permanent from the start.
 
         The kernel does not count permanent entries. All other entries in a host's namespaces share
         one table, which has 1,024 entries by default.
