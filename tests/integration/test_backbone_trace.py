@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import islice
 
 import pytest
@@ -74,3 +75,28 @@ async def test_service_tests_leave_no_connection_although_replies_are_lost() -> 
             assert [line for line in found if not line.startswith("LISTEN")] == []
         finally:
             await environment.close()
+
+
+async def test_each_session_is_renewed_once_before_the_episode() -> None:
+    keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
+    async with Backbone() as app:
+        config = app.config_type.parse({**keys, "error_types": ["faults_0"], "num_queries": 1})
+        (query,) = app.generate(config, 5)
+        environment = app.environment(query, config)
+        counts: dict[tuple[str, str], int] = {}
+        try:
+            await environment.open()
+            for router in case_of(query).world.routers:
+                command = "vtysh -c 'show bgp neighbors json'"
+                done = await environment.execute({"machine": router.name, "command": command})
+                if done.executed:
+                    rows = json.loads(done.output[done.output.index("{") :])
+                    counts |= {
+                        (router.name, peer): row["connectionsEstablished"]
+                        for peer, row in rows.items()
+                        if row.get("bgpState") == "Established"
+                    }
+        finally:
+            await environment.close()
+        assert counts
+        assert {session: count for session, count in counts.items() if count < 2} == {}

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from netarena.sdk import Confined, EnvironmentFailed, Room, entered, family, mount_memory, shell
@@ -98,6 +99,8 @@ class Lab(Worker):
         self._apart: dict[str, list[int]] = {}
         #: Whether a command might have changed a setting since the last observation.
         self._changed = True
+        #: Whether the BGP sessions were renewed after the network first converged.
+        self._renewed = False
         #: Convergence time that remains for the current contingency, in s.
         self._converge_s = math.inf
         #: Machine -> digest of its settings before the agent's first command on the machine.
@@ -531,12 +534,14 @@ class Lab(Worker):
         if self._setup.edits and not self._traces:
             traces = leftover.traces(self._setup.edits, self._setup.cables)
             self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
-        settled = self._settling.wait(
-            changed=self._changed,
-            neighbours=known,
-            confirmed=confirmed,
-            within_s=self._converge_s,
+        settle = partial(
+            self._settling.wait, neighbours=known, confirmed=confirmed, within_s=self._converge_s
         )
+        settled = settle(changed=self._changed)
+        if not self._renewed:
+            self._renewed = True
+            self._settling.renew(SystemRandom())
+            settled = settle(changed=True)
         self._converge_s -= self._settling.took_s
         self._changed = False
         if self._probes is not None:
