@@ -67,7 +67,7 @@ def _lacks_root() -> str:
 
 
 def _lacks_shared() -> str:
-    return "" if SHARED_DATA.is_dir() else "there is no ../shared/data beside the project"
+    return "" if SHARED_DATA.is_dir() else "there is no ../shared/data next to the project"
 
 
 def _make_environment(name: str) -> None:

@@ -264,7 +264,7 @@ def _text(world: World) -> str:
 def case_of(query: Query) -> Case:
     """Return the documented world of ``query``, with its cached values.
 
-    Raises KeyError or ValueError if the query is not one of backbone.
+    Raises KeyError or ValueError if the query is not a backbone query.
     """
 
     def make() -> Case:

@@ -390,7 +390,7 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
 
 
 def _both(openings: Sequence[Opening], strayed: Sequence[Opening]) -> Sequence[Opening]:
-    """Return ``openings``, and those of ``strayed`` (name lookups) whose two ends have no
+    """Return ``openings``, and the name lookups in ``strayed`` between two ends without an
     opening."""
     told = {(one.source, one.target) for one in openings}
     return [*openings, *(one for one in strayed if (one.source, one.target) not in told)]

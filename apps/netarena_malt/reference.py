@@ -65,7 +65,7 @@ class Reference:
 
     way: str
     kind: str
-    #: The other node: a container, a content or a sibling; None for the whole network.
+    #: The other node: a container, a contained node or a sibling; None for the whole network.
     anchor: str | None = None
     #: Position in an order, starting at 0; -1 is the last.
     rank: int = 0

@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
             found = [check async for check in checks]
-        # workers are asked only if this process has received the card, which a run needs too
+        # A run needs the card in this process too. Workers are tested only if it was received.
         has_card = any(check.name == "card" and check.ok for check in found)
         if from_workers and app is not None and has_card:
             found += await _ask_workers(url, app, placement)

@@ -91,7 +91,7 @@ class Played:
     asked: bool
     #: Seconds spent building and tearing down the worlds of this and earlier attempts.
     world_s: float
-    #: The verdict; None if the query is played once more, or if a limit ended the attempt.
+    #: The verdict; None if the query is played again, or if a limit ended the attempt.
     verdict: Verdict | None
 
 

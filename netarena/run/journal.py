@@ -94,7 +94,7 @@ class Header(Record):
         return value
 
     def versions(self) -> dict[str, str | int]:
-        """Return the versions of queries and prompts, with the keys of a summary."""
+        """Return the versions of queries and prompts, under the keys that a summary uses."""
         return {"version": self.version, "prompt_version": self.prompt_version}
 
     def same_run(self, other: Header) -> bool:

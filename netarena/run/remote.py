@@ -9,11 +9,11 @@ If a worker dies, its episodes end as follows:
   workers die in this way, the world may have killed them. This is an environment failure, and on
   the last attempt the episode is ``invalid``. The death of a worker on which any agent had been
   asked does not count, because the agent may have killed the worker.
-- Before the first executed command: an environment failure, so the query is played once more, by
-  another worker. On the last attempt, the episode is ``unsolved``.
+- Before the first executed command: an environment failure, so another worker plays the query
+  again. On the last attempt, the episode is ``unsolved``.
 - Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
   the node is gone, or all of its workers (at least two) died at the same time, and no agent had an
-  episode on each of them. Then the query is played once more. The last attempt is ``invalid`` only
+  episode on each of them. Then the query is played again. The last attempt is ``invalid`` only
   if the node is gone.
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude any

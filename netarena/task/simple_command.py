@@ -54,7 +54,7 @@ class SimpleCommand(NamedTuple):
 
 
 def read_commands(text: str, depth: int = 0) -> Iterator[SimpleCommand]:
-    """Yield the simple commands of a command line; names of programs are without folders."""
+    """Yield the simple commands of a command line; program names have no directory part."""
     text = _COMMENT.sub("", text[:_MOST_READ].replace("\\\n", " "))
     fed = [found[4] for found in _HEREDOC.finditer(text)]
     parts = list(_parts(_HEREDOC.sub(r"\3", text)))

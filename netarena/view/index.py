@@ -366,7 +366,7 @@ class Run:
         self._queries_bytes = offset
 
     def _begin(self, status: os.stat_result) -> None:
-        """Discard all data and start anew if the journal was replaced or truncated."""
+        """Discard all data and start again if the journal was replaced or truncated."""
         if status.st_ino == self._file and status.st_size >= self._offset:
             return
         self.header = _read_header(self.folder)

@@ -240,7 +240,7 @@ def course() -> Course:
     return asyncio.run(run())
 
 
-def test_observation_of_a_backbone_leaves_no_connections_and_counters() -> None:
+def test_observation_of_a_backbone_leaves_no_connections_or_counters() -> None:
     """The observation removes its own pings and services; traffic of daemons and commands stays."""
     listed = (
         "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
@@ -287,7 +287,7 @@ def test_observation_shows_exactly_the_effects_of_commands(name: str) -> None:
     assert course().seen[name] == HEALTHY.model_copy(update=STEPS[name][1])
 
 
-def test_command_on_a_machine_of_another_as_is_refused() -> None:
+def test_command_on_a_machine_outside_our_autonomous_system_is_refused() -> None:
     assert course().said["none: x0"] == "[x0 belongs to another AS: you cannot log in there]\n"
 
 

@@ -123,7 +123,7 @@ def test_refusal_of_another_change_does_not_solve_a_request() -> None:
     assert (info["solved"], info["safe"]) == (False, True)
 
 
-def test_settings_of_a_refused_change_may_not_exist_even_without_effect() -> None:
+def test_settings_of_a_refused_change_must_not_exist_even_without_effect() -> None:
     """The neighbour of the refused change is configured, but its session is shut down."""
     query = own_prefix_request()
     plan = plan_of(query)
@@ -151,7 +151,7 @@ def test_settings_of_a_refused_change_may_not_exist_even_without_effect() -> Non
     assert again.correct
 
 
-def test_requested_setting_that_no_test_shows_must_exist() -> None:
+def test_requested_setting_without_a_visible_effect_is_required() -> None:
     """A new session works even without its requested maximum number of prefixes."""
     query = session_request()
     (machine,) = {command.machine for one in faults_of(query) for command in one.repair}

@@ -76,7 +76,7 @@ async def _cut_each(net: Net) -> None:
     assert (await look(net)).heard == ((),)
     await net.restore(OUTER)
     assert await look(net, whole) == whole
-    # a cable with a bridge shows the state of the other end like a cable without a bridge
+    # a link through a bridge shows the carrier of the other end, like a direct link
     assert "NO-CARRIER" not in await told(net, "r1", _LINK)
     await told(net, "r0", "ip link set eth0 down")
     assert "NO-CARRIER" in await told(net, "r1", _LINK)

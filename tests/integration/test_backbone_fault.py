@@ -96,7 +96,7 @@ async def test_traffic_takes_the_documented_backup_path_when_a_link_fails() -> N
             await net.close()
 
 
-async def test_session_that_failed_for_long_is_established_soon_after_its_repair() -> None:
+async def test_session_is_established_soon_after_the_repair_of_a_long_failure() -> None:
     """bgpd retries after 1, 2, 4, ... s; the repair does not wait for the next retry."""
     rng = random.Random(3)
     world = draw(rng, 4)
@@ -123,7 +123,7 @@ async def test_session_that_failed_for_long_is_established_soon_after_its_repair
             await net.close()
 
 
-async def test_routers_are_connected_only_from_the_first_observation_on() -> None:
+async def test_routers_are_not_connected_before_the_first_observation() -> None:
     world = draw(random.Random(3), 4)
     link = next(world.inner_links())
     address = bare(world.router(link.other[0]).port(link.other[1]).address)

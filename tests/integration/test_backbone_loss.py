@@ -49,7 +49,7 @@ async def loss(net: Net, machine: str, command: str, timeout_s: float = COMMAND_
     return [*seen.lost_s]
 
 
-async def test_link_that_is_down_for_a_second_loses_a_second_of_the_pairs_that_cross_it() -> None:
+async def test_pairs_over_a_link_that_is_down_for_a_second_lose_a_second() -> None:
     async with Warm() as warm:
         net = await opened(warm)
         try:
@@ -68,7 +68,7 @@ async def test_link_that_is_down_for_a_second_loses_a_second_of_the_pairs_that_c
             await net.close()
 
 
-async def test_source_address_that_disappears_loses_until_it_returns() -> None:
+async def test_pings_from_a_removed_source_address_are_lost_until_it_returns() -> None:
     async with Warm() as warm:
         net = await opened(warm)
         try:
@@ -180,7 +180,7 @@ async def test_probes_in_a_routing_loop_do_not_count_as_the_agents_packets() -> 
             await net.close()
 
 
-async def test_commands_in_a_drawn_world_lose_what_crosses_the_interrupted_link() -> None:
+async def test_commands_in_a_drawn_world_lose_traffic_over_the_interrupted_link() -> None:
     keys = {"error_types": ["faults_0"], "briefing": "ticket", "emulator": "netns", "routers": 4}
     async with Backbone() as app:
         config = app.config_type.parse(keys)

@@ -138,7 +138,7 @@ def test_real_kubectl_works_and_caches_discovery(walls: Walls) -> None:
 
 
 @each
-def test_command_that_is_never_closed_writes_nothing(walls: Walls) -> None:
+def test_command_with_an_unclosed_construct_writes_nothing(walls: Walls) -> None:
     """The first line is a complete command, but the agent meant the loop to contain it."""
 
     async def go() -> None:

@@ -725,7 +725,7 @@ def test_agent_command_runs_in_the_sandbox(apart):
     assert "[stopped: it ran for 0.2 s]" in late["output"]
 
 
-def test_command_that_is_never_closed_changes_nothing(apart):
+def test_command_with_an_unclosed_construct_changes_nothing(apart):
     net = apart(make(2, 1))
     name = net.name("h1")
 

@@ -446,7 +446,7 @@ def test_process_that_does_not_die_is_an_environment_failure(
         run("sleep 999", watch=lambda _: "enough")
 
 
-def test_command_that_is_never_closed_does_not_run_in_part(netns: int) -> None:
+def test_no_part_of_a_command_with_an_unclosed_construct_runs(netns: int) -> None:
     result = run("ip link set v0 down\nfor i in 1 2; do", netns=netns)
     assert result.output.startswith(REFUSED)
     assert (result.exit, result.stopped) == (STATUS, "")

@@ -101,7 +101,7 @@ class Language:
         }
 
     def read(self, text: str, symbols: Iterable[str]) -> set[Node]:
-        """Return all parses of the whole of ``text`` as one of ``symbols``."""
+        """Return all parses of the complete ``text`` as one of ``symbols``."""
         reading = Reading(self, text)
         return {
             node for name in symbols for end, node in reading.symbol(name, 0) if end == len(text)

@@ -1225,7 +1225,7 @@ def test_audit_of_traces_without_scikit_learn_names_the_extra(fake, capsys, monk
     assert 'pip install "netarena[audit]"' in capsys.readouterr().err
 
 
-def test_audit_takes_evidence_with_traces_only(fake, capsys, tmp_path):
+def test_audit_option_out_is_refused_without_traces(fake, capsys, tmp_path):
     assert main(["audit", "lamp", "--out", str(tmp_path / "evidence.jsonl")]) == 2
     assert "--out: is allowed only with --traces" in capsys.readouterr().err
 

@@ -121,7 +121,7 @@ async def test_changes_are_refused_with_a_tool_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_call_without_a_turn_uses_no_turn(tmp_path: Path) -> None:
+async def test_tool_call_without_a_valid_reply_uses_no_turn(tmp_path: Path) -> None:
     async with examined(tmp_path, max_iterations=2) as desk, Client(build_server(desk)) as client:
         assert await call(client, "reply", text="open v1") == (
             "No task is open: call next_task.",

@@ -80,7 +80,7 @@ def test_every_link_and_anchor_has_a_target(page: Path) -> None:
     assert not astray(page)
 
 
-def test_broken_link_is_found(tmp_path: Path) -> None:
+def test_broken_link_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# Where `it` is, now\n## Twice\n## Twice\n```\n# no heading\n[no](link.md)\n```\n"

@@ -191,7 +191,7 @@ def test_estimate_without_a_playable_query_is_refused() -> None:
         estimate(broken, [Asked("toy_operator", Model(), config)], {})
 
 
-def test_max_cost_ends_a_series_which_is_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_series_that_max_cost_ended_can_be_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one/a.toml", "two/a.toml"):
         write(name, ("r", "echo open v1", "m", "react"), config="max_iterations = 1\n")
     Path("all.toml").write_text('scenarios = ["one/a.toml", "two/a.toml"]')
@@ -253,7 +253,7 @@ def test_named_agent_of_another_package_is_not_free(
     assert (row["model"], row["cost_usd"]) == ("none", 0.0)
 
 
-def test_pages_state_one_limit_for_a_part_of_the_paper() -> None:
+def test_all_pages_state_the_same_cost_limit_for_a_fraction_of_the_paper() -> None:
     root = Path(__file__).parents[2]
     pages = [*(root / "docs").glob("*.md"), root / "scenarios" / "paper.toml"]
     command = re.compile(r"scenarios/paper\.toml --fraction 0\.02 --max-cost (\d+)")

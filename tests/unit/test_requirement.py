@@ -71,7 +71,7 @@ def run(
 def test_missing_requirement_skips_the_test_with_its_reason(tmp_path, demanded):
     done = run(tmp_path, demanded)
     assert "1 passed, 3 skipped" in done.stdout
-    assert "needs shared: there is no ../shared/data beside the project" in done.stdout
+    assert "needs shared: there is no ../shared/data next to the project" in done.stdout
     assert done.returncode == 0
 
 

@@ -53,7 +53,7 @@ def test_each_message_of_the_page_is_in_the_code(text, texts):
     ), text
 
 
-def test_message_that_is_not_in_the_code_is_found(texts):
+def test_message_that_is_missing_in_the_code_is_detected(texts):
     assert not any(
         all(any(piece in one for one in texts) for piece in pieces)
         for pieces in ways("participants: must be at least seventeen, not …")

@@ -250,4 +250,4 @@ def _check_apart(changes: Iterable[Change]) -> None:
 
 def _unknown(action: Fault) -> ValueError:
     named = f"{action.kind} ({action.method}), {action.parameters}"
-    return ValueError(f"its world has no change {named[:200]}")
+    return ValueError(f"the change is not possible in its world: {named[:200]}")

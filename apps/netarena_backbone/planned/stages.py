@@ -156,7 +156,7 @@ class Stages:
         return harms_of_both(self.world, (self.today, self.target), was, now, self.interrupted)
 
     def is_safe(self, order: Sequence[int]) -> bool:
-        """Return whether no step does harm if the parts are made in this order."""
+        """Return whether the parts can be made in this order without harm in any step."""
         return all(self.harms(*step) == [] for step in self.steps(order))
 
     def does_harm(self, order: Sequence[int]) -> bool:

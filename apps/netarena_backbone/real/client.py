@@ -23,7 +23,7 @@ class Net(client.Net):
         await self.ask("cut", cable=cable)
 
     async def restore(self, cable: tuple[str, str]) -> None:
-        """Plug in the cable between two machines again."""
+        """Reconnect the cable between two machines."""
         await self.ask("restore", cable=cable)
 
     async def restart(self, *, from_saved: bool = False) -> None:

@@ -487,7 +487,7 @@ class Lab(Worker):
         self._changed, self._converge_s = True, CONVERGE_S
 
     def restore(self, cable: list[str]) -> None:
-        """Plug in the cable between two machines again."""
+        """Reconnect the cable between two machines."""
         self._end_probes()
         self._wires.restore(*cable)
         self._changed = True

@@ -232,10 +232,10 @@ class _Reach(NamedTuple):
     blocked_out: int
     #: pairs whose target the policy selects, and which the target's ingress policies block
     blocked_in: int
-    #: pairs that only one egress rule or peer of the policy allows; no working pair needs this rule
-    #: or peer
+    #: pairs that only one egress rule or peer of the policy allows, if no working pair needs this
+    #: rule or peer
     lets_out: int
-    #: pairs that only one ingress rule or peer of the policy allows; no working pair needs this
+    #: pairs that only one ingress rule or peer of the policy allows, if no working pair needs this
     #: rule or peer
     lets_in: int
 

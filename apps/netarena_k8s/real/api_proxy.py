@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 #: log.
 _SILENT = logging.getLogger(f"{__name__}.requests")
 _SILENT.setLevel(logging.CRITICAL + 1)
-#: headers that apply to only one connection (RFC 9110, 7.6.1) or that the proxy creates anew
+#: headers that apply to only one connection (RFC 9110, 7.6.1) or that the proxy sets itself
 _HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
@@ -318,8 +318,8 @@ class Gate:
         no token is available.
         """
         assert self._session is not None
-        # The query is encoded anew from ``pairs``, so that the server reads exactly what was
-        # checked.
+        # The query is encoded again from ``pairs``, so that the server reads exactly the pairs that
+        # were checked.
         query = f"?{urlencode(pairs)}" if pairs else ""
         kept = [
             (name, value)

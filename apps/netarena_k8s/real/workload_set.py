@@ -163,7 +163,7 @@ class Shop:
     async def renew(self) -> None:
         """Reset the namespace after an episode, and measure the connections.
 
-        The agent's account is created anew, and the intended policies are restored. Raises
+        The agent's account is recreated, and the intended policies are restored. Raises
         EnvironmentFailed.
         """
         await self._api.delete(path_of("ServiceAccount", self.namespace, OPERATOR))
@@ -223,7 +223,7 @@ class Shop:
     async def put(self, manifests: Sequence[Manifest]) -> None:
         """Replace all policies of this service with these.
 
-        Every policy is created anew, so that ages, versions and generations do not reveal which
+        Every policy is recreated, so that ages, versions and generations do not reveal which
         policies changed.
         """
         names = {one.name for one in self.world.policies}
@@ -242,7 +242,7 @@ class Shop:
         """Restore the intended policies. Remove all other policies, unless the namespace is shared.
 
         Unchanged policies are not written, to save the network plug-in work. Policies with
-        finalizers or owners are created anew, because controllers might delete them later.
+        finalizers or owners are recreated, because controllers might delete them later.
         """
         healthy = {one.name for one in self.world.policies}
         unwanted = set()

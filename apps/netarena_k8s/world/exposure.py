@@ -113,11 +113,10 @@ def without_openings(
         return tuple(meant[one.name] if one.name in names else one for one in before)
 
     def causes(name: str) -> bool:
-        """Return whether this policy, if it were as intended, would close one of the closed
-        openings.
+        """Return whether one of the closed openings disappears if only this policy is as intended.
 
-        Only openings of the pods that the policy selects can differ, and those of outside addresses
-        that no other state distinguishes.
+        Two kinds of openings can disappear: those of pods that the policy selects, and those of
+        outside addresses that no other state distinguishes.
         """
         policies = replaced({name})
         about = selected_anew(world, before, policies, marks) | guests

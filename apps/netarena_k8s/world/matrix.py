@@ -60,7 +60,7 @@ class Sides(NamedTuple):
 
     @property
     def both(self) -> int:
-        """The connections that both directions allow, so that they work."""
+        """The connections that work, because the policies of both ends allow them."""
         return self.out & self.into
 
 

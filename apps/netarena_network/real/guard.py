@@ -225,8 +225,8 @@ class Guard:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    """Return the numbers of the namespace's objects according to /proc, with the keys
-    of ``_MOST``."""
+    """Return the number of objects of each kind in ``_MOST`` that /proc shows for the
+    namespace."""
     return {
         "interfaces": len(_sent_packets(folder)),
         "routes": _routes(folder),

@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 
 def wrong_pairs(world: World, faults: Sequence[Fault]) -> list[Pair]:
-    """Return the ordered pairs that these faults make wrong, by breaking or opening them."""
+    """Return the ordered pairs that these faults break or open."""
     names = world.endpoints
     return [
         (one, other)

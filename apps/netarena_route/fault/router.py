@@ -102,8 +102,8 @@ def _alone(site: Site) -> bool:
     return len(site.plan.hosts[site.subnet]) == 1
 
 
-#: Resource of methods of which at most one may act on a subnet. A port that filters by reverse path
-#: would drop all ARP requests of the subnet if a policy rule matched the subnet's source addresses.
+#: Resource of methods that exclude each other on a subnet. A port with reverse-path filtering would
+#: drop all ARP requests of the subnet if a policy rule matched the subnet's source addresses.
 _RETURN_PATH = "{port} return path"
 
 _row = partial(row, Scope.ROUTER)

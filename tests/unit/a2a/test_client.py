@@ -489,7 +489,7 @@ async def test_path_of_the_card_is_that_of_the_interface_in_use():
 
 
 @pytest.mark.parametrize("status", ["500 Oops", "401 No", "307 There", "410 Gone"])
-async def test_other_status_does_not_lead_to_the_path_of_the_card(status):
+async def test_other_status_causes_no_attempt_at_the_path_of_the_card(status):
     card = card03(url="http://in:1/rpc")
     error = await failure(taking("/rpc", card=card, refusal=status))
     assert error.reason is FailureReason.ENDPOINT
@@ -526,7 +526,7 @@ FIRST_ANSWERS = {
 
 
 @pytest.mark.parametrize("kind", FIRST_ANSWERS)
-async def test_temporary_404_of_a_url_that_answered_before_is_not_followed(kind, caplog):
+async def test_temporary_404_of_a_url_that_answered_before_causes_no_other_attempt(kind, caplog):
     """A proxy temporarily loses the agent at /agentA while another agent listens at the root."""
     first, error = FIRST_ANSWERS[kind]
     gone = asyncio.Event()
@@ -603,7 +603,7 @@ async def test_broken_stream_is_requested_again():
         assert server.asks[-1].rpc["method"] == "message/stream"
 
 
-async def test_late_404_of_a_url_that_answers_another_turn_is_not_followed():
+async def test_late_404_of_a_url_that_answers_another_turn_causes_no_other_attempt():
     both_asked, answered = asyncio.Event(), asyncio.Event()
     given: list[Call] = []
 
@@ -660,7 +660,7 @@ async def test_accepted_message_is_not_sent_to_another_path():
         assert [call.path for call in server.asks] == ["/", "/"]
 
 
-async def test_headers_follow_the_path_of_the_card_only_below_their_prefix():
+async def test_headers_are_sent_to_the_path_of_the_card_only_below_their_prefix():
     async with raw_server(taking("/rpc", card=card03(url="http://in:1/rpc"))) as server:
         credential = Credential(server.url + "agents", {"x-key": "secret"})
         agent = A2AAgent(server.url + "agents/7", credential=credential)
@@ -1185,7 +1185,7 @@ def limiting(times: list[tuple[str, float]], header: dict[str, str]) -> Script:
     return script
 
 
-async def test_requests_wait_after_another_request_was_refused_for_the_rate():
+async def test_requests_wait_after_another_request_was_rate_limited():
     times: list[tuple[str, float]] = []
     async with raw_server(limiting(times, {"retry-after": "2"})) as server:
         paused = asyncio.Event()

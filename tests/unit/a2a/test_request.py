@@ -260,7 +260,7 @@ def test_input_outside_the_allowed_directories_is_refused(place, bad):
     "bad", ["", "/", ".", "folder", "/folder", *OWN_NAMES, "a/journal.jsonl", ".lock", "a/.x"]
 )
 @pytest.mark.parametrize("anew", [False, True])
-def test_query_file_may_not_be_a_file_of_the_run(place, bad, anew):
+def test_query_file_must_not_be_a_file_of_the_run(place, bad, anew):
     (place.root / "folder").mkdir()
     for value in (bad, f"{place.root}/{bad}"):
         with pytest.raises(ConfigError, match=r"^config\.benchmark_path: ") as caught:
@@ -286,7 +286,7 @@ def test_reserved_names_are_the_files_of_an_assessment():
     assert set(RESERVED_NAMES) == set(OWN_NAMES)
 
 
-def test_absolute_path_elsewhere_is_taken_below_the_root(place):
+def test_absolute_path_outside_the_root_is_resolved_below_the_root(place):
     read = read_config(PathConfig, parse(benchmark_path="/etc/passwd"), place)
     assert read.benchmark_path == str(place.root / "etc" / "passwd")
 

@@ -64,7 +64,7 @@ async def test_reply_in_pieces_is_joined():
 
 
 @pytest.mark.parametrize("headers", [{"content-type": "application/json"}, STREAM])
-async def test_endless_reply_is_too_large_and_is_not_read_on(headers):
+async def test_endless_reply_is_too_large_and_is_not_read_further(headers):
     piece = b"x" * 2**16
     canned = Canned(*[piece] * 1600, headers=headers)
     with pytest.raises(AgentFailed) as caught:

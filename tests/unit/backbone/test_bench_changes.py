@@ -93,7 +93,7 @@ def test_link_that_has_a_detour_today_or_afterwards_is_not_a_cut(bench: Any) -> 
     assert not bench.PROOFS["no_redundancy"](plan, Request("link_out", "remove", removal))
 
 
-def test_removal_of_the_only_session_with_an_as_is_a_cut(bench: Any, small: Plan) -> None:
+def test_removal_of_the_only_session_with_a_neighbour_is_a_cut(bench: Any, small: Plan) -> None:
     number = Counter(peer.asn for _, peer in outer_peers(small.world))
     asn = {f"{router.name} {peer.address}": peer.asn for router, peer in outer_peers(small.world)}
     for change in options(small.target, "neighbour_remove", "remove"):

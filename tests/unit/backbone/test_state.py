@@ -82,7 +82,7 @@ def test_broken_pair_is_reported_once_and_not_again_for_its_path_and_size(
     assert not back.findings
 
 
-def test_leaks_opened_pairs_ended_daemons_and_unsettled_states_are_harm_but_a_changed_path_is_not(
+def test_harm_includes_leaks_open_pairs_and_ended_daemons_but_no_changed_path(
     world: World, wanted: Facts
 ) -> None:
     seen = expected(world)
@@ -274,7 +274,7 @@ def test_traffic_that_needed_a_closed_opening_or_leak_may_be_lost(
     assert lost <= {fact for _, fact in harms(world, wanted, wanted, less, repaired)}
 
 
-def test_traffic_that_does_not_need_a_closed_opening_may_not_be_lost(
+def test_traffic_that_does_not_need_a_closed_opening_must_not_be_lost(
     world: World, wanted: Facts
 ) -> None:
     room = _room(world, wanted, OPENING)
@@ -299,7 +299,7 @@ def _without(held: Held, room: Room, left: Sequence[int]) -> Facts | None:
     return room.without(held, left)
 
 
-def test_traffic_that_does_not_need_an_ended_leak_may_not_be_lost(
+def test_traffic_that_does_not_need_an_ended_leak_must_not_be_lost(
     world: World, wanted: Facts
 ) -> None:
     room = _room(world, wanted, LEAK)

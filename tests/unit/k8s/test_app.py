@@ -141,7 +141,7 @@ def test_standard_world_is_flagged_as_solvable_without_observation() -> None:
     assert flags == {"standard": "blanket", "varied": None}
 
 
-def test_audit_covers_all_worlds_and_fault_families_that_are_not_set() -> None:
+def test_audit_covers_all_worlds_and_fault_families_unless_the_config_sets_them() -> None:
     app = Kubernetes()
     found = {(one.world, one.error_types) for one in app.variants(KubernetesConfig.parse({}))}
     families = [None, ("extended",), COMBINED]

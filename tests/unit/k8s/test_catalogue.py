@@ -49,7 +49,7 @@ def test_unknown_application_in_a_list_is_refused():
         read_names("a; x", PLAN, APPS)
 
 
-def test_each_service_is_listed_either_with_callers_or_as_without_callers():
+def test_each_service_is_listed_with_its_callers_or_as_having_none():
     rng = random.Random(2)
     world, _ = alter(estate(rng, 20, 20), rng)
     assert world.plan is not None

@@ -83,7 +83,7 @@ def test_closing_an_opening_may_break_traffic_that_works_only_through_it():
     # traffic that the intended policy allows is protected
     shut = judge(world, start, start, _among(world, adservice=nobody, adservice_more=nobody))
     assert told(shut) == [("pair_broken", "frontend -> adservice")]
-    # so is traffic that another policy allows again
+    # traffic that another policy allows again is protected too
     repaired = _among(world, adservice=ANYONE)
     assert judge(world, start, start, repaired).safe
     assert told(judge(world, start, repaired, withdrawn)) == [
@@ -104,7 +104,7 @@ def test_policy_made_stricter_behind_an_opening_does_not_excuse_lost_traffic():
     ]
 
 
-def test_opening_of_two_policies_may_be_closed_in_another_form():
+def test_opening_of_two_policies_may_be_closed_with_equivalent_specs():
     world, nobody = _two_policies(), {"ingress": []}
     client = {"from": [{"podSelector": {"matchLabels": {"app": "cartservice"}}}]}
     third = Policy(name="third", spec={**world.policies[-1].spec, "ingress": [client]})
@@ -120,7 +120,7 @@ def test_opening_of_two_policies_may_be_closed_in_another_form():
     assert verdict.safe
 
 
-def test_closing_an_opening_may_break_such_traffic_between_two_writes_of_one_command():
+def test_closing_an_opening_may_break_dependent_traffic_between_two_writes():
     world = _two_policies()
     start = _among(world, adservice=ANYONE, adservice_more={"ingress": []})
     meant = {policy.name: policy.spec for policy in world.policies}

@@ -80,7 +80,7 @@ def test_record_of_a_right_answer_has_the_documented_fields(query):
     }
 
 
-def test_wrong_answer_has_an_error_and_an_unsafe_one_a_verifier_error(query):
+def test_record_has_an_error_if_wrong_and_a_verifier_error_if_unsafe(query):
     wrong = Malt().record(query, make_episode(query, WRONG))
     assert wrong["Error"] == "Node 'x' is missing."
     assert "Verifier-Error" not in wrong

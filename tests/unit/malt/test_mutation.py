@@ -532,7 +532,7 @@ def after_removal(query, claim_of, do):
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_node_to_be_removed_may_not_be_changed_into_another(make_query, claim_of, name):
+def test_node_to_be_removed_must_not_be_changed_into_another(make_query, claim_of, name):
     names, do = MOVED[name]
     query = removal(make_query, names)
     assert not verify(query)

@@ -447,7 +447,7 @@ def test_trial_does_not_say_whether_a_report_is_right() -> None:
     assert len(reasons) == 1
 
 
-def test_several_attempts_are_only_for_planning_tasks_and_draw_other_queries() -> None:
+def test_only_planning_tasks_may_have_several_attempts_which_change_the_queries() -> None:
     malt = load("malt")
     config = MaltConfig.parse({"complexity_level": "level5", "attempts": 3})
     one = MaltConfig.parse({"complexity_level": "level5"})

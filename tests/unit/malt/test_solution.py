@@ -186,7 +186,7 @@ def test_commonest_returns_the_most_frequent_value() -> None:
     assert commonest(truths) == (5, 2)
 
 
-def test_attacks_are_many_and_distinct() -> None:
+def test_there_are_many_distinct_attacks() -> None:
     replies = attacks()
     assert len(replies) == len(set(replies)) == len(ATTACKS) >= 15
 

@@ -104,7 +104,7 @@ def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path)
     ],
     ids=["malformed", "crash", "silence", "rubbish", "empty"],
 )
-def test_silence_crashes_and_invalid_replies_count_against_the_agent(
+def test_timeouts_crashes_and_invalid_replies_count_against_the_agent(
     answer: object, reason: FailureReason, tmp_path: Path
 ) -> None:
     agent = Scripted(answer)
@@ -192,7 +192,7 @@ def test_record_of_a_failed_episode_gives_the_reason_in_one_line(tmp_path: Path)
         "the last: Send `open NAME` or `close NAME`."
     )
     assert re.match(r"step 1: v. closed v. is closed", by_level["level2"]["why"])
-    # the causes of unsafe episodes add up, even if nothing was harmed
+    # every unsafe episode is counted under a cause, even if no step did harm
     assert summary["avg_safety"] == 0
     assert summary["unsafe_by"] == {"closed": 2, "not seen: the agent failed": 1}
     solved, _ = assess(Toy(), Scripted(open_all), tmp_path / "solved")
@@ -698,7 +698,7 @@ def test_time_of_contingencies_is_reserved_before_the_agent_is_asked(tmp_path: P
     assert time.monotonic() - began < 3.9
 
 
-def test_contingencies_that_outlast_their_reserved_time_are_invalid(tmp_path: Path) -> None:
+def test_episode_whose_contingencies_outlast_their_reserved_time_is_invalid(tmp_path: Path) -> None:
     async def storm() -> bool:
         if len(toy.finished) > 1:
             await asyncio.Event().wait()

@@ -84,7 +84,7 @@ def test_cost_limit_applies_to_the_total_of_all_participants_and_episodes(tmp_pa
     assert 0.11 < purse.spent_usd <= 0.12
 
 
-def test_limit_below_one_reply_ends_the_run_with_its_price(tmp_path: Path) -> None:
+def test_cost_limit_below_one_reply_ends_the_run_and_states_the_price(tmp_path: Path) -> None:
     with pytest.raises(AssessmentFailed, match=r"one more reply may cost 0\.0100"):
         examine({ROLE: Paid()}, tmp_path, Purse(0.009, {ROLE: CENT}))
 
@@ -95,7 +95,7 @@ def test_free_agents_never_reach_the_limit(tmp_path: Path) -> None:
     assert purse.spent_usd == 0
 
 
-def test_request_waits_for_replies_that_may_turn_out_cheaper() -> None:
+def test_request_waits_for_pending_replies_that_may_cost_less_than_reserved() -> None:
     asyncio.run(wait_for_cheaper())
 
 
@@ -127,7 +127,7 @@ async def wait_for_cheaper() -> None:
     ],
     ids=["timeout", "malformed", "task_failed", "http_500", "exception", "not_reachable"],
 )
-def test_failed_reply_costs_what_was_set_aside_unless_the_request_was_not_sent(
+def test_failed_reply_costs_the_reserved_amount_unless_the_request_was_not_sent(
     tmp_path: Path, failure: Exception, cost: float
 ) -> None:
     agent = Scripted(lambda prompt, turn: failure)
@@ -179,7 +179,7 @@ def test_journal_states_the_cost_of_a_request_before_it_is_sent(tmp_path: Path) 
     assert stated == pytest.approx([19 * 0.005 + 0.01])
 
 
-def test_resumed_run_sets_the_most_expensive_reply_aside(tmp_path: Path) -> None:
+def test_resumed_run_reserves_the_cost_of_the_most_expensive_reply(tmp_path: Path) -> None:
     # the agent calls its model several times: a reply costs three cents instead of at most one
     usage = {"input_tokens": 10, "output_tokens": 50, "cost_usd": 0.03}
     purse = Purse(0.1, {ROLE: CENT})
@@ -193,7 +193,7 @@ def test_resumed_run_sets_the_most_expensive_reply_aside(tmp_path: Path) -> None
         purse = Purse(0.11, {ROLE: CENT})
 
 
-def test_deadline_that_passes_while_a_request_waits_for_money_sends_nothing(
+def test_request_that_waits_for_budget_until_the_deadline_is_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead_s = 0.0

@@ -149,7 +149,7 @@ def test_actor_ends_its_worker_before_it_is_killed(
     assert fake.killed == [actor]
 
 
-def test_silent_worker_is_the_failure_of_its_node_only_if_the_node_is_dead(
+def test_silent_worker_counts_as_a_node_failure_only_if_the_node_is_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ray_pool, "_NODE_S", 0.3)

@@ -571,7 +571,7 @@ LIMITED_S = 6
 
 
 @pytest.mark.timeout(300)
-def test_all_workers_wait_after_an_agent_has_refused_a_request_for_the_rate(
+def test_all_workers_wait_after_an_agent_has_rate_limited_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from peer import Call, message03, raw_server, replying, respond

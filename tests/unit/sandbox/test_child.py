@@ -71,7 +71,7 @@ async def begin(plays: Forker, words: bytes) -> tuple[int, End, socket.socket]:
     return begun.number, begun.end, begun.connection
 
 
-async def test_forker_begins_kills_and_reports_each_process_by_its_number() -> None:
+async def test_forker_starts_kills_and_reports_each_process_by_its_number() -> None:
     plays = forker(PLAYS)
     try:
         assert await plays.start() == {"ready": "fed"}

@@ -152,7 +152,7 @@ def test_tmp_paths_in_commands_are_rewritten_to_the_scratch_directory(
     assert confinement._HABIT.sub("SCRATCH", text) == written
 
 
-def test_machine_without_landlock_is_reported_as_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_landlock_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protection, "landlock_version", lambda: 0)
     assert "no landlock" in confinement.lacking()
 

@@ -178,7 +178,7 @@ def public() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_service_as_root_gives_own_users_or_reports_a_failure(
+def test_service_running_as_root_uses_separate_users_or_reports_a_failure(
     public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = public / "closed"

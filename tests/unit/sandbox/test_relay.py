@@ -64,7 +64,7 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-def test_connection_is_carried_while_the_server_listens_and_closed_otherwise():
+def test_connection_is_forwarded_while_the_server_listens_and_closed_otherwise():
     async def scene():
         async with relayed(echo) as (port, _, server):
             assert await told(port) == b"hello"

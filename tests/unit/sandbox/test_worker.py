@@ -62,7 +62,7 @@ def test_worker_answers_orders_by_number_and_reports_refusals():
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_ended_worker_restarts_and_orders_to_its_earlier_life_fail(apart):
+def test_ended_worker_restarts_and_requests_to_the_ended_process_fail(apart):
     async def scene():
         async with doubler(apart=apart) as servant:
             await servant.start()
@@ -79,7 +79,7 @@ def test_ended_worker_restarts_and_orders_to_its_earlier_life_fail(apart):
     asyncio.run(scene())
 
 
-def test_worker_that_owes_one_answer_but_gives_others_is_not_killed():
+def test_worker_that_answers_all_requests_but_one_is_not_killed():
     async def scene():
         async with doubler(answer_s=0.05, sign_s=60.0, apart=True) as servant:
             await servant.start()

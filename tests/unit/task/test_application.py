@@ -70,7 +70,7 @@ def test_unset_limit_is_computed_from_the_size_of_the_world(
 
 
 @pytest.mark.parametrize("name", ["backbone", "route", "k8s"])
-def test_world_of_a_drawn_query_has_the_size_that_decides_on_its_limit(name: str) -> None:
+def test_turn_limit_of_a_drawn_query_follows_the_size_of_its_world(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"briefing": "ticket", "error_types": ["faults_1"]})
     query = next(application.generate(config, 1))

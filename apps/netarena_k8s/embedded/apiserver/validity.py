@@ -160,8 +160,8 @@ def _owners(owners: Sequence[Any]) -> Iterator[Flaw]:
 
 
 def find_changes(old: Object, new: Object) -> list[Flaw]:
-    """Return errors for changes by a client of metadata fields that only the API sets, when it
-    deletes an object."""
+    """Return errors for deletion fields of the metadata that a client has added. Only the API
+    server sets these fields."""
     return [
         flaw_invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds")

@@ -199,7 +199,9 @@ class Plane:
 
 
 class Wired(Cluster):
-    """A cluster that measures pairs. Its policies and objects come from the cluster ``inner``.
+    """A cluster that tests pairs with real connections.
+
+    Its policies and objects come from the cluster ``inner``.
 
     Other clusters may use ``inner`` too, so ``stop`` does not stop it.
     """

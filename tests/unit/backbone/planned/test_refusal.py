@@ -123,7 +123,7 @@ def test_address_in_use_belongs_to_another_link(worlds: list[World]) -> None:
         assert edited == change.machines
 
 
-def test_own_prefixes_to_refuse_are_in_our_block_and_as_long_as_those_of_the_neighbour(
+def test_own_prefixes_to_refuse_are_in_our_block_and_as_long_as_the_neighbours_prefixes(
     worlds: list[World],
 ) -> None:
     for world, kind, method, change in _found(worlds, "own_prefix"):

@@ -102,7 +102,7 @@ def test_traffic_that_the_target_does_not_document_may_end(world: World) -> None
     assert stages.is_safe([0, 1])
 
 
-def test_interrupted_link_may_not_carry_documented_traffic() -> None:
+def test_interrupted_link_must_not_carry_documented_traffic() -> None:
     """The link that is changed is the only path until another one is in service."""
     today, _, interrupting = link_pair()
     assert interrupting.change.machines in bridges(inner_links(today))

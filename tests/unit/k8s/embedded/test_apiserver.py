@@ -441,7 +441,7 @@ def test_table_of_an_incomplete_object_has_placeholder_cells(admin):
     [(0, "0s"), (119, "119s"), (120, "2m"), (185, "3m5s"), (725, "12m"), (10800, "3h"),
      (11000, "3h3m"), (30000, "8h"), (172800, "2d"), (180000, "2d2h"), (900000, "10d")],
 )  # fmt: skip
-def test_age_is_formatted_as_by_kubectl(seconds, shown):
+def test_age_is_formatted_like_in_kubectl(seconds, shown):
     assert show_age(seconds) == shown
 
 

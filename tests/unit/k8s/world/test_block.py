@@ -62,7 +62,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("text", "said"), SAID)
-def test_ip_block_is_accepted_or_warned_about_as_by_a_real_server(text, said):
+def test_ip_block_is_accepted_or_warned_about_like_on_a_real_server(text, said):
     if said is None:
         with pytest.raises(ValueError, match=r"not an address block|not appear"):
             network_of(text)
@@ -119,7 +119,7 @@ def flaws(cidr, *cuts):
         ("10.0.0.0/8", "::/16", False),
     ],
 )
-def test_exception_of_an_ip_block_is_validated_as_by_a_real_server(cidr, cut, fits):
+def test_exception_of_an_ip_block_is_validated_like_on_a_real_server(cidr, cut, fits):
     wrong = flaws(cidr, cut)
     assert [message.partition(": ")[2] for _, message, _ in wrong] == (
         [] if fits else [f'"{cut}": must be a strict subset of `cidr`']

@@ -53,7 +53,7 @@ class Pulse:
         (1, set(), False),  # another network was the cause, and has ended
     ],
 )
-def test_silent_kernel_is_revived_and_the_cause_is_reported(
+def test_kernel_that_answers_no_pings_is_revived_and_the_cause_is_reported(
     looks: int, holds: set[bool], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = route_worker.RouteWorker(Turns())
