@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
@@ -59,20 +60,39 @@ async def test_reader_of_configurations_and_files_finds_no_trace_of_the_injectio
                 await environment.close()
 
 
-async def test_service_tests_leave_no_connection_although_replies_are_lost() -> None:
+#: Rules with which an agent could keep the judge's connections open: drop the last packets of each
+#: connection and translate addresses; drop the replies to the first packets
+_LAST = (
+    "iptables -A OUTPUT -p tcp --tcp-flags FIN FIN -j DROP",
+    "iptables -A OUTPUT -p tcp --tcp-flags RST RST -j DROP",
+    "iptables -t nat -A PREROUTING -p tcp -j REDIRECT",
+)
+_FIRST = "iptables -A OUTPUT -p tcp --tcp-flags SYN,ACK SYN,ACK -j DROP"
+
+
+@pytest.mark.parametrize(
+    ("label", "rules"),
+    [("one_way", ["true"]), ("faults_0", [" && ".join(_LAST), _FIRST])],
+    ids=["fault", "agent"],
+)
+async def test_service_tests_leave_no_connection_although_packets_are_lost(
+    label: str, rules: Sequence[str]
+) -> None:
     keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
     async with Backbone() as app:
-        config = app.config_type.parse({**keys, "error_types": ["one_way"], "num_queries": 1})
+        config = app.config_type.parse({**keys, "error_types": [label], "num_queries": 1})
         (query,) = app.generate(config, 5)
         environment = app.environment(query, config)
         try:
             await environment.open()
-            found = []
-            for host in case_of(query).world.hosts:
-                done = await environment.execute({"machine": host.name, "command": "ss -Htan"})
-                found += done.output.splitlines() if done.executed else []
-            assert found
-            assert [line for line in found if not line.startswith("LISTEN")] == []
+            for rule in rules:
+                found = []
+                for command in (f"{rule} && echo done", "ss -Htan"):
+                    for host in case_of(query).world.hosts:
+                        done = await environment.execute({"machine": host.name, "command": command})
+                        found += done.output.splitlines() if done.executed else []
+                assert "LISTEN" in str(found)
+                assert {one for one in found if not one.startswith("LISTEN")} == {"done"}
         finally:
             await environment.close()
 
