@@ -108,8 +108,8 @@ async def audit(  # noqa: PLR0913 -- options of the draw and of the progress rep
     checks run in this process. Otherwise they run in ``processes`` workers, each with its own
     application of the same type. ``concurrency`` worlds are open at a time in each process.
 
-    ``drawn`` is called after each draw, ``checked`` with each finished query, and ``slow`` with
-    each query in this process that takes more than ``SLOW_S``. After an early stop, ``ledger``
+    ``drawn`` is called for each drawn query, ``checked`` with each finished query, and ``slow``
+    with each query in this process that takes more than ``SLOW_S``. After an early stop, ``ledger``
     contains the findings so far. Raises ConfigError if the config selects no queries, and
     EnvironmentFailed if a worker exits before its work is done.
     """
@@ -143,8 +143,8 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 ) -> None:
     """Generate ``total`` queries and collect the evidence of each query.
 
-    ``drawn`` is called after each draw, and then ``told`` with each query's evidence, or with the
-    reason why the query has no evidence. If the environment of a query fails, it is built once
+    ``drawn`` is called for each drawn query, and then ``told`` with each query's evidence, or with
+    the reason why the query has no evidence. If the environment of a query fails, it is built once
     more. Raises ConfigError if the config selects no queries.
     """
     items = await _rest(draw_steps(application, config, seed, total), drawn)
@@ -170,18 +170,20 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
             group.create_task(work())
 
 
-async def _rest(steps: Generator[None, None, T], done: Callable[[], None] | None = None) -> T:
-    """Run a generator to its end and return its result; call ``done`` after each step.
+async def _rest(
+    steps: Generator[bool | None, None, T], done: Callable[[], None] | None = None
+) -> T:
+    """Run a generator to its end and return its result; call ``done`` when a step yields True.
 
     Cancellation takes effect at the end of a step.
     """
     while True:
         try:
-            next(steps)
+            counts = next(steps)
         except StopIteration as end:
             found: T = end.value
             return found
-        if done is not None:
+        if counts and done is not None:
             done()
         await asyncio.sleep(0)
 

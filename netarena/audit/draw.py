@@ -55,8 +55,11 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
 
 def draw_steps(
     application: Application, config: Config, seed: int, total: int
-) -> Generator[None, None, list[Item]]:
-    """Generate the same queries as ``draw``, one per step, because this may take a long time."""
+) -> Generator[bool, None, list[Item]]:
+    """Generate the same queries as ``draw``, one per step, because this may take a long time.
+
+    Each step yields whether the drawn query belongs to the audit.
+    """
     if total < 1:
         raise ConfigError("num_queries", f"must be at least 1, not {total}")
     chosen = chosen_of(config, total)
@@ -88,7 +91,7 @@ def draw_steps(
         for query in application.generate_from(asked, seed, min(indices)):
             if query.index in indices:
                 drawn[Spot(name, query.index)] = Item(name, variant, query)
-            yield
+            yield query.index in indices
             if query.index >= max(indices):
                 break
     return [drawn[spot] for spot in wanted]

@@ -67,6 +67,12 @@ def test_audit_spreads_queries_over_the_variants_of_unset_keys():
     assert run(Rooms(), 4, LampConfig(lamps=4)).drawn == {"": {"one": 2, "two": 2}}
 
 
+def test_progress_counts_only_the_queries_of_the_audit():
+    told: list[None] = []
+    result = asyncio.run(audit(Rooms(), CONFIG, 7, 6, drawn=lambda: told.append(None)))
+    assert len(told) == result.queries == 6
+
+
 def test_flaw_of_one_variant_is_reported_with_the_name_of_the_variant():
     class Dark(Rooms):
         def judge(self, query: Query, initial: State, before: State, after: State) -> Judgement:
