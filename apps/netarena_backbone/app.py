@@ -288,9 +288,12 @@ class Backbone(NetworkApplication):
         return size_of_world(query, "routers") + (4 * number + 6 if number else 8)
 
     def typical_s(self, config: Config) -> float:
-        """Return the rough duration of an episode in s on a busy machine, including convergence."""
-        del config
-        return 8.0
+        """Return the rough duration of an episode in s on a busy machine, including convergence.
+
+        Only tickets have contingencies, each of which also has to converge.
+        """
+        is_ticket = cast("BackboneConfig", config).briefing == Briefing.TICKET
+        return 60.0 if is_ticket else 15.0
 
     def prompt(self, query: Query, state: State, steps: Sequence[Step]) -> PromptParts:
         return prompt.prompt_parts(query, case_of(query), state, steps, _TOLD_LIMITS)

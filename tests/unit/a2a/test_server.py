@@ -275,7 +275,8 @@ async def test_first_status_message_estimates_the_time_from_typical_queries():
         ("k8s", {}, 0.5),
         ("k8s", {"cluster": "kind"}, 10.0),
         ("route", {}, 2.0),
-        ("route", {"world": "backbone"}, 8.0),
+        ("route", {"world": "backbone"}, 15.0),
+        ("backbone", {"briefing": "ticket"}, 60.0),
     ],
 )
 def test_applications_give_the_typical_time_of_a_query(name, values, expected_s):
