@@ -139,8 +139,8 @@ class _Tickets(Tickets):
         return declaration.causes_of([(one.policy, one.kind) for one in query.faults_of(query_)])
 
     def resolve(self, query_: Query, causes: Sequence[Cause]) -> Sequence[Cause]:
-        """Return the declared causes, with each cause that is as correct as an injected cause
-        replaced by the injected cause."""
+        """Return the declared causes, with each equivalent of an injected cause replaced by the
+        injected cause."""
         return twin.as_injected(_world(query_), query.faults_of(query_), causes)
 
     def leftover(self, query_: Query, episode: Episode) -> Sequence[str]:
@@ -158,7 +158,7 @@ def _leftover(query_: Query, state_: State) -> list[str]:
 
 
 class _Tools(Tools):
-    """Kinds of actions of the Kubernetes application."""
+    """The tool through which agents run kubectl commands."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -267,8 +267,8 @@ class Kubernetes(Reactive):
     def doubts(self, query_: Query) -> Sequence[str]:
         """Return the requirements that the query's faults do not meet.
 
-        Each fault by itself must change the measurement, every permitted repair order must be safe,
-        and faults that another fault masks must be hidden.
+        Each fault by itself must change the measurement, and every permitted repair order must be
+        safe. A masked fault must not change the measurement while the masking fault exists.
         """
         return mask.doubts(_world(query_), query.faults_of(query_))
 
@@ -463,7 +463,7 @@ class Kubernetes(Reactive):
         return self._clusters[key]
 
     def _wired(self, inner: Cluster) -> Cluster:
-        """Return the cluster that measures pairs in network namespaces, shared by all episodes."""
+        """Return the cluster that tests pairs in network namespaces. All episodes share it."""
         if self._measured is None:
             self._measured = Wired(inner)
             self._stack.push_async_callback(self._measured.stop)

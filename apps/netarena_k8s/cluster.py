@@ -1,9 +1,9 @@
 """Interface of clusters, which deploy a world for each episode.
 
 ``Cluster`` is shared by all episodes of a service. ``Deployed`` is the world of one episode on a
-cluster. It gives the agent's kubectl access, reads the state for the grader, and writes the faulty
-policies. Implementations are the embedded cluster (``embedded``) and any cluster of a kubeconfig
-(``real``). Callers use both in the same way.
+cluster. It provides access for the agent's kubectl, reads the state for the grader, and writes the
+faulty policies. Implementations are the embedded cluster (``embedded``) and any cluster of a
+kubeconfig (``real``). Callers use both in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sight:
     works. ``others`` describes objects, other than policies, that differ from their deployed form.
     ``disagreement`` names the pairs whose settled measurement differs from the evaluator's result;
     ``predicted`` then has the evaluator's values. ``marks`` are the labels that pods and the
-    namespace have in the cluster. None means the labels that the embedded cluster gives. ``writes``
+    namespace have in the cluster. None means the labels that the embedded cluster sets. ``writes``
     are the writes of the last command, in order, on a cluster that reports them.
     """
 
@@ -122,7 +122,7 @@ class Deployed(ABC):
         return None
 
     async def save(self) -> int:
-        """Save the current state and return the number that ``put_back`` takes. Raises
+        """Save the current state and return its number, which ``put_back`` expects. Raises
         EnvironmentFailed.
         """
         raise EnvironmentFailed(

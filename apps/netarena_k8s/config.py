@@ -48,7 +48,7 @@ class KubernetesConfig(FaultConfig):
     #: on the embedded cluster: how connections are measured
     datapath: Literal["evaluator", "netns"] = "evaluator"
     #: on the embedded cluster: whether a command that is a single patch runs in kubectl or goes
-    #: directly to the API server; both give the same result and output
+    #: directly to the API server; the result and the output are the same
     patches: Literal["kubectl", "direct"] = "kubectl"
     #: a folder of manifests that replaces Online Boutique; the manifests determine the queries
     microservice_dir: str | None = None

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from netarena.sdk import MAX_CAUSES, Cause, Claim, Move, ReplyRefused, check_causes
 
 DONE = "done"
-#: word -> the mistake in a policy that it stands for, as the prompt describes it
+#: word -> description of the mistake in a policy, as in the prompt
 WORDS: Mapping[str, str] = MappingProxyType(
     {
         "missing": "an ingress rule or peer is missing (example: one caller is not in the list)",

@@ -100,8 +100,8 @@ def _changes(
 
 
 def _text(policy: Policy | None) -> str | None:
-    """Return a policy's spec as YAML without empty lists, or None without a policy. Equal specs
-    give equal text."""
+    """Return a policy's spec as YAML without empty lists, or None if there is no policy. The text
+    of equal specs is equal."""
     if policy is None:
         return None
     spec = policy.model_dump(mode="json")["spec"]

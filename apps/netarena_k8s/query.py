@@ -34,7 +34,7 @@ from netarena_k8s.world.model import World
 
 _log = logging.getLogger(__name__)
 
-#: version of the generator, increased whenever a seed would give other queries
+#: version of the generator, increased whenever a seed would produce other queries
 VERSION = "3"
 #: version of queries whose label fixes the number of faults, but not their kinds
 COUNTED_VERSION = "4"
@@ -157,8 +157,8 @@ def _together(kinds: Sequence[str], among: Sequence[str], rng: random.Random) ->
     """Return ``kinds`` and some other kinds of ``among``, in random order.
 
     Policies of a query have, or seem to have, faults of the returned kinds. Only a few kinds are
-    returned, so that several policies look alike. The form of a policy then does not show whether
-    it is faulty.
+    returned, so that several policies look similar. The form of a policy then does not show
+    whether it is faulty.
     """
     others = [kind for kind in among if kind not in kinds]
     chosen = [*kinds, *rng.sample(others, min(len(others), max(0, _FORMS - len(kinds))))]

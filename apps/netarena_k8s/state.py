@@ -163,8 +163,8 @@ def judge(
     false alarm, every policy must also be the same as at the start. Findings are:
 
     - ``pair_broken`` and ``pair_opened`` for each pair that was as intended and no longer is
-    - ``use_broken`` for each other intended connection that no longer works. A step may lose
-      connections that worked only through an opening that it closes; they are neither
+    - ``use_broken`` for each other intended connection that no longer works. If a step closes an
+      opening, connections that worked only through this opening may fail. They are neither
       ``pair_broken`` nor ``use_broken``
     - ``exposed`` for other traffic that the step opens and that neither the intended nor the faulty
       policies allow, including name lookups at targets other than the name servers
@@ -266,7 +266,7 @@ class _Carried:
     """Connections that work only through an opening that a step closes.
 
     Such a connection fails in every state that has the remaining faults but not the opening. These
-    states are computed only if a connection is lost.
+    states are computed only if the step breaks a connection.
     """
 
     def __init__(
@@ -383,7 +383,7 @@ def _opened(world: World, initial: State, before: State, after: State) -> Sequen
         where = namespace_of(after), marks_of(after)
         (strayed,) = strayed_by_each(world, states[1], states[2:], *where)
         return _both(opened(world, states[:-1], states[-1], *where), strayed)
-    # The step made the policies smaller. Openings of earlier steps were counted with those steps.
+    # The policies did not grow. Openings of earlier steps were already counted.
     if now <= last:
         return ()
     return (_anything(now),)
@@ -397,8 +397,8 @@ def _both(openings: Sequence[Opening], strayed: Sequence[Opening]) -> Sequence[O
 
 
 def _narrowed(world: World, before: State, after: State) -> Sequence[Opening]:
-    """Return the allowed traffic that a step removed. If policies are too large to compare, the
-    result is empty, because the verdict does not depend on it."""
+    """Return the intended traffic outside the tested pairs that a step removed. If policies are too
+    large to compare, the result is empty, because the verdict does not depend on it."""
     last, now = policies_of(before), policies_of(after)
     if max(entries_of(last), entries_of(now)) - entries_of(world.policies) > MAX_ENTRIES:
         return ()

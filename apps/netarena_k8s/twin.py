@@ -1,8 +1,8 @@
 """Causes in a declaration that are as correct as the injected causes.
 
 Several policies may select the same application, and a connection may be blocked or allowed at
-either end. If the repair of another policy has the same effect, this other policy is an equally
-correct answer. Another word that describes the same fault is equally correct too.
+either end. If the repair of another policy has the same effect, a cause with this other policy is
+equally correct. A cause with another word that describes the same fault is also correct.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ALSO: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def as_injected(world: World, faults: Sequence[Fault], named: Sequence[Cause]) -> list[Cause]:
-    """Return the named causes, with each cause that is as correct as an injected cause replaced by
-    the injected cause."""
+    """Return the named causes, with each equivalent of an injected cause replaced by the injected
+    cause."""
     own = [Cause(fault.policy, WORD_OF[fault.kind]) for fault in faults]
     wrong = {fault.policy for fault in faults}
     known: dict[Cause, Cause] = {}
     for fault, cause in zip(faults, own, strict=True):
         for one in accepted(world, fault):
-            # A second faulty policy has its own cause, so it is not an answer for this fault.
+            # A second faulty policy has its own cause, so it does not count as a cause of this one.
             if one.place == fault.policy or one.place not in wrong:
                 known.setdefault(one, cause)
     return [one if one in own else known.get(one, one) for one in named]

@@ -137,7 +137,7 @@ class _Baselines(Baselines):
 
 
 class _Tools(Tools):
-    """The tool with which agents call MALT."""
+    """The tool through which agents send programs to MALT."""
 
     def kinds(self, config: Config) -> Sequence[Tool]:
         del config
@@ -361,8 +361,9 @@ class Malt(Labelled):
     def unearned(self, query: Query, initial: State) -> Sequence[State]:
         """Return states of answers that a program can give without solving the task.
 
-        These answers contain the unchanged network. Their data are missing. If the task also
-        changes the network, there is a second answer with the right data.
+        The first answer is the unchanged network, both as data and as updated graph. If the task
+        asks for data and also changes the network, a second answer combines the right data with the
+        unchanged network.
         """
         del initial
         unchanged: dict[str, JsonValue] = {

@@ -201,9 +201,9 @@ class Base:
         #: network obeys all rules, and None before the check.
         self.fault = fault
         self._topology = topology
-        #: Cached results of the check whether the network has queries of a label. The keys are
-        #: whether edits are spread over the network, and the label. A missing label has not been
-        #: checked.
+        #: Cached results of the check whether the network has queries of a label. The first key
+        #: states whether edits are spread over the network, and the second key is the label. A
+        #: missing label has not been checked.
         self.carries: dict[bool, dict[str, bool]] = {}
 
     @property
@@ -445,7 +445,7 @@ def digest_of(path: str) -> str:
 
 @lru_cache(maxsize=16)
 def _digest(path: str, *version: int) -> str:
-    del version  # has a new value when the file changes
+    del version  # part of the cache key, because it changes with the file
     return hashlib.sha256(read_bytes(Path(path))).hexdigest()
 
 
@@ -454,10 +454,10 @@ def _kept(key: str, make: Callable[[], Base]) -> Base:
         if key in _bases:
             _bases.move_to_end(key)
             return _bases[key]
-        while len(_bases) >= _KEPT:  # before the next build, to limit memory use
+        while len(_bases) >= _KEPT:  # Remove old bases before the build, to limit memory use.
             _bases.popitem(last=False)
         # Building a network creates hundreds of thousands of permanent objects. Garbage collection
-        # would double the time for this.
+        # would double the build time.
         collecting = gc.isenabled()
         gc.disable()
         try:

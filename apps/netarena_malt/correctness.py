@@ -234,8 +234,8 @@ def _without_header(data: JsonValue, truth: Any) -> list[list[JsonValue]]:
     return rows[1:] if headed else rows
 
 
-#: Tests for the name in a row, applied in this order. Names may consist of digits, and numbers may
-#: be text.
+#: Tests whether a cell of a row is the name, applied in this order. Names may consist of digits,
+#: and numbers may be text.
 _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
     lambda cell: _value(cell)[0] == "text",
     lambda cell: isinstance(cell, str),
@@ -245,8 +245,8 @@ _NAMELIKE: Sequence[Callable[[JsonValue], bool]] = (
 def _rows(data: JsonValue) -> list[list[JsonValue]] | None:
     """Return rows of two values from a list of pairs, a list of one-row objects, or one object.
 
-    The keys of a row's object may be in any order. If the values are a text and a number, the text
-    is the name.
+    The keys of a row's object may be in any order. If one value is a string and the other is a
+    number, the string is the name.
     """
     if isinstance(data, dict):
         return [[name, value] for name, value in data.items()]

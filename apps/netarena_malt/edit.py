@@ -77,7 +77,7 @@ def names_of(names: str | list[str]) -> list[str]:
 def group(edits: dict[str, Any]) -> dict[str, Any]:
     """Return equivalent edits with one entry of ``set`` for each pair of attribute and value.
 
-    Names are sorted. If many nodes get the same values, the result has a third of the size.
+    Names are sorted. If many nodes get the same values, the result is a third of the size.
     """
     groups: dict[tuple[str, float], list[str]] = {}
     for names, attribute, value in edits["set"]:

@@ -128,8 +128,8 @@ class Sandboxes:
         self._uses.clear()
 
     async def take(self, base: Base, *, planning: bool = False) -> PythonSandbox:
-        """Return the sandbox of ``base``, which may not be started yet. The caller must release it
-        with ``give_back``."""
+        """Return the sandbox of ``base``, which is not always started yet. The caller must release
+        it with ``give_back``."""
         if base.key is None and not planning:
             return self.released
         name = _name(base.key, planning=planning)

@@ -116,7 +116,7 @@ class _Edits:
     def __init__(self, base: Base, query: Query) -> None:
         self.base = base
         graph = initial_graph(query)
-        changes = changes_of(graph).nodes  # first, because lookups add rows to the overlay
+        changes = changes_of(graph).nodes  # computed first: lookups add rows to the overlay
         # Views of networkx would take more time than all other work here.
         self.nodes: Any = graph._node  # noqa: SLF001
         self._below: Any = graph._succ  # noqa: SLF001
@@ -197,7 +197,7 @@ class _Edits:
         return found
 
     def rules(self, name: str) -> dict[str, float]:
-        """Return the scores that hand-written rules give to a container.
+        """Return the scores that hand-written rules assign to a container.
 
         In an early version of the generator, the first rule found 53 % of the targets.
         """
@@ -226,8 +226,8 @@ class _Edits:
         }
 
     def _names(self, place: str) -> dict[str, float]:
-        """Return features of the numbers at which the names of a container's direct contents
-        end."""
+        """Return features of the numbers at the ends of the names of a container's direct
+        contents."""
         children = [child for child in self._below[place] if child != place]
         digits = (child[len(child.rstrip("0123456789")) :] for child in children)
         numbers = [int(text[:9]) for text in digits if text]

@@ -10,7 +10,7 @@ each operand. Therefore no production can leave out information on which the ans
 
 =========  =================================================================================
 ``a``      exactly once
-``a|b``    exactly one of these operands (two or more), once; the caller may leave out some
+``a|b``    exactly one of two or more operands, once; the caller may leave out some of them
 ``a?``     like ``a``, but the caller may leave out ``a``: then brackets with ``a`` are left
            out, and productions that mention it outside brackets are not used
 ``a|b?``   like ``a|b``, but the caller may leave out all of these operands together

@@ -158,8 +158,8 @@ class _Tokens:
         self._ahead: re.Match[str] | None = next(self._found, None)
 
     def fields(self, closed_by: str) -> Iterator[tuple[str, int]]:
-        """Yield each field's name and position up to ``closed_by``. The caller reads the value
-        before the next field."""
+        """Yield each field's name and position, up to the token ``closed_by``. The caller reads the
+        value before it requests the next field."""
         while (token := self._ahead) is not None:
             if token.lastgroup == "mark" and token.group() in {",", ";"}:
                 self._take()
@@ -183,8 +183,8 @@ class _Tokens:
         return self._ahead is not None and self._ahead.group() in _CLOSED_BY
 
     def message(self, name: str, depth: int = 1) -> dict[str, Any]:
-        """Return a message as a dict. Numbers become floats, words and texts become text, and
-        messages become dicts."""
+        """Return a message as a dict. Numbers become floats, words and quoted texts become strings,
+        and messages become dicts."""
         mark = self._take()
         if depth > _MAX_DEPTH:
             raise _Wrong(

@@ -95,7 +95,7 @@ class Draft:
         return name in self._index
 
     def stem(self, parent: str, like: str) -> str:
-        """Return the part before the number in names of new contents of ``parent``.
+        """Return the start (before the number) of names for new contents of ``parent``.
 
         The names follow the pattern of the existing name ``like``.
         """
@@ -195,7 +195,7 @@ class Draft:
         return known + self._more_ports.get(name, 0)
 
     def number_at_least(self, name: str, bps: float) -> int:
-        """Return an upper bound of the number of ports in ``name`` with at least this capacity."""
+        """Return an upper bound on the number of ports in ``name`` with at least this capacity."""
         known = self._index.capacities(name) if self.original(name) else {}
         there = sum(number for capacity, number in known.items() if capacity >= bps)
         return there + sum(self._capacities[port] >= bps for port in self.changed_ports(name))

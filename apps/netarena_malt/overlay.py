@@ -1,8 +1,8 @@
 """Copy-on-write overlay: a graph that shares all unchanged elements with its base graph.
 
 The right answer is computed by executing a query's actions on a graph. The actions change about a
-hundred nodes, and the network may have half a million nodes. Most of the time would be spent on
-copying the network.
+hundred nodes, and the network may have half a million nodes. A full copy of the network would take
+most of the time.
 """
 
 from __future__ import annotations

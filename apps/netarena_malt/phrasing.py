@@ -174,7 +174,7 @@ def longest_sentence(text: str) -> int:
 
 
 def _held_out_in(used: Counter[str]) -> int:
-    """Return how many of the uses in ``used`` are uses of held-out or private productions."""
+    """Return the number of uses of held-out or private productions in ``used``."""
     return sum(n for one, n in used.items() if not one.rpartition("/")[2].isdecimal())
 
 
@@ -305,7 +305,7 @@ class Writer:
         alone = update.select.scope == "self"
         target = self._node_later(update.select.name) if alone else self._set(update.select)
         operands: dict[str, Operand] = {
-            # A set of nodes may be long, so in varied text it must end the sentence.
+            # The phrase for a set of nodes may be long. In varied text it must end the sentence.
             "target": target if self._held_out or not alone else None,
             "single": target if alone else None,
             "measure.port": self._measure(EK_PORT),
@@ -599,7 +599,8 @@ class Writer:
                 if reference.anchor is None:
                     return _Plan(name, reference)
                 if depth + 1 < len(_NAMED):
-                    # Within a description, only containers are described. Other nodes are named.
+                    # A description by rank in a container may also describe the container. Other
+                    # descriptions name their anchor.
                     deeper = depth + 1 if own == "order" else len(_NAMED) - 1
                     anchor = self._plan(reference.anchor, deeper, (*around, name), own)
                     if anchor is not None:
@@ -779,7 +780,7 @@ class Writer:
         return lambda: self.ordinal(rank)
 
     def ordinal(self, rank: int) -> str:
-        """Return the ordinal number of a position, which starts at 0. Position -1 is the last."""
+        """Return the ordinal number of a position as text. 0 is the first position, -1 the last."""
         if rank < 0:
             return self._expand("ordinal", in_words="last")
         words = ordinal_in_words(rank + 1) if rank < _MAX_WORDS else None

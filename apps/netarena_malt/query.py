@@ -70,7 +70,7 @@ from netarena_malt.topology import (
 
 #: Value of ``topology`` for the released model, instead of a path.
 RELEASED_NAME = "released"
-#: Version of the generator, increased whenever a seed would give other queries.
+#: Version of the generator, increased whenever a seed would produce other queries.
 VERSION = "4"
 #: Version of the generator for texts from the grammar, whose wording changes independently of the
 #: canonical texts.
@@ -605,8 +605,8 @@ def _narrow(draft: Draft, focus: str, rng: random.Random, *, listed: bool) -> st
 
 
 def _vary(draft: Draft, focus: str, rng: random.Random, *, much: bool) -> None:
-    """Change ports and switches within ``focus``. If ``much`` is set, make more changes, which
-    questions and loops need."""
+    """Change ports and switches within ``focus``. With ``much``, make the larger number of changes
+    that questions and loops need."""
     scale = 2 if much else 1
     if draft.kind(focus) != EK_PACKET_SWITCH:
         for _ in range(rng.randrange(4 * scale - 1)):
@@ -750,7 +750,7 @@ def _draw_members(
     """Draw a non-empty selection of ports or switches within ``focus``: all of them, or only nodes
     above or below a capacity.
 
-    Returns None if the nodes must be ``listed`` and exceed the length of a list.
+    Returns None if the nodes must be ``listed`` and are more than a right list may contain.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)

@@ -61,10 +61,9 @@ class Passage:
 
 def passages(actions: Sequence[Action], draft: Draft) -> list[list[Passage]]:
     """Return, for each step, the networks on which a reader may resolve the step's descriptions.
-    The initial network is left out.
 
-    These are the network before the step and, if the text describes the step in several parts, the
-    network after the other parts.
+    They are the network before the step and, if the text describes the step in several parts, the
+    network after the other parts. The initial network is left out.
     """
     if len(actions) == 1 and _other_parts(actions[0]) is None:
         return [[]]

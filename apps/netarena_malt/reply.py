@@ -2,8 +2,8 @@
 
 A reply must contain a Python code block that defines ``process_graph``. The last such block counts,
 including its helpers and imports. Fences follow CommonMark: three or more backticks or tildes,
-closed by a line of at least as many. The parser also accepts these variants, which language models
-write:
+closed by a line with at least as many of them. The parser also accepts these variants, which
+language models write:
 
 - an opening fence after a word (``Action: ```python``)
 - a block inside another block
@@ -70,7 +70,7 @@ def extract_code(reply: str) -> str:
     """Return the program of a reply: the last code block that defines ``process_graph``.
 
     A block of invalid Python is also returned if it looks like a definition. Running the block then
-    gives an error that names the line. A reply without fences counts if the whole reply is valid
+    raises an error that names the line. A reply without fences counts if the whole reply is valid
     Python. Raises ReplyRefused with a reason for the agent.
     """
     try:
@@ -100,7 +100,7 @@ def _find(text: str, start: int, end: int) -> Found[str]:
         if program is not None:
             begin = start + sum(len(line) + 1 for line in given[: block.start])
             size = sum(len(line) + 1 for line in given[block.start : program.end])
-            # The string literals of invalid Python are unknown.
+            # If the program is invalid Python, its string literals are unknown.
             return Found(program.code, begin, min(begin + size, end), whole=program.valid)
         tries += 1
         if tries == _MAX_TRIES:
@@ -147,7 +147,7 @@ def _fence(line: str, number: int) -> tuple[_Fence | None, bool]:
         after = text.lstrip(mark)
         length = len(text) - len(after)
         if length >= 3:
-            if mark in after:  # according to CommonMark, this is code within a sentence
+            if mark in after:  # CommonMark treats this line as inline code, not as a fence.
                 return None, False
             return _Fence(number, mark, length), not after
         if _is_python(line):

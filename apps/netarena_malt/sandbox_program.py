@@ -4,7 +4,7 @@ The warm parent process of the sandbox executes the source of this module, after
 ``topology`` and ``edit``. Therefore this module needs only the standard library and networkx.
 ``load`` runs once, in the parent. ``call`` runs in a forked child process, which the agent's code
 controls, so the result of ``call`` is not trusted. The result contains only the changes of a graph.
-Changes have a hundredth of the graph's size, and need no more trust than the graph.
+The changes are a hundredth of the graph's size, and not less trustworthy than a complete graph.
 
 A graph is described by its *changes* from another: ``{"nodes": {name: attributes}, "removed_nodes":
 [name], "edges": [[source, target, attributes]], "removed_edges": [[source, target]]}``. Nodes and
@@ -72,7 +72,7 @@ _FILE = "<answer>"
 Parts = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
 
 
-# These unions are constants, because a union in a call of isinstance would be created anew for each
+# These unions are constants, because a union in a call of isinstance would be created again in each
 # call.
 _NUMBERS = (int, float)
 _NUMBERS_TOO = (numbers.Real, decimal.Decimal)
@@ -300,8 +300,8 @@ def _run(code: str, graph: Any, names: Mapping[str, Any] = MappingProxyType({}))
 
 
 def _explain(error: BaseException, code: str) -> str:
-    """Return the type and message of an exception, and the innermost line of the agent's program
-    involved."""
+    """Return the type and message of an exception, and the innermost line of its traceback that is
+    in the agent's program."""
     kind = type(error).__name__
     number = error.lineno if isinstance(error, SyntaxError) else None
     try:
@@ -404,9 +404,9 @@ def parts_of(
 ) -> Parts:
     """Return the nodes and edges of a networkx graph or of node-link data.
 
-    Elements that equal elements of ``before`` get the attribute objects of ``before``. This does
-    not apply to nodes in ``suspects``. Otherwise reading and comparing would take twice as long.
-    Nodes without outgoing edges may be missing from the edges.
+    Elements that equal elements of ``before`` get the attribute objects of ``before``, except nodes
+    in ``suspects``. Without this, reading and comparing would take twice as long. Nodes without
+    outgoing edges may be missing from the edges.
 
     Raises UnusableError, whose message names the graph as ``where``.
     """

@@ -301,8 +301,8 @@ def _attack(code: str) -> str:
     return _fenced(textwrap.dedent(code))
 
 
-#: Target of the attack -> reply. The data of a reply are not the count, list, table or graph of any
-#: query (counts are never negative), so each reply is a wrong answer. An attack must not affect
+#: Target of the attack -> reply. The data of a reply never equal the right answer to any query, so
+#: each reply is a wrong answer (for example, counts are never negative). An attack must not affect
 #: later episodes.
 ATTACKS: Mapping[str, str] = MappingProxyType(
     {

@@ -29,8 +29,8 @@ from netarena_malt.topology import (
 def affected(
     before: Network, after: Network, nodes: Iterable[str], edges: Iterable[Edge]
 ) -> dict[str, None]:
-    """Return the nodes at which changes of these elements may break a rule. They are the keys of
-    the result, in order."""
+    """Return a dict whose keys are, in order, the nodes at which changes of these elements may
+    break a rule."""
     affected: dict[str, None] = {}
     for name in nodes:
         affected[name] = None

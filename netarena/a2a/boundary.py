@@ -1,10 +1,11 @@
-"""ASGI middleware that limits the memory and time that one HTTP client can cost a service.
+"""ASGI middleware that limits the memory and time that a service spends on one HTTP client.
 
 - A request's body is read completely before the application sees it: at most ``max_body`` bytes and
   ``body_timeout_s`` seconds.
-- A response goes through an outbox, so the application never waits for a slow client. (The SDK
-  would store a copy of the whole task for each unsent event.)
-- A client with too many unsent bytes loses its connection. It can reconnect and subscribe again.
+- A response goes through an outbox, so the application never waits for a slow client. If it had to
+  wait, the SDK would store a copy of the whole task for each unsent event.
+- If too many bytes for a client are unsent, the client is disconnected. It can reconnect and
+  subscribe again.
 - Open responses end when the service closes.
 - In JSON output, characters that a client may treat as a line end are escaped.
 """
@@ -144,7 +145,7 @@ class Boundary:
 
 
 async def _refuse(status: int, detail: str, scope: Scope, receive: Receive, send: Send) -> None:
-    # part of the body remains unread, so the connection cannot be reused
+    # part of the body may be unread, so the connection must not be reused
     response = PlainTextResponse(detail, status_code=status, headers={"connection": "close"})
     await response(scope, receive, send)
 
@@ -208,7 +209,10 @@ class _Outbox:
         self._lost = False
 
     async def put(self, message: Message) -> None:
-        """Queue a message without waiting for the client. Raises _ReaderLost at the limit."""
+        """Queue a message without waiting for the client.
+
+        Raises _ReaderLost if the response has ended or too many bytes are unsent.
+        """
         if self._lost or self._ended:
             raise _ReaderLost
         size = len(message.get("body", b""))
@@ -225,9 +229,9 @@ class _Outbox:
         self._started = True
         self._wake.set()
         if message["type"] == "http.response.body":
-            # Without this pause, an application that never waits would block ``pump``. There is no
-            # pause after the response head: many tasks could then hold bodies that are not counted
-            # yet.
+            # Without this pause, an application that never waits would block ``pump``. No pause
+            # follows the response head, because many tasks could then have bodies in memory that
+            # are not counted yet.
             await asyncio.sleep(0)
 
     def end(self) -> None:

@@ -24,7 +24,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 #: JSON-RPC error codes.
 PARSE_ERROR, METHOD_NOT_FOUND = -32700, -32601
 _METHODS_03 = frozenset(JSONRPC03Adapter.METHOD_TO_MODEL)
-#: Loggers of the SDK, and their messages with tracebacks about invalid calls.
+#: Loggers of the SDK, and their messages that report an invalid call with a traceback.
 _LOGGERS = ("a2a.server.routes.jsonrpc_dispatcher", "a2a.compat.v0_3.jsonrpc_adapter")
 _CALLERS_FAULT = frozenset(
     {

@@ -16,9 +16,10 @@ from starlette.routing import Route
 
 #: Paths of the card: first for 1.0 clients and recent 0.3 clients, then for early 0.3 clients.
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: 0.3 clients fail unless the card names their protocol version.
+#: Protocol versions in the card. 0.3 clients fail unless the card names their version.
 VERSIONS = ("1.0", "0.3")
-#: Form of a Host header: a name, an IPv4 address or a bracketed IPv6 address, and a port.
+#: Form of a Host header: a name, an IPv4 address or a bracketed IPv6 address, with or without
+#: a port.
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
 
 

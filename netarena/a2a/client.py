@@ -1,9 +1,9 @@
 """Client for the agent under test, over A2A.
 
 The client sends messages to the given URL, because the URL in the card is often an address inside a
-container. The protocol version (1.0 or 0.3) is that of the card. If the given URL refuses messages
-(404, 405) and has never accepted one, the client tries the path of the card's interface at the same
-origin. It logs a warning, because another agent may answer at that path.
+container. The protocol version (1.0 or 0.3) is taken from the card. If the given URL refuses
+messages (404, 405) and has never accepted one, the client tries the path of the card's interface at
+the same origin. It logs a warning, because another agent may answer at that path.
 
 The reply is the first of these that contains text: a message; the task's artifacts; its status
 message; the agent's last message in a completed task's history. Data and files are ignored. Parts,
@@ -14,12 +14,13 @@ client requests the whole reply.
 Every request ends within the deadline, with a ``Reply`` or with ``AgentFailed`` and one of these
 reasons:
 
-==============  =============================================================================
-``endpoint``    not reachable, connection lost, an HTTP error ``timeout``     reachable, but no
-complete reply in time ``too_large``   more bytes, text or values than a reply may have (see
-``transport``) ``malformed``   protocol error: broken JSON, a wrong version, no text, a broken card
-``task_failed`` the task failed, was rejected or cancelled, or the answer is an error ==============
-=============================================================================
+===============  ========================================================================
+``endpoint``     not reachable, connection lost, or an HTTP error
+``timeout``      reachable, but no complete reply in time
+``too_large``    more bytes, text or values than a reply may have (``transport``)
+``malformed``    protocol error: broken JSON, wrong version, no text, broken card
+``task_failed``  the task failed or was rejected or cancelled, or the answer is an error
+===============  ========================================================================
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ _PROTOCOL_ERRORS = (
 
 #: JSON-RPC errors of agents that do not support streaming.
 _NO_STREAMS = (MethodNotFoundError, UnsupportedOperationError)
-#: Minimum length in characters of a text that a later text hardly starts with by chance.
+#: Minimum length of a text in characters. A later text is unlikely to start with a text of this
+#: length by chance.
 _MIN_REPEATED = 4
 
 #: Blanks (spaces and tabs), and characters that end lines.
@@ -351,7 +353,7 @@ class A2AAgent:
         return reply
 
     async def _hear(self, response: httpx.Response) -> None:
-        """Record before the body arrives that a message's URL has answered (status 2xx)."""
+        """Record that a message's URL has answered with status 2xx, before the body arrives."""
         request = response.request
         if request.method == "POST":
             for url in self._clients:
@@ -488,7 +490,7 @@ async def _persist(
     *,
     backoff: Backoff | None = None,
 ) -> T:
-    """Call ``attempt`` until it succeeds, fails permanently, or ``timeout_s`` is over.
+    """Call ``attempt`` until it succeeds, fails permanently, or ``timeout_s`` has passed.
 
     While no server listens at the agent's host, the shorter of ``timeout_s`` and ``unserved_s``
     applies. ``backoff`` is the pause that requests to the agent share. Raises AgentFailed.
@@ -576,7 +578,8 @@ async def _exchange(client: Client, message: Message) -> Reply:
                     # the reply may be in the task's history, which a stream does not contain
                     await _look_back(client, collector)
                 return collector.reply()
-            # one piece of data may contain many events, so other tasks may run between two events
+            # let other tasks run between two events, because one piece of data may contain many
+            # events
             await asyncio.sleep(0)
     if empty:
         raise _NoEvent
@@ -805,7 +808,7 @@ def _is_marked(metadata: Any) -> bool:
 def _repeats(text: str, known: str) -> bool:
     """Return whether ``text`` equals ``known`` or starts with it.
 
-    A start with a short ``known`` does not count, because it may be a coincidence.
+    If ``known`` is short, only equality counts, because a common start may be a coincidence.
     """
     return text == known or (len(known.strip()) >= _MIN_REPEATED and text.startswith(known))
 
@@ -846,8 +849,9 @@ def _stored(texts: list[str], known: list[tuple[str, str]]) -> list[tuple[str, s
     """Return the parts of an artifact in a task as pairs (separator, text).
 
     ``known`` are the parts that the stream already delivered. Servers store chunks as parts, so
-    parts after the known ones are later chunks and need no separator. If no part is known, a blank
-    at the start or end of a part shows that the parts are chunks of one text.
+    parts after the known ones are later chunks and need no separator. If the artifact does not
+    start with the known parts, a blank at the start or end of a part shows that the parts are
+    chunks of one text.
     """
     if known and [text for _, text in known] == texts[: len(known)]:
         return [*known, *(("", text) for text in texts[len(known) :])]
@@ -876,7 +880,7 @@ def _said(message: Message) -> _Said:
 
 
 def _size(text: str) -> int:
-    """Return the number of bytes of a text as JSON, as in the journal.
+    """Return the number of bytes of a text in the journal, as JSON in UTF-8.
 
     A control character may need six bytes.
     """
@@ -894,7 +898,7 @@ def _check_size(size: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON value in which whole numbers, which protobuf turned into floats, are int."""
+    """Return a JSON value with whole numbers as int, because protobuf turns them into floats."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):

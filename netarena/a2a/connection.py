@@ -5,8 +5,8 @@ connection exceeds ``MAX_CONNECTIONS``, the least valuable connection is closed 
 Unfinished requests and open streams therefore cannot block new clients. If all other connections
 wait for an answer, the new connection is closed.
 
-Each line of a head and each chunk of a body takes time to parse, even if the line or chunk is
-short. Therefore only ``READ`` bytes of a connection are read per iteration of the event loop.
+Each line of a request head and each chunk of a body takes time to parse, even if the line or chunk
+is short. Therefore only ``READ`` bytes of a connection are read per iteration of the event loop.
 Requests with far more lines or smaller chunks than usual clients send are refused.
 """
 
@@ -29,7 +29,7 @@ HEAD_TIMEOUT_S = 10.0
 #: that connections may use.
 MAX_CONNECTIONS = 512
 _SHARE = 0.5
-#: Time in s during which an idle connection counts as about to send a request.
+#: Time in s for which an idle connection is expected to receive a request soon.
 FRESH_S = 0.5
 #: Number of bytes that are read from a connection at once. Further bytes wait for the next
 #: iteration of the event loop.
@@ -54,9 +54,9 @@ def max_connections() -> int:
 
 
 class Worth(IntEnum):
-    """States of a connection, in ascending order of the loss that closing it causes."""
+    """States of a connection, in ascending order of the harm that closing it causes."""
 
-    #: Closing loses nothing, because no request or only part of a request's head has arrived.
+    #: Closing does no harm, because no request or only part of a request's head has arrived.
     IDLE = auto()
     #: A request is being received, and its body is incomplete.
     ASKING = auto()

@@ -1,8 +1,8 @@
 """Client that requests an assessment from a green agent, like the standard client of AgentBeats.
 
 The client reads the task's event stream. If the stream breaks, the client polls the task until the
-task ends. (Some gateways end a stream after 300 s.) The client uses the given URL, even if the card
-contains another URL.
+task ends, because some gateways end a stream after 300 s. The client uses the given URL, even if
+the card contains another URL.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Assessed:
 async def request_assessment(
     url: str, request: str, *, told: Told, heard: Heard = lambda _said, _known: None
 ) -> Assessed:
-    """Send ``request`` (JSON) to the green agent at ``url`` and return the result at its end.
+    """Send ``request`` (JSON) to the green agent at ``url``; return the result of the assessment.
 
-    The callback ``told`` gets each artifact's name and part on arrival; ``heard`` gets each status
-    message. Raises AssessmentFailed if the agent cannot be reached, is not a green agent, or stops
-    answering.
+    The callback ``told`` receives each part of an artifact on arrival, with the artifact's name.
+    ``heard`` receives each status message. Raises AssessmentFailed if the agent cannot be reached,
+    is not a green agent, or stops answering.
     """
     limits = httpx.Timeout(None, connect=CONNECT_S)
     async with httpx.AsyncClient(timeout=limits, trust_env=False) as http:

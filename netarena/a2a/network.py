@@ -263,7 +263,7 @@ class Network(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the address of ``host`` that answers first. Attempts start one after another.
 
-        Raises AddressRefused. Raises httpcore's ConnectError (Unserved if no server listens) and
+        Raises AddressRefused, or httpcore's ConnectError (Unserved if no server listens) or
         ConnectTimeout.
         """
         connect = self._inner.connect_tcp
@@ -348,7 +348,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class NetworkTransport(httpx.AsyncHTTPTransport):
-    """A transport of httpx that connects through a ``Network``."""
+    """An httpx transport that connects through a ``Network``."""
 
     def __init__(self, network: Network, verify: ssl.SSLContext) -> None:
         super().__init__(verify=verify, trust_env=False)

@@ -1,8 +1,8 @@
 """Server that exposes any ``netarena.agent.interface.Agent`` over A2A.
 
-Each task is reported at once as "working", so that gateways and A2A 0.3 clients see activity. The
-reply is an artifact with one text part. For an agent with the method ``stream``, the artifact has
-several parts, which are sent as they arrive.
+Each task is immediately reported as "working", so that gateways and A2A 0.3 clients see activity.
+The reply is an artifact with one text part. For an agent with the method ``stream``, the artifact
+has several parts, which are sent as they arrive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parser of assessment requests, which turns the text of an A2A message into an ``EvalRequest``.
 
-This module only accesses the file system, to check paths for existence and symbolic links. Errors
-are ``ConfigError`` with one line that names the field and the allowed values. The server rejects
-the task with this line.
+The only I/O of this module is in the file system, to check paths for existence and symbolic links.
+Errors are ``ConfigError`` with one line that names the field and the allowed values. The server
+rejects the task with this line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_PARTICIPANTS = 16
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 #: Maximum number of characters of a participant's URL.
 MAX_URL = 2048
-#: Key of a request for config keys of individual participants, by role.
+#: Name of the request field with the config keys of individual participants, by role.
 OWN_CONFIG = "participant_config"
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 #: Default time limit of a task in s. Platforms stop a run after 30 minutes by default. With this
@@ -42,11 +42,11 @@ RESERVED_NAMES = ("config.json", "journal.jsonl", "queries.jsonl", "results.json
 
 @dataclass(frozen=True)
 class EvalRequest:
-    """One request: ``participants`` maps a role to its URL; ``config`` is still unparsed."""
+    """One request: ``participants`` maps a role to its URL; ``config`` is not yet validated."""
 
     participants: dict[str, str]
     config: dict[str, Any]
-    #: Config keys of individual participants by role, unparsed.
+    #: Config keys of individual participants by role, not yet validated.
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod

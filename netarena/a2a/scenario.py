@@ -227,7 +227,7 @@ def _name_apart(files: list[Path]) -> list[str]:
     """
     parts = [[*file.parts[:-1], file.stem] for file in files]
     if twice := [str(file) for file in files if files.count(file) > 1]:
-        raise ConfigError("scenarios", f"names {twice[0]} twice: use repeats to ask queries again")
+        raise ConfigError("scenarios", f"lists {twice[0]} twice: use repeats to ask queries again")
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):
@@ -322,7 +322,7 @@ def compose(
 
 
 def _needs_privileges(application: str) -> bool:
-    """Return whether an application's image needs privileges; False for unknown applications."""
+    """Return whether an application needs a privileged container; False for an unknown one."""
     try:
         return load(application).privileged
     except ConfigError:

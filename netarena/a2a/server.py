@@ -2,8 +2,8 @@
 
 A task continues when its client disconnects. The task ends with one of these states:
 
-- ``completed``, with one artifact per participant. The artifact's last part is the summary. The
-  status message names participants without a summary.
+- ``completed``, with one artifact per participant. The artifact's last part is the summary. If some
+  participants have no summary, the status message names the other participants and a reason.
 - ``rejected``, with a message of one line that names the error in the request.
 - ``failed``, with a message of one line that gives the reason, if no participant has a summary.
 - ``canceled``, if a client cancelled the task.
@@ -105,10 +105,10 @@ def create_app(  # noqa: PLR0913 -- the settings of a service
     defaults: Mapping[str, JsonValue] | None = None,
     conduct: Conduct = conduct_assessment,
 ) -> Starlette:
-    """Return the ASGI application of a green agent that assesses with ``application``.
+    """Return the ASGI application of a green agent that runs assessments of ``application``.
 
     Tasks write below ``out``, and read there and below ``data``. ``max_episodes`` is the number of
-    live environments that may exist at a time, for all tasks together. ``allow_link_local`` permits
+    live environments that may exist at a time, across all tasks. ``allow_link_local`` permits
     participants at addresses that ``netarena.a2a.network`` refuses. ``seed_secret`` determines
     every seed (see ``derive_seed``). ``credentials`` is the result of ``load_credentials``.
     ``defaults`` are config values for keys that a request omits.

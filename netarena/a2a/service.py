@@ -34,7 +34,7 @@ from netarena.a2a.connection import Connection
 from netarena.a2a.store import BoundedTaskStore, CompactExecutor, Handler
 from netarena.errors import ConfigError
 
-#: Maximum time in s from SIGTERM to the end of the process. No result is lost at an early end,
+#: Maximum time in s from SIGTERM to the end of the process. No result is lost if tasks are cut off,
 #: because the journal is complete at any time.
 EXIT_S = 0.85
 #: Part of ``EXIT_S`` in s that is reserved for open responses.

@@ -1,4 +1,4 @@
-"""In-memory store of a service's tasks: all running tasks and the last ones that ended.
+"""In-memory store of a service's tasks: all running tasks and the most recently ended ones.
 
 The SDK stores each task twice, and copies the task for its subscribers at each event. Therefore the
 SDK receives only references. This module stores the parts of each event once, in compressed form.
@@ -41,8 +41,8 @@ from a2a.utils.errors import InvalidParamsError
 
 #: Maximum number of stored tasks that have ended.
 MAX_ENDED = 100
-#: Maximum number of bytes of all stored tasks that have ended. The task that ended last is stored
-#: even if it is larger.
+#: Maximum number of bytes of all stored tasks that have ended. The most recently ended task is
+#: stored even if it is larger.
 MAX_ENDED_BYTES = 32 * 2**20
 #: Maximum number of uncompressed artifact bytes in one page of a list of tasks. In memory, the
 #: compressed artifacts may take only a hundredth of this. A page with the artifacts of a single

@@ -10,8 +10,8 @@
 - A reply has at most ``MAX_PIECES`` chunks or packets, plus one per ``_BYTES_A_PIECE`` bytes. A
   chunk of one byte costs as much as a chunk of a thousand bytes. Other tasks run after every few
   pieces.
-- Compressed replies are unpacked piece by piece. Compressed and unpacked size are limited. No data
-  may follow the end of the compressed data.
+- Compressed replies are unpacked piece by piece. The compressed size and the unpacked size are
+  limited. No data may follow the end of the compressed data.
 - Bodies of responses other than 2xx, including redirects, are not read.
 - Cookies are dropped.
 
@@ -117,7 +117,7 @@ class BoundedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        # lets the agent's spans join the current trace, if one exists
+        # makes the agent's spans part of the current trace, if one exists
         request.headers.update(telemetry.carrier())
         if self._credential is not None and self._credential.covers(str(request.url)):
             request.headers.update(self._credential.headers)
@@ -286,8 +286,8 @@ async def _join_document(pieces: AsyncIterator[bytes]) -> bytes:
         if len(document) > MAX_DOCUMENT:
             raise _too_large("bytes", MAX_DOCUMENT)
     whole = bytes(document)
-    # given zero bytes or a byte order mark, json would assume UTF-16 or UTF-32 and read values that
-    # ``count_tokens`` does not count
+    # if the text contains zero bytes or a byte order mark, json would assume UTF-16 or UTF-32, and
+    # read values that ``count_tokens`` does not count
     if b"\0" in whole or whole.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise AgentFailed(FailureReason.MALFORMED, "the reply is not UTF-8")
     if count_tokens(whole) > MAX_TOKENS:

@@ -41,7 +41,7 @@ COMMANDS = (
     ("compose", "netarena.cli.compose", "Print a compose file for a scenario."),
     ("check-agent", "netarena.cli.check_agent", "Report problems of an agent, each with a remedy."),
     ("queries", "netarena.cli.queries", "Print queries as JSONL, with reference solutions."),
-    ("new", "netarena.cli.new", "Write the skeleton of an application of your own."),
+    ("new", "netarena.cli.new", "Write the skeleton of a new application."),
     (
         "audit",
         "netarena.cli.audit",
@@ -97,7 +97,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, _, text in COMMANDS])
 
     def invoke(self, ctx: click.Context) -> Any:
-        # click's own handler would exit with status 1 after a broken pipe
+        # the handler of click would exit with status 1 after a broken pipe
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/.*)?")
 
 @dataclass(frozen=True)
 class Choice:
-    """The agent that the options of a command select; all fields are empty without such options."""
+    """The agent that a command's options select; if they select none, all fields are empty."""
 
     #: The name of a named agent, or a URL.
     agent: str | None = None

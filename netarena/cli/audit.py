@@ -31,7 +31,7 @@ TOTAL = 100
 #: Minimum number of queries per process. For fewer queries, starting another process costs more
 #: time than the process saves.
 PER_PROCESS = 500
-#: Maximum number of flaws in the table; ``--json`` has all of them.
+#: Maximum number of flaws in the table; the output of ``--json`` contains all of them.
 SHOWN = 20
 
 
@@ -233,10 +233,10 @@ def _title(result: Audit) -> str:
 
 
 def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
-    """Return tables, each as headers and rows, of the checked queries and flaws per label.
+    """Return tables of the checked queries and flaws per label, each as headers and rows.
 
-    If there are several variants, each has a column with its number of queries. Variants that
-    differ in several keys are named by letters; a first table explains the letters.
+    If there are several variants, each has a column with its number of queries. Letters name
+    variants that differ in several keys; a first table explains the letters.
     """
     reasons = list(result.reasons())
     variants = list(result.drawn) if len(result.drawn) > 1 else []
@@ -265,7 +265,7 @@ def _tabulate(result: Audit) -> list[tuple[list[str], list[list[object]]]]:
 
 
 def _letters(number: int) -> str:
-    """Return a letter name as in the columns of a spreadsheet: A, B, …, Z, AA, AB and so on."""
+    """Return letters like the column names of a spreadsheet: A, B, …, Z, AA, AB and so on."""
     before, last = divmod(number, 26)
     return (_letters(before - 1) if before else "") + chr(ord("A") + last)
 
@@ -281,4 +281,4 @@ def _show(result: Audit) -> None:
             [(flaw.id, flaw.reason.value, flaw.detail) for flaw in result.flaws[:SHOWN]],
         )
     if result.retried:
-        click.echo(f"environments that were built only at the second attempt: {result.retried}")
+        click.echo(f"environments that needed a second attempt to be built: {result.retried}")

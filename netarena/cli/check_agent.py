@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913 -- one argument per option
     async def examine() -> list[Check]:
         async with aclosing(examine_agent(url, app, timeout_s)) as checks:
             found = [check async for check in checks]
-        # A run needs the card in this process too. Workers are tested only if it was received.
+        # A run needs the card in this process too, so workers are tested only if it has arrived.
         has_card = any(check.name == "card" and check.ok for check in found)
         if from_workers and app is not None and has_card:
             found += await _ask_workers(url, app, placement)
@@ -177,7 +177,7 @@ async def examine_agent(
 
 
 async def _ask_workers(url: str, application: Application, placement: Placement) -> list[Check]:
-    """Return checks of whether workers can reach the agent, one per node and error."""
+    """Return checks that show whether workers can reach the agent, one per node and error."""
     from netarena.run.remote import Remote
 
     role = application.role
@@ -209,7 +209,7 @@ async def _ask_workers(url: str, application: Application, placement: Placement)
 def _judge_node(node: str, number: int, problem: str) -> Check:
     detail = f"{number} on {node}: {problem or 'connected to the agent'}"
     remedy = (
-        "let this node connect to the agent's URL, or use a cluster without it; its workers "
+        "let this node connect to the agent's URL, or use another cluster; workers on this node "
         "run no episodes"
     )
     return _judge_workers(detail, remedy if problem else "")

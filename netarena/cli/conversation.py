@@ -14,7 +14,7 @@ from netarena.report.markdown import plain
 
 #: Maximum number of displayed lines of one text; the journal contains the whole text.
 MOST_LINES = 200
-#: Minimum number of unchanged lines at the start of a prompt for which a note replaces the lines.
+#: A note replaces the unchanged lines at the start of a prompt if there are at least this many.
 FEWEST_LEFT_OUT = 4
 
 
@@ -43,7 +43,7 @@ class Watched:
         turn = self._turns[context_id] = self._turns.get(context_id, 0) + 1
         where = f"conversation {number}, turn {turn}"
         before = self._prompts.get(context_id, "")
-        # Prompts of earlier conversations are no longer needed and would fill the memory.
+        # Discard the prompts of earlier conversations, because they would fill the memory.
         self._prompts = {context_id: prompt} if len(self._prompts) > 64 else self._prompts
         self._prompts[context_id] = prompt
         _show(f"{where}: to the agent", *_news(before, prompt))

@@ -26,7 +26,7 @@ from netarena.task.application import application_names, describe_versions, load
 _ROOM = 2**30
 #: Maximum number of characters of a remedy in the table; longer remedies are printed below it.
 _LONGEST_REMEDY = 80
-#: Extras that no application requires: one module of each extra, and the feature that uses it.
+#: Extras that no application requires, each with one of its modules and the feature that uses it.
 EXTRAS = MappingProxyType(
     {
         "purple": ("litellm", "netarena-purple --model"),
@@ -78,7 +78,7 @@ def command(*, application: str | None, as_json: bool) -> int:
 def show_checks(
     checks: Sequence[tuple[str, Check]], *, title: str = "", words: str | None = None
 ) -> None:
-    """Print a table of checks; each check comes with the part that it is about.
+    """Print a table of checks, each with the part that it concerns.
 
     A part is the machine or an application's name. With a ``title``, the table does not contain the
     parts. ``words`` describes the consequence of a failed check.

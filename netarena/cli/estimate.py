@@ -46,7 +46,7 @@ REASONING = {
     PromptStyle.FEWSHOT_COT: 200,
     PromptStyle.REACT: 120,
 }
-#: Sign in front of token counts that are not from the model's own tokenizer.
+#: Sign before token counts that were not made with the model's own tokenizer.
 ABOUT = "≈"
 
 
@@ -201,8 +201,8 @@ def prompts_of(app: Application, config: Config, query: Query, episode: Episode)
 def _tokens(
     app: Application, config: Config, sample: Sample, count: Callable[[str], int]
 ) -> tuple[float, float, float]:
-    """Return three means of tokens: of the first prompt, of the text that each further turn adds,
-    and of a reply."""
+    """Return three mean numbers of tokens: in the first prompt, in the text that each further turn
+    adds to the prompt, and in a reply."""
     first, growth, replies = [], [], []
     for episode in sample.episodes:
         sizes = [
@@ -324,8 +324,8 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _assumptions(told: Mapping[str, Any]) -> str:
     if told["earlier"]:
         return (
-            "Turns, and output tokens with the same prompt_type: means of the run in "
-            f"{told['earlier']}."
+            "The numbers of turns, and of output tokens with the same prompt_type, are means of "
+            f"the run in {told['earlier']}."
         )
     words = ", ".join(f"{style} +{tokens}" for style, tokens in REASONING.items())
     return (

@@ -213,7 +213,7 @@ class UrlSource:
 
 
 def conduct_on(placement: Placement, *, allow_link_local: bool) -> Callable[..., Awaitable[object]]:
-    """Return a variant of ``netarena.run.assessment.conduct`` for services that runs on workers.
+    """Return a variant of ``netarena.run.assessment.conduct`` that runs on workers, for services.
 
     The assessments run one after the other, because a process can use only one Ray cluster at a
     time. The agents must be ``A2AAgent``s; workers apply ``allow_link_local`` to them. If no worker
@@ -252,7 +252,7 @@ def make_source(agent: Agent, agent_name: str, seed: int | None, name: str | Non
     """Return the source with which workers create ``agent``, which is open in this process.
 
     ``agent_name`` and ``seed`` are used only for a named agent. ``name`` is the name in the
-    results, if this is not the agent's own name.
+    results; by default, this is the agent's own name.
     """
     from netarena.a2a.client import A2AAgent
 

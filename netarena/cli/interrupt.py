@@ -16,7 +16,7 @@ _SIGNAL_STATUS = 128
 
 
 def resumable(folder: Path, command: str, *, resumed: bool) -> Callable[[], str]:
-    """Return a function that returns a hint for users: ``command`` resumes the run in ``folder``.
+    """Return a function that returns the hint that ``command`` resumes the run in ``folder``.
 
     The hint is empty until the run has been created in the folder.
     """
@@ -45,8 +45,8 @@ def run_until_stopped(
     """Run ``work()`` and return its result. SIGINT, SIGTERM and SIGHUP cancel the work.
 
     The work's clean-up is always completed. If SIGTERM or SIGHUP was ignored when this process
-    started (nohup), the signal remains ignored. After another signal, raises Stopped with the
-    shell's exit status for the signal (128 + its number) and the current hint.
+    started (nohup), the signal remains ignored. If a signal cancels the work, raises Stopped with
+    the shell's exit status for the signal (128 + its number) and the current hint.
     """
     caught: list[signal.Signals] = []
 

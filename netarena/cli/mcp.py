@@ -110,7 +110,7 @@ def command(  # noqa: PLR0913 -- one argument per option
 
 
 async def _assess(application: Application, config: Config, desk: Desk, folder: Path) -> None:
-    """Run the assessment, starting with the first call of ``next_task``."""
+    """Wait for the first call of ``next_task``, then run the assessment."""
     await desk.begun.wait()
     try:
         await conduct(application, config, {application.role: desk}, out=folder, reporter=desk)
@@ -202,7 +202,7 @@ class _Guarded:
 
 
 async def _serve_http(desk: Desk, token: str, port: int) -> None:
-    """Serve MCP over HTTP until a client has learned that there are no more tasks."""
+    """Serve MCP over HTTP until a client has been informed that there are no more tasks."""
     from netarena.a2a.service import listen, serving
 
     listener = listen(_HOST, port)

@@ -19,7 +19,7 @@ from netarena.report.markdown import plain
 from netarena.run.assessment import RESULTS_NAME, folder_of
 from netarena.run.merge import Gap, Run, Shards, merge, read_shards
 
-#: Maximum number of missing queries that the output names per shard; ``--json`` names all.
+#: Maximum number of missing queries that the output lists per shard; ``--json`` lists all.
 SHOWN = 3
 EXAMPLES = """\b
 Examples:
@@ -41,7 +41,7 @@ Examples:
 def command(*, out: Path, folders: tuple[Path, ...], as_json: bool) -> None:
     """Merge the shards into OUT, with the same files as one run without --shard.
 
-    The folders SHARD... must hold all shards of one run, with the same config, seed and versions.
+    The folders SHARD... must be all shards of one run, with the same config, seed and versions.
     If queries have no verdict yet, nothing is written, each incomplete shard is printed with the
     command that completes it, and the exit status is 1.
     """

@@ -53,7 +53,8 @@ def command(*, name: str, kind: str, out: Path | None) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "NAME",
-            f"must be lower-case letters, digits and _ between them, such as vlan_2, not {name!r}",
+            "must be lower-case letters, digits and inner underscores, such as vlan_2, "
+            f"not {name!r}",
         )
     if name in application_names():
         raise ConfigError("NAME", f"{name!r} is an installed application: choose another name")
@@ -93,5 +94,5 @@ def _fill(template: str, name: str) -> str:
 
 
 def _title(name: str) -> str:
-    """Return the name of the application's class: ``my_app`` gives ``MyApp``."""
+    """Return the name of the application's class, such as ``MyApp`` for ``my_app``."""
     return "".join(word.capitalize() for word in name.split("_"))

@@ -1,4 +1,4 @@
-"""Options of ``netarena run`` about a run's size: estimate, share of the queries, cost limit."""
+"""Options of ``netarena run`` for the size of a run: estimate, share of the queries, cost limit."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from netarena.task.tool import Tool
 
 #: Default time limit of a person for each turn, in s: one day.
 PATIENCE_S = 86_400.0
-#: Line that ends input of several lines.
+#: Line that ends multi-line input.
 END = "."
 _FENCE = "```"
 
@@ -201,7 +201,7 @@ class Person:
         return "\n".join(lines)
 
     async def _raw(self, first: str) -> str:
-        """Read a reply in the form that the prompt's rules describe, as agents send it."""
+        """Return a reply in the form that the prompt prescribes; ``first`` is its first line."""
         lines = [first]
         while first.startswith(_FENCE) and not (len(lines) > 1 and lines[-1].startswith(_FENCE)):
             lines.append(await self._line("... "))
@@ -222,7 +222,7 @@ class Keyboard:
     """Reads lines from a file descriptor without blocking the event loop.
 
     The lines are read in a daemon thread, because a blocked read must not keep the process alive.
-    The thread reads from a copy of the descriptor, whose number cannot be reused meanwhile.
+    The thread reads from a duplicate of the descriptor, so that no other file can get its number.
     """
 
     def __init__(self, descriptor: int) -> None:

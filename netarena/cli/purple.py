@@ -67,8 +67,8 @@ async def serve_purple(name: str, application: Application, config: Config) -> A
     """
     process = await asyncio.create_subprocess_exec(
         *purple_command(name, application, config),
-        # carries no data: the pipe closes when this process ends for any reason, and the agent
-        # then ends too
+        # this pipe transfers no data: it closes when this process ends for any reason, and the
+        # agent then ends too
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,

@@ -13,7 +13,7 @@ from netarena.report.markdown import plain
 from netarena.run.archive import read_run
 from netarena.run.regrade import Regrade, regrade, write_results
 
-#: Maximum number of differences in the table; ``--json`` has all of them.
+#: Maximum number of differences in the table; the output of ``--json`` contains all of them.
 SHOWN = 50
 
 

@@ -86,8 +86,8 @@ class Arrived:
         self.participants = participants
         self.out = out
         self.results: dict[str, list[Any]] = {}
-        #: Sentence for users with the file that contains the records of an incomplete assessment;
-        #: empty if no records have been written.
+        #: Message that names the file with the records of an incomplete assessment; empty if no
+        #: records have been written.
         self.kept = ""
 
     def keep(self) -> None:
@@ -106,7 +106,7 @@ class _NoResults(AssessmentFailed):
 
 
 async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
-    """Request an assessment, show its progress, and write a ``results.json`` per participant.
+    """Request an assessment, show its progress, and write ``results.json`` for each participant.
 
     Return the contents of these files. Records of an incomplete assessment are written to
     ``PARTIAL_NAME``. Raises AssessmentFailed.
@@ -143,7 +143,7 @@ async def assess(url: str, text: str, arrived: Arrived) -> list[dict[str, Any]]:
 
 
 def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list[dict[str, Any]]:
-    """Write a ``results.json`` per participant; return their contents.
+    """Write a file ``results.json`` for each participant; return the contents of these files.
 
     Existing files are moved to ``earlier-N/``. Raises AssessmentFailed if the task did not
     complete, or has no results.
@@ -165,8 +165,8 @@ def keep(assessed: Assessed, participants: Mapping[str, str], out: Path) -> list
 def _has_summary(results: list[Any], *, known: bool) -> bool:
     """Return whether the parts of an artifact are records and a summary.
 
-    A single JSON object is treated as the reply of an agent under test, unless the artifact has the
-    name of a participant (``known``) or the object contains averages like a summary.
+    A single JSON object is treated as the reply of an agent under test. Exceptions are an artifact
+    with the name of a participant (``known``), and an object with averages like a summary.
     """
     if not results or not _is_json(results[-1]):
         return False

@@ -276,10 +276,10 @@ def _run(  # noqa: PLR0913, PLR0915 -- one argument per option, sequential steps
     )
     title = str(choice.agent) if program is None else shlex.join(program)
     title = title if each_turn is None else each_turn.info.name
-    # without --name, a resumed run keeps its name
+    # without --name, a resumed run keeps the name of its agent
     name = None if called == title else called
     called = called or (title if program or choice.over_a2a else None)
-    # by default, the command does not wait longer for an agent's start than for a reply
+    # by default, the wait for the agent to start is not longer than the wait for a reply
     usual_s = (
         config.connect_timeout_s
         if "connect_timeout_s" in config.model_fields_set

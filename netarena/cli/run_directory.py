@@ -68,11 +68,11 @@ def shaping_keys(stored: Mapping[str, Any]) -> dict[str, Any]:
 def with_stored_shape(
     application: Application, values: Mapping[str, Any], shard: Shard | None
 ) -> dict[str, Any]:
-    """Return ``values``, completed with keys of the run to resume if these select the application.
+    """Return ``values``, completed with the run's keys if they select another application.
 
-    If the keys that determine the run's queries select another application (``forwarded``), they
-    are added, so that users need not repeat them. If the run cannot be read, ``values`` is returned
-    and ``conduct`` reports the reason.
+    The keys that determine the queries of the run to resume may select another application
+    (``forwarded``). They are then added, so that users need not repeat them. If the run cannot be
+    read, ``values`` is returned and ``conduct`` reports the reason.
     """
     if values.get("resume") is not True:
         return dict(values)
@@ -89,12 +89,16 @@ def with_stored_shape(
 def choose_query(
     application: Application, config: Config, query_id: str
 ) -> tuple[Application, Config, Secrecy]:
-    """Return the application and the config that ask only the query with this id, and the secrecy.
+    """Return the application, config and secrecy of a run that asks only the query with this id.
 
     The folder in the config does not contain a run with other queries. The keys that determine
-    queries, and the seed of a sealed id, come from ``config`` or from a run below ``netarena-runs``
-    or ``output_dir`` that asked the query; otherwise from a variant of ``config``. Raises
-    ConfigError if they do not produce the id.
+    queries, and the seed of a sealed id, come from one of these sources:
+
+    - ``config``
+    - a run below ``netarena-runs`` or ``output_dir`` that asked the query
+    - a variant of ``config``
+
+    Raises ConfigError if they do not produce the id.
     """
     asked = read_id(query_id)
     name, _, version = ("" if asked is None else asked.generator).rpartition("-")
@@ -113,7 +117,7 @@ def choose_query(
         shapes += _variants(application, config, asked.shape_hash)
     if shapes:
         application = forwarded(application, shapes[0][0].model_dump(mode="json"))
-    # configs with the same keys that determine queries have the same version
+    # configs that agree in all keys that determine queries have the same version
     has = {application.version_of(shapes[0][0])} if shapes else {*application.versions()}
     if version not in has:
         raise ConfigError(
@@ -182,10 +186,10 @@ def _unseal(query_id: str, shapes: Sequence[tuple[Config, int | None]]) -> tuple
 def _stored_runs(
     application: Application, config: Config, shape_hash: str
 ) -> Iterator[tuple[Config, int | None]]:
-    """Yield ``config``, completed with the keys of each stored run, and each seed of the run.
+    """Yield ``config`` completed with the keys of each stored run, once for each seed of the run.
 
-    The runs are in folders below ``RUNS`` and ``output_dir``. Runs that cannot be read, or whose
-    config has another hash than ``shape_hash``, are skipped.
+    All runs in folders below ``RUNS`` and ``output_dir`` are used, except runs that cannot be read
+    and runs whose config has another hash than ``shape_hash``.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     for top in filter(None, (RUNS, config.output_dir)):

@@ -320,7 +320,7 @@ def _examine(  # noqa: PLR0913 -- the scenario and its run options
 
     again = f"the same command with --out {whole or folder} --resume"
     try:
-        # in a series, an earlier scenario may have graded episodes
+        # in a series, the hint also applies if an earlier scenario has graded episodes
         resumed = config.resume or (whole is not None and any(whole.glob(f"*/{CONFIG_NAME}")))
         run_until_stopped(examine, hint=resumable(folder, again, resumed=resumed))
     finally:

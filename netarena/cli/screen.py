@@ -84,7 +84,7 @@ def show_table(
 
 
 def bounded(rate: float | None, bounds: Sequence[float]) -> str:
-    """Return a short text for a table with a rate and its interval."""
+    """Return a rate and its interval as a short text for a table cell."""
     if rate is None:
         return percent(rate)
     return f"{percent(rate)} [{100 * bounds[0]:.0f}–{100 * bounds[1]:.0f}]"
@@ -163,9 +163,9 @@ def _asked(participant: Mapping[str, Any]) -> str:
 class Meter:
     """Progress on standard error: a bar on a terminal, otherwise single lines.
 
-    Without a terminal, at most ``PLAIN_LINES`` lines report the drawn queries, and at most as many
-    lines report the finished episodes. If the total is unknown, a line is printed each time the
-    number has doubled.
+    Without a terminal, at most ``PLAIN_LINES`` lines report the drawn queries, and at most
+    ``PLAIN_LINES`` lines report the finished episodes. If the total is unknown, a line is printed
+    each time the number has doubled.
 
     ``bar`` is false if other text is printed to the terminal too. ``workers`` returns the number of
     workers; the progress then shows this number and the episodes per minute.
@@ -255,7 +255,7 @@ class Meter:
         return f", {workers} workers, {done / max(minutes, 1e-9):.1f} episodes per minute"
 
     def tell(self, text: str) -> None:
-        """Print a line of text above or between the counts."""
+        """Print a line of text above the bar, or between the lines that report progress."""
         out = console(sys.stderr) if self._bar is None else self._bar.console
         out.print(Text(plain(f"{self._what}: {text}")), soft_wrap=True)
 

@@ -174,7 +174,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def _read_asked(folder: Path, application: str) -> dict[str, Any]:
-    """Return the arguments with which the search in ``folder`` was started. Raises ConfigError."""
+    """Return the stored options of the search in ``folder``. Raises ConfigError."""
     try:
         asked: dict[str, Any] = json.loads(read_text(folder / ASKED_NAME))
         keys = ("application", "config", "seed", "budget", "fresh", "agent", "version")

@@ -57,8 +57,8 @@ def command(  # noqa: PLR0913 -- one argument per option
     connection, or a remaining difference) and the step.
 
     With ID (a query's id or index), show the transcript of that episode: each request, its output,
-    and the connections that the request broke, repaired or exposed, or the differences with the
-    right values. The transcript contains ground truth.
+    and the connections that the request broke, repaired or exposed, or the differences from the
+    correct values. The transcript contains ground truth.
     """
     run = [stored for stored in read_run(directory) if role in {None, stored.header.role}]
     if not run:
@@ -200,8 +200,8 @@ def _turn(
 def _pictures(
     out: Console, pictures: tuple[Picture, ...], before: tuple[Picture, ...], *, full: bool
 ) -> None:
-    """Print the pictures that differ from those in ``before``: lists of differences, and the wrong
-    cells of matrices."""
+    """Print the pictures that are not in ``before``: lists of differences, and the wrong cells of
+    matrices."""
     for picture in pictures:
         if picture in before:
             continue

@@ -11,7 +11,7 @@ import sys
 from io import TextIOWrapper
 
 _ODD = re.compile(r"[^ -~\n]")
-#: Replacements for characters in NetArena's own texts if the encoding of the output lacks them.
+#: Replacements for characters of NetArena's own texts that the output's encoding lacks.
 _SIGNS = {"–": "-", "−": "-", "…": "...", "×": "x", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 
 

@@ -1,4 +1,4 @@
-"""``netarena audit --traces``: test whether a program finds the fault without diagnosis."""
+"""``netarena audit --traces``: test whether models find the fault without a diagnosis."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _collect(
         def told(one: Evidence | None, why: str) -> None:
             if one is not None:
                 found.append(one)
-                if out is not None:  # written at once, so that an interrupted audit loses nothing
+                if out is not None:  # append now, in case the audit is interrupted
                     with out.open("a", encoding="utf-8") as stream:
                         stream.write(one.model_dump_json() + "\n")
             elif why:

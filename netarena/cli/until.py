@@ -25,7 +25,7 @@ _OTHERS = ("start_index", "end_index", "benchmark_path")
 class Until:
     """Rule that extends a run until the interval of the rate solved safely is narrow enough."""
 
-    #: Half the width of the 95 % interval, in percentage points.
+    #: Maximum half-width of the 95 % interval, in percentage points.
     points: float
     #: Number of labels. One more query per label adds this number of queries to the run.
     labels: int
@@ -45,11 +45,11 @@ class Until:
         return cls(points, len(application.labels(config)))
 
     def first(self, number: int) -> int:
-        """Return the number of queries per label at the first check, at least ``number``."""
+        """Return the number of queries per label before the first check, at least ``number``."""
         return max(number, ceil(LEAST / self.labels))
 
     def more(self, number: int, summary: Mapping[str, Any]) -> tuple[int | None, str]:
-        """Return the number of queries per label at the next check, and a line with the reason.
+        """Return the number of queries per label before the next check, and a line with the reason.
 
         The number is None if the run is finished. ``summary`` is the summary of the run with
         ``number`` queries per label.

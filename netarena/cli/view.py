@@ -55,8 +55,9 @@ def command(  # noqa: PLR0913 -- one argument per option
     """Serve pages with the trajectories of the runs in each DIR, until Ctrl-C.
 
     Each DIR is the folder of a run, of one of its participants, or of several runs. The pages
-    follow unfinished runs and show runs that begin later in DIR. The printed URL contains a token,
-    which is required to read the pages. The pages contain ground truth unless --public is given.
+    are updated during a run, and include runs that begin later in DIR. The printed URL contains a
+    token, which is required to read the pages. The pages contain ground truth unless --public is
+    given.
     """
     try:
         import netarena.view.site  # noqa: F401 -- imported to detect a missing extra early

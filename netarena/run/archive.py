@@ -30,20 +30,20 @@ class Stored:
     header: Header
     #: The participant's queries in order of index.
     queries: tuple[Query, ...]
-    #: The seed in the summary; null while queries may still be asked.
+    #: The seed in the summary; None while queries may still be asked.
     seed: int | None
     #: Contents of the journal: verdicts, without texts and states, and failed attempts.
     past: Past
 
     @property
     def asks(self) -> list[tuple[Query, Ask]]:
-        """Return all queries of each repetition, one repetition after the other."""
+        """Return each query with its ``Ask``, one repetition after the other."""
         rounds = range(1, self.config.repeats + 1)
         return [(query, Ask(query.id, repeat)) for repeat in rounds for query in self.queries]
 
     @property
     def not_run(self) -> list[Query]:
-        """Return the queries without a verdict; several times if several repetitions lack one."""
+        """Return the queries without a verdict, once for each repetition without a verdict."""
         return [query for query, ask in self.asks if ask not in self.past.episodes]
 
     @property

@@ -73,7 +73,8 @@ CONFIG_NAME = "config.json"
 QUERIES_NAME = "queries.jsonl"
 RESULTS_NAME = "results.json"
 OWN_NAMES = (CONFIG_NAME, QUERIES_NAME, RESULTS_NAME, JOURNAL_NAME)
-#: Config keys that may change when a run is resumed, because they affect no verdict.
+#: Config keys that may change when a run is resumed, because they affect neither the queries nor
+#: the judgement of replies.
 MAY_DIFFER = frozenset(
     {
         "agent_client_configs",
@@ -90,15 +91,15 @@ MAY_DIFFER = frozenset(
         "time_budget_s",
     }
 )
-#: Default number of live worlds of one process.
+#: Default maximum number of live worlds of one process.
 MAX_EPISODES = 8
 #: Maximum number of queries of one assessment.
 MOST_QUERIES = 100_000
 #: Time in s for which an assessment draws queries without interruption. Afterwards, a cancellation
 #: can take effect, or another assessment can draw its queries.
 _STEP_S = 0.02
-#: While worlds are live, the pause after each step of drawing, as a multiple of the step's time.
-#: Drawing would otherwise delay episodes, because they share one interpreter.
+#: Pause after each step of drawing while worlds are live, as a multiple of the step's time. Without
+#: it, drawing would delay episodes, because both run in one interpreter.
 _RESTS = 2
 #: Pattern of a role, which is also the name of a folder, and of the name of an output file.
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -245,7 +246,7 @@ def stored_file(config: Config) -> Path | None:
 
 
 def with_size_of_file(application: Application, config: Config) -> Config:
-    """Return ``config``. If it lacks ``num_queries``, set the key to the number in the query file.
+    """Return ``config`` with ``num_queries`` from the query file, if ``config`` lacks this key.
 
     Raises ConfigError for a malformed file.
     """
@@ -260,7 +261,7 @@ def with_size_of_file(application: Application, config: Config) -> Config:
 def _read_file(
     application: Application, config: Config, path: Path, *, whole: bool
 ) -> tuple[Generator[Query | None], int]:
-    """Return the queries of ``config`` and their seed (as ``choose_queries``) from a file.
+    """Like ``choose_queries``, return the queries of ``config`` and their seed, from a file.
 
     With ``whole``, the file must contain every query that ``config`` selects.
     """
@@ -272,7 +273,7 @@ def _read_file(
 def _read_shard(
     application: Application, config: Config, path: Path, shard: Shard
 ) -> tuple[Generator[Query | None], int]:
-    """Return a shard's queries and their seed (as ``choose_queries``) from a file.
+    """Like ``choose_queries``, return a shard's queries and their seed, from a file.
 
     The file must contain every query of the shard, so that all shards agree on the order.
     """
@@ -311,7 +312,7 @@ def _open_file(config: Config, path: Path) -> tuple[Iterator[Query], int]:
 def _read_own(
     application: Application, config: Config, path: Path, shard: Shard | None
 ) -> tuple[Generator[Query | None], int]:
-    """Return the queries and their seed (as ``choose_queries``) from the resumed run's own file.
+    """Like ``choose_queries``, return the queries of a resumed run and their seed, from its file.
 
     The file may also contain queries of other seeds, which replace queries of the run's seed.
     """
@@ -329,7 +330,7 @@ def _check_whole(
 ) -> Generator[Query | None]:
     """Yield ``queries``; raise ConfigError at the end if one of the indices ``wanted`` is missing.
 
-    By default ``wanted`` are the indices that ``config`` selects.
+    By default, ``wanted`` contains the indices that ``config`` selects.
     """
     wanted = indices_of(application, config) if wanted is None else wanted
     labels = len(application.labels(config))
@@ -442,7 +443,7 @@ def _check_repeats(config: Config, queries: int) -> None:
 
 
 def _bound(config: Config, queries: Iterator[Query | None]) -> Generator[Query | None]:
-    """Yield the ``queries`` that ``config`` selects, and None for each other query."""
+    """Yield the ``queries`` that ``config`` selects, and None in place of each other query."""
     start = config.start_index or 0
     end = math.inf if config.end_index is None else config.end_index
     number = last = chosen = 0
@@ -518,8 +519,8 @@ def _check_file(  # noqa: PLR0913, PLR0917 -- the file and the config that it mu
     """Yield a file's queries after comparing them with the queries that ``seed`` draws.
 
     If ``seed`` is None, each query's own seed is used. The file may contain only queries with one
-    of ``indices`` (by default any index). Yields None for each query of the file or of ``seed``
-    that is skipped. Ids in the file may be open or sealed. Raises ConfigError for an altered query.
+    of ``indices`` (by default any index). Yields None for each skipped query, of the file or drawn
+    with ``seed``. Ids in the file may be open or sealed. Raises ConfigError for an altered query.
     """
     by_seed: dict[int, _Drawn] = {}
     size = application.size(config)
@@ -666,7 +667,7 @@ def _take_up(  # noqa: PLR0913, PLR0917 -- the stored run and the new assessment
         raise ConfigError("resume", f"the existing run has {what} {old}, not {new}")
 
     stands = config
-    with suppress(ConfigError):  # keys may be invalid in this version: the error names the version
+    with suppress(ConfigError):  # keys may be invalid in this version, which is checked below
         stands = type(config).parse(values)
     wanted = (application.recorded_name, application.version_of(stands), dict(participants))
     for what, old, new in zip(
@@ -790,7 +791,7 @@ class _Pump:
 
 @dataclass
 class _Part:
-    """State of an assessment that belongs to one participant."""
+    """The part of an assessment's state that belongs to one participant."""
 
     role: str
     #: The participant's id in ``results.json``.
@@ -836,13 +837,13 @@ async def conduct(  # noqa: PLR0913 -- one argument per part of an assessment
 
     ``slots`` limits the number of live worlds; calls with the same ``slots`` share them fairly. The
     agents are closed at the end. ``ids`` are the participants' names in ``results.json``, by role;
-    the default is a URL or the agent's own name. ``origin`` is stored in ``config.json`` and says
-    how to reach the agent when the run is resumed. ``secrecy`` is the visibility of the seed to
-    readers of records. With ``shard``, only this part of the queries is asked; a resumed run keeps
-    its shard. ``most_bytes`` limits the bytes that the assessment writes to disk. ``own`` contains
-    config keys of single participants, by role; they must be ``Config.prompt_keys``. ``purse``
-    limits the total cost of all replies. ``executor`` plays the episodes, by default in this
-    process.
+    the default is a URL or the agent's own name. ``origin`` describes how to reach the agent when
+    the run is resumed; it is stored in ``config.json``. ``secrecy`` is the visibility of the seed
+    to readers of records. With ``shard``, only this part of the queries is asked; a resumed run
+    keeps its shard. ``most_bytes`` limits the bytes that the assessment writes to disk. ``own``
+    contains config keys of individual participants, by role; only keys in ``Config.prompt_keys``
+    are allowed. ``purse`` limits the total cost of all replies. ``executor`` plays the episodes, by
+    default in this process.
 
     Returns the summaries by role; records are only in the result files. Raises ConfigError before
     any agent is asked. Raises AssessmentFailed if an agent was never reachable, no query could be
@@ -1140,7 +1141,7 @@ def _advance(steps: Iterator[None], within_s: float) -> bool:
 def _count_to_draw(application: Application, config: Config, shard: Shard | None) -> int | None:
     """Return the number of queries that an assessment draws.
 
-    Returns None if the queries are in a file, and for a shard, whose number is not known yet.
+    Returns None if the queries are in a file, and for a shard, because the number is then unknown.
     """
     if shard is not None or stored_file(config) is not None:
         return None
@@ -1252,7 +1253,7 @@ def _lay_out(  # noqa: PLR0913 -- the contents of all files
     of ``deck`` that were drawn with the seed ``fresh``.
     """
     header = make_header(application, config, secrecy)
-    # the config is written last, since a run with a config can be resumed
+    # the config is written after the queries, because a run with a config can be resumed
     had: dict[str, Any] = {"agent": dict(origin)} if origin else {}
     if own:
         had["participant_config"] = dict(own)
@@ -1277,7 +1278,7 @@ def _lay_out(  # noqa: PLR0913 -- the contents of all files
         elif past.header.config.get("num_queries") != config.num_queries:
             journal.append("assessment", header=with_seed_text(head.model_dump(mode="json")))
         if past.silent:
-            # the agent answered in no episode before, but may be able to answer now
+            # the agent has not answered in any episode so far, but may be able to answer now
             journal.append("anew")
             past.drop()
         if fresh is not None:

@@ -2,12 +2,14 @@
 
 A ``Share`` is one assessment's part of ``Slots``. A single assessment may use all slots. A free
 slot goes to the assessment with the fewest slots. Each assessment's own share is the number of
-slots divided by the number of assessments, rounded up. If other assessments have more than their
-share, a new assessment does not wait for them, because an agent that never answers occupies its
-worlds until its time limit. Instead, the new assessment gets extra slots up to its own share.
-Therefore each assessment gets at least one slot immediately. In total, n assessments have at most
-the sum of ``ceil(number / k)`` slots for k from 1 to n. For example, with 8 slots, two assessments
-have at most 12, three have at most 15, and 64 have at most 80.
+slots divided by the number of assessments, rounded up.
+
+A new assessment does not wait for assessments that have more than their share, because they may
+keep their slots for a long time: an agent that never answers occupies its worlds until its time
+limit. Instead, the new assessment gets extra slots up to its own share. Therefore each assessment
+gets at least one slot immediately. In total, n assessments have at most the sum of
+``ceil(number / k)`` slots for k from 1 to n. For example, with 8 slots, two assessments have at
+most 12, three have at most 15, and 64 have at most 80.
 
 A ``Places`` is one participant's part of its assessment's share. An equal part of the share,
 rounded down but at least one slot, is reserved for each participant. If a share has fewer slots
@@ -72,7 +74,7 @@ class Slots:
                 turn.set_result(None)
 
     def own(self) -> int:
-        """Return each assessment's own share: the number of slots that it may always have."""
+        """Return each assessment's own share: the number of slots that it can always get."""
         return -(-self.number // len(self._shares))
 
     def deal(self) -> None:
@@ -135,7 +137,7 @@ class Places:
         self.share = share
         self._asked: deque[asyncio.Future[None]] = deque()
         self.held = 0
-        #: Number of the last grant; a larger number is later.
+        #: Number of the last grant; later grants have larger numbers.
         self.last = -1
 
     @property
@@ -166,7 +168,7 @@ class Places:
             raise
 
     def release(self) -> None:
-        """Give one slot back."""
+        """Release one slot."""
         self._count(-1)
         self.share.slots.deal()
 

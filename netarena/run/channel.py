@@ -22,7 +22,7 @@ kind           direction  content
 ``started``    to head    id; the worker waits for ``go``
 ``answered``   to head    id, and the failure if the agent did not answer
 ``executing``  to head    id; the worker waits for ``go``
-``played``     to head    id and result; body: the episode as JSON, if there is a verdict
+``played``     to head    id and result; body: the episode as JSON, if it has a verdict
 ``closed``     to head    id; the stage is cancelled and its world closed
 =============  =========  ========================================================================
 

@@ -136,7 +136,7 @@ class Run:
         self._todo: deque[Card] = deque()
         self._deck: Deck | None = None
         self._graded = Graded()
-        # Verdicts that are written to the journal as soon as the agent has been reached.
+        # Verdicts that wait until the agent has been reached; then they are written to the journal.
         self._held: list[Verdict] = []
         self._absent = 0
         self._absent_after = ABSENT_AFTER
@@ -151,13 +151,13 @@ class Run:
 
         ``deadline`` is in s, by the monotonic clock.
 
-        Raises AgentSilent if the agent is unreachable from the start or answered in no episode, and
-        AssessmentFailed if no query could be graded.
+        Raises AgentSilent if the agent is unreachable from the start or does not answer in any
+        episode, and AssessmentFailed if no query could be graded.
         """
         self.deadline = deadline
         self._deck = deck
-        # one repetition after the other: if the run ends early, all queries have been asked about
-        # equally often
+        # play one repetition after the other, so that the queries have been asked almost equally
+        # often if the run ends early
         cards = self.order(self.past.choose(deck.cards, self.seed))
         rounds = range(1, self.config.repeats + 1)
         ordered = [card._replace(repeat=repeat) for repeat in rounds for card in cards]
@@ -199,7 +199,7 @@ class Run:
         return self._graded
 
     def _why_none(self) -> str:
-        """Return the text that explains why no query has a verdict."""
+        """Return a text that explains why no query has a verdict."""
         if self.purse is None or not self.purse.spent_up:
             return "the time ended first"
         return f"the cost limit ended the run: {self.purse.purse.tell()}"
@@ -275,8 +275,8 @@ class Run:
     async def _grade(self, world: _World) -> None:
         """Play the world's query, retry once after an environment failure, and commit the verdict.
 
-        The world keeps its slot. No episode is recorded if the time ends before the agent
-        is asked, or before an attempt that failed can be repeated.
+        The world occupies its slot throughout. No episode is recorded if the time ends before the
+        agent is asked, or before a failed attempt can be repeated.
         """
         interrupted = self.past.interrupted(world.ask)
         evidence: list[JsonValue] = []

@@ -10,7 +10,7 @@ message            to         content
 ``prepare``        executor   the query as JSON and the repetition; the answer is a ``Stage``
 ``play``           executor   a ``Try``: number of the attempt, time left, earlier failures
 ``started``        engine     the agent is about to be asked for the first time
-``answered``       engine     an answer of the agent (a worker reports the first), or its failure
+``answered``       engine     an answer of the agent (workers report only the first) or its failure
 ``executing``      engine     the first reply is about to be executed
 ``Played``         engine     verdict with the record, the outline and the JSON for the journal, or
                               the reason why the attempt has no verdict
@@ -55,7 +55,7 @@ class Party:
 
 @dataclass(frozen=True)
 class Try:
-    """Data for one attempt of an episode; ``attempt`` is its number, from 0."""
+    """Data for one attempt of an episode; ``attempt`` is its number, starting at 0."""
 
     attempt: int
     #: Number of earlier attempts that a killed process left unfinished.
@@ -85,7 +85,7 @@ class Hooks:
 class Played:
     """Result of an attempt."""
 
-    #: The environment failure because of which the attempt does not count, or None.
+    #: The environment failure that prevents the attempt from counting, or None.
     failed: EnvironmentFailed | None
     #: Whether the agent was asked and no limit ended the attempt early.
     asked: bool
@@ -174,7 +174,7 @@ class LocalStage:
                     span.tell(**play.told())
         finally:
             if play.purse is not None:
-                # the agent may have paid its model for a reply that failed or came too late
+                # the agent may have had costs for a reply that failed or came too late
                 play.purse.leave(play, lost=play.failure is None or not play.failure.unsent)
             await finish(close_world(world))
         return conclude(party, play, this)
@@ -238,7 +238,7 @@ def conclude(party: Party, play: Play, this: Try) -> Played:
         if not play.asked:
             return Played(None, asked=False, world_s=world_s, verdict=None)
         verdict, evidence = play.verdict(), this.evidence
-    elif not this.last and not play.trials_late:  # there is no time for another attempt
+    elif not this.last and not play.trials_late:  # ``trials_late``: no time for another attempt
         return Played(failed, asked=play.asked, world_s=world_s, verdict=None)
     else:
         evidence = (*this.evidence, tell_failure(failed))

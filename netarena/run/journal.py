@@ -10,7 +10,7 @@ reported:
 - ``episode``: a graded episode, with all its steps
 - ``cost``: in a run with a cost limit, before each request: the total cost including this request
 - ``end``: the assessment has ended; ``complete`` is true if every query was graded, ``silent`` is
-  true if the agent answered in no episode
+  true if the agent did not answer in any episode
 - ``worker``: a process that plays episodes, with its machine's kernel and programs; only in a run
   with ``--executor ray``
 - ``anew``: an assessment whose agent had not answered starts again; earlier lines no longer count
@@ -119,7 +119,7 @@ class Past:
     #: environment failure.
     retries: Counter[Ask] = field(default_factory=Counter)
     complete: bool = False
-    #: Whether the last assessment ended because the agent answered in no episode.
+    #: Whether the last assessment ended because the agent did not answer in any episode.
     silent: bool = False
     #: Whether the assessment has ended and was not continued; false if the cost limit ended it.
     ended: bool = False
@@ -304,7 +304,7 @@ def _lock(handle: int) -> None:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether an assessment of this user runs in a run's folder."""
+    """Return whether an assessment of this user is running in a run's folder."""
     return _is_held(folder)
 
 
@@ -341,11 +341,12 @@ def _refuse_below(folder: Path) -> None:
 
 
 def _is_held(folder: Path) -> bool:
-    """Return whether an assessment of this user runs in ``folder``.
+    """Return whether an assessment of this user is running in ``folder``.
 
-    A lock counts only if no other user can have taken it: folder and lock file belong to this user,
-    the file has only one hard link, and no other user may open the file. Otherwise, any user who
-    can write to a parent folder could block all runs below that folder.
+    A lock counts only if no other user can have taken it. Therefore the folder and the lock file
+    must belong to this user, the file must have only one hard link, and no other user may have
+    access to it. Otherwise, any user who can write to a parent folder could block all runs below
+    that folder.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -372,7 +373,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 class Allowance:
-    """Limit of the bytes that one assessment writes: its queries, journals and records."""
+    """Limit on the bytes that one assessment writes: its queries, journals and records."""
 
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
@@ -431,7 +432,7 @@ class Journal:
     def episode(self, episode: bytes) -> None:
         """Write a graded episode, given as JSON, and sync it to disk.
 
-        Raises AssessmentFailed beyond the allowance.
+        Raises AssessmentFailed if the allowance is exceeded.
         """
         line = b'{"event": "episode", "episode": ' + episode + b"}"
         self._allowance.take(len(line) + 1)

@@ -245,7 +245,7 @@ def _shard_of(folder: Path, told: Mapping[str, Any]) -> Shard:
 
 
 def _compare(first: Path, one: Mapping[str, Any], second: Path, other: Mapping[str, Any]) -> None:
-    """Raise ConfigError, with the first difference, for two shards of different runs."""
+    """Raise ConfigError, which names the first difference, for two shards of different runs."""
     for what in _SAME:
         left, right = one.get(what), other.get(what)
         if what == "config":
@@ -350,7 +350,7 @@ def _read_ids(run: Run, part: _Part) -> dict[str, int]:
 
 
 def _read_lines(run: Run, path: Path, role: str, ids: Mapping[str, int], queries: int) -> _Lines:
-    """Return the offsets of each request's lines in a journal, without an incomplete last line.
+    """Return the offsets of each request's lines in a journal; omit an incomplete last line.
 
     Raises ConfigError for a journal of another run, and OSError.
     """
@@ -414,9 +414,9 @@ def _find_gap(run: Run, number: int, part: _Part | None) -> Gap | None:
 def merge(shards: Shards, out: Path, told: Told = lambda _: None) -> dict[str, dict[str, Any]]:
     """Write the folder of the whole run; return its summaries by role.
 
-    ``shards`` must have no gaps. ``told`` is called with each episode. If merging succeeds, an
-    earlier run in ``out`` is moved to ``earlier-N/``. Raises ConfigError, and AssessmentFailed if
-    the whole run would have failed.
+    ``shards`` must have no gaps. ``told`` is called with the outline of each episode. If merging
+    succeeds, an earlier run in ``out`` is moved to ``earlier-N/``. Raises ConfigError, and
+    AssessmentFailed if the whole run would have failed.
     """
     run = shards.run
     if any(out.resolve() == part.folder.resolve() for part in shards.parts.values()):

@@ -1,8 +1,8 @@
 """Start of an assessment: contacts the agents while queries are drawn, and reports the progress.
 
-An unreachable agent is therefore detected early. A report about an agent that is not reachable yet
-is sent after ``FIRST_NOTE_S``, then at growing intervals. A report about the number of drawn
-queries is sent after ``FIRST_DRAWN_S``, then at growing intervals. Over A2A, each report is a
+An unreachable agent is therefore detected early. Reports about an agent that is not reachable yet
+are sent after ``FIRST_NOTE_S``, then at growing intervals. Reports about the number of drawn
+queries are sent after ``FIRST_DRAWN_S``, then at growing intervals. Over A2A, each report is a
 status message.
 """
 
@@ -46,7 +46,7 @@ class Opening:
             raise failure
 
     def check(self) -> None:
-        """Raise AssessmentFailed if all agents have failed to start."""
+        """Raise AssessmentFailed if all agents have been contacted without success."""
         failures = [task.result() for task in self._tasks.values() if task.done()]
         if len(failures) == len(self._tasks) and None not in failures:
             raise cast("AssessmentFailed", failures[0])

@@ -318,8 +318,8 @@ class Play:
                 self.correct = self.endurance.correct
         except Exception as error:  # noqa: BLE001 -- every error is stored in the result
             self.trials_late = isinstance(error, TimeoutError) and limit.expired()
-            # This is an environment failure, because applications limit the delays that an agent
-            # can cause.
+            # A lack of time is an environment failure, because applications limit the delays that
+            # an agent can cause.
             told = EnvironmentFailed(
                 "the time ended before all contingencies were tried", proven_ours=True
             )
@@ -475,7 +475,7 @@ class Play:
 
     @property
     def ours(self) -> EnvironmentFailed | None:
-        """Return the environment failure because of which this attempt does not count, or None."""
+        """Return the environment failure that prevents this attempt from counting, or None."""
         if self.broken and (self.broken.proven_ours or not self.executed):
             return self.broken
         return None
@@ -490,7 +490,7 @@ class Play:
         return {f"netarena__{key}": value for key, value in told.items()}
 
     def verdict(self) -> dict[str, Any]:
-        """Return the episode's fields that follow from this attempt, by name."""
+        """Return the episode's fields that this attempt determines, by name."""
         turns = self._limit
         failure = self.failure
         if failure is None and not self.usable:

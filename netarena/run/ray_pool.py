@@ -48,11 +48,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Custom resource that limits workers per node, if the cluster has it.
 RESOURCE = "netarena"
 #: Maximum length of the path of the folder for temporary files. The path of a socket may have at
-#: most 107 bytes, of which Ray's folder and the socket in it need 90.
+#: most 107 bytes, and the names of Ray's folder and of the socket in it need 90.
 _FOLDER_CHARS = 17
 #: Size of Ray's object store in bytes: the minimum, because workers do not use it.
 _STORE_BYTES = 80 << 20
-#: Time limit in s for the check, after a connection broke, whether the node is still reachable.
+#: Time limit in s for checking whether a node is still reachable after a connection broke.
 _NODE_S = 90.0
 _PAUSE_S = 1.0
 #: Time limit for an actor to end its worker, in s.
@@ -70,7 +70,7 @@ except AuthenticationError:
 #: Exit status of the program if the cluster asks for a token.
 _PROTECTED = 16
 _PROBE_S = 60.0
-#: Time limit for a connection with the cluster's head node, in s.
+#: Time limit for connecting to the cluster's head node, in s.
 _CONNECT_S = 10.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -127,7 +127,7 @@ class RayPool:
                 with suppress(Exception):
                     self._ray.kill(actor)
             if not isinstance(error, Exception):
-                raise  # the time limit for the start has expired
+                raise  # cancelled, for example because the time limit for the start has expired
             raise LinkLostError(_describe(error)) from None
         return RayLink(self._ray, actor, node, name)
 
@@ -196,7 +196,7 @@ class RayPool:
 
 
 class RayLink:
-    """A connection with a worker through its actor."""
+    """A connection to a worker through its actor."""
 
     def __init__(self, ray: Any, actor: Any, node: str, name: str) -> None:
         self._ray, self._actor, self._id, self._name = ray, actor, node, name
@@ -228,7 +228,7 @@ class RayLink:
         return bytes(data)
 
     async def examine(self) -> None:
-        """Wait until the actor answers. Raises LinkLostError if ``_NODE_S`` is over first."""
+        """Wait until the actor answers. Raises LinkLostError if ``_NODE_S`` expires first."""
         errors = self._ray.exceptions
         end = asyncio.get_running_loop().time() + _NODE_S
         ping = asyncio.ensure_future(self._ping())

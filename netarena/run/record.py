@@ -11,7 +11,7 @@ from netarena.model import Ask, Episode, Outcome, Outline, Query
 from netarena.task.application import Application
 from netarena.task.failure import is_lost, why
 
-#: Maximum number of characters of ``why``, the reason of a failed episode in a record.
+#: Maximum number of characters of ``why``, the reason for a failed episode in a record.
 WHY_CHARS = 1000
 
 
@@ -72,7 +72,7 @@ class Verdict:
     outline: Outline
     #: The record in ``results.json``.
     record: dict[str, Any]
-    #: Reason of the episode's failure as text; it may exist even if ``outline`` has no reason.
+    #: Reason for the episode's failure as text; it may exist even if ``outline`` has no reason.
     detail: str
     #: Whether the agent sent any reply, even one that could not be parsed.
     answered: bool

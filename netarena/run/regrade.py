@@ -1,7 +1,7 @@
 """Grades stored episodes again with the current grader and reports differences.
 
-Grading is a pure function and the journal contains every state, so no world and no agent is needed.
-An episode ends at its first correct step, as in the engine. If the new grader finds no step
+Grading is a pure function and the journal contains every state, so neither a world nor an agent is
+needed. An episode ends at its first correct step, as in the engine. If the new grader finds no step
 correct, the episode is unsolved, because the agent's next action is unknown. A ticket ends with its
 last step.
 """
@@ -29,7 +29,7 @@ from netarena.task.ticket import as_declared
 
 #: Name of the file to which the first ``regrade --write`` copies the old results.
 BEFORE_NAME = "results.before-regrade.json"
-#: Fields that are part of the verdict. Changes of other fields affect only texts.
+#: Fields that are part of the verdict. Changes to other fields affect only texts.
 _VERDICT = ("outcome", "correct", "safe", "iterations")
 _JUDGEMENT = ("correct", "safe", "findings", "reason", "detail")
 

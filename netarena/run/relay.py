@@ -1,7 +1,7 @@
 """Relay: passes bytes between the head of a run and a worker process on the relay's machine.
 
 The relay runs in an actor of Ray, or in a test. The worker is a separate process, so that Ray does
-not affect episodes: the worker has its own event loop and signals, and does not have Ray's
+not affect episodes: the worker has its own event loop and signal handlers, but not Ray's
 environment variables and token. If the relay dies, the worker's socket closes, and the worker ends.
 """
 
@@ -62,9 +62,9 @@ class Relay:
             await self._writer.drain()
 
     async def receive(self) -> tuple[bytes, str]:
-        """Return the next bytes from the worker, and an empty text.
+        """Return the next bytes from the worker, and an empty string.
 
-        After the last bytes, return no bytes and a text that describes how the worker ended.
+        After the last bytes, return empty bytes, and a text that describes how the worker ended.
         """
         data = b""
         with suppress(OSError):

@@ -1,7 +1,7 @@
 """The head (main process) of a run whose episodes are played by workers (``netarena.run.worker``).
 
-``Remote`` is an executor over ``Link``s to worker processes. It gives each world to the least busy
-worker, and replaces workers that died.
+``Remote`` is an executor that communicates with worker processes over ``Link``s. It assigns each
+world to the least busy worker, and replaces workers that have died.
 
 If a worker dies, its episodes end as follows:
 
@@ -11,10 +11,10 @@ If a worker dies, its episodes end as follows:
   asked does not count, because the agent may have killed the worker.
 - Before the first executed command: an environment failure, so another worker plays the query
   again. On the last attempt, the episode is ``unsolved``.
-- Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure:
-  the node is gone, or all of its workers (at least two) died at the same time, and no agent had an
-  episode on each of them. Then the query is played again. The last attempt is ``invalid`` only
-  if the node is gone.
+- Afterwards: ``unsolved``, unless evidence from outside the sandbox shows an environment failure.
+  Such evidence is that the node is gone, or that all of its workers (at least two) died at the same
+  time and no single agent had an episode on every one of them. Then the query is played again. The
+  last attempt is ``invalid`` only if the node is gone.
 
 An agent therefore gains nothing from killing its worker. In particular, it cannot exclude any
 episode from the rates. Agents that run as the user of the workers (``--agent-exec``) are an
@@ -22,13 +22,13 @@ exception, because they can also kill Ray's processes. A worker waits for the he
 executes the first command, so the head knows which rule applies.
 
 A worker that does not answer ``MOST_MISSED`` pings, one per ``BEAT_S``, counts as dead and is
-killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned: it is
-``unsolved`` if a command was executed, ``agent_failed`` if the agent was only asked, and otherwise
+killed. An episode that has not ended ``OVERTIME_S`` after the deadline is abandoned. It is
+``unsolved`` if a command was executed, and ``agent_failed`` if the agent was only asked. Otherwise
 it has no verdict.
 
-A worker has worlds of only one participant at a time, so an agent that kills its worker does not
-end episodes of other participants. Participants share a worker only in two cases: there are more
-participants than workers, or a participant has waited ``START_S`` for an unshared worker.
+Normally, all worlds on a worker belong to one participant, so an agent that kills its worker does
+not end episodes of other participants. Participants share a worker only in two cases: there are
+more participants than workers, or a participant has waited ``START_S`` for an unshared worker.
 
 A worker that cannot run a participant's agent gets none of the participant's episodes. A worker
 that can run no agent is stopped.
@@ -98,7 +98,7 @@ class LinkLostError(Exception):
 
 
 class Link(Protocol):
-    """A connection with a worker process."""
+    """A connection to a worker process."""
 
     @property
     def node(self) -> str:
@@ -402,7 +402,7 @@ class Remote:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not receiving.done():
                 examining.result()
-                # answers that were delayed by a broken connection arrive now
+                # wait for answers that a broken connection has delayed
                 await asyncio.wait({receiving}, timeout=BEAT_S)
             if not receiving.done():
                 raise LinkLostError(f"it did not answer for {MOST_MISSED * BEAT_S:g} s")
@@ -657,8 +657,8 @@ class RemoteStage:
 
     async def _play_again(self, this: Try, hooks: Hooks) -> Played:
         """Have another worker build and play the world, since the agent has not been asked."""
-        # an agent must not be able to exclude a query by killing workers: a loss counts only if no
-        # agent had been asked on the worker
+        # a loss counts only if no agent had been asked on the worker, because an agent must not be
+        # able to exclude a query by killing workers
         losses = self.losses + (not self._worker.suspects)
         if losses >= MOST_LOSSES:
             assert self._worker.lost is not None
@@ -682,7 +682,7 @@ class RemoteStage:
         return played
 
     def _lose(self, this: Try, loss: _Loss, *, answered: bool, executed: bool) -> Played:
-        """Return the result of an attempt whose worker died, by the module docstring's rules."""
+        """Return the result of an attempt whose worker died (see the module's docstring)."""
         detail = f"the worker that ran the episode died: {one_line(loss.detail)}"
         if loss.node_gone or (not this.last and (loss.all_died or not executed)):
             failed = EnvironmentFailed(detail, proven_ours=True)

@@ -2,9 +2,9 @@
 
 The settings and labels follow from public properties of the application:
 
-- A setting is a combination of values of the varied keys: the briefing, the keys that determine
-  queries and have a fixed list of values, and the keys in ``Application.scales``. If labels cannot
-  be chosen, the level is varied too. Keys that the config sets are not varied.
+- A setting is a combination of values of the varied keys. These are the briefing, the keys in
+  ``Application.scales``, and the keys that determine queries and have a fixed list of values. If
+  labels cannot be chosen, the level is varied too. Keys that the config sets are not varied.
 - Labels of a reactive application are its kinds of fault and their combinations. Other applications
   have the labels of ``Application.labels``; their features are the kinds of action of one query.
 """
@@ -202,7 +202,7 @@ def _labels(
         return _fault_labels(application, values)
     found: dict[Label, str] = {}
     refused: ConfigError | None = None
-    # one level at a time, because a setting may not have queries of every level
+    # one level at a time, because a setting may lack queries of some levels
     levels = [fixed["complexity_level"]] if "complexity_level" in fixed else []
     for level in levels or [[level] for level in application.config_type.LEVELS]:
         try:

@@ -3,8 +3,8 @@
 Each query is a separate assessment (``conduct``), so prompts, sandbox, judge and journal are the
 same as in every run. The folder of a search contains ``search.json`` (the request),
 ``search.jsonl`` (a line for each query) and the folders ``draws/``, ``found/`` and ``uniform/``
-with a run for each query. A resumed search reads the results from the lines, and makes the same
-draws.
+with a run for each query. A resumed search reads the results from ``search.jsonl``, and makes the
+same draws.
 
 Fresh queries differ in content from all queries of the search, and from each other. Half of them
 are drawn from the found strata, half uniformly from all strata.
@@ -39,12 +39,12 @@ from netarena.run.scope import Scope, derive_seed
 #: Names of the files and folders of a search.
 ASKED_NAME, LOG_NAME = "search.json", "search.jsonl"
 SEARCHED, FOUND, UNIFORM = "draws", "found", "uniform"
-#: Folder of the lock. The search cannot lock its own folder, because its runs lock folders below.
+#: Folder of the lock. The search cannot lock its own folder, because its runs lock subfolders.
 _LOCK = ".lock"
 #: Number of queries whose results the search processes together. The number is constant, so that
 #: the draws do not depend on the config key ``concurrency``.
 BATCH = 8
-#: Maximum number of attempts to draw a query that was not drawn before.
+#: Maximum number of attempts to draw a query that differs from all earlier queries.
 _TRIES = 6
 #: Number of consecutive environment failures after which a search ends.
 _MOST_INVALID = 10
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Number of graded queries, and number of graded queries that the agent failed."""
+    """Number of graded queries that the agent failed, and number of all graded queries."""
 
     failed: int
     graded: int
@@ -129,7 +129,7 @@ class Log:
     """The file ``search.jsonl``: one line per query, appended as soon as its result is known."""
 
     def __init__(self, path: Path) -> None:
-        """Read the lines; an incomplete last line is left out. Raises ConfigError and OSError."""
+        """Read the lines; remove an incomplete last line. Raises ConfigError and OSError."""
         self._path = path
         #: Whether the log has the result of a query.
         self.has_result = False
@@ -217,7 +217,7 @@ class Conduct:
     told: Told = field(default=lambda _: None)
 
     def __post_init__(self) -> None:
-        """Prepare the slots of live worlds."""
+        """Create the slots for live worlds."""
         self._slots = Slots(max(BATCH, 2 * self.concurrency))
         self._at_once = asyncio.Semaphore(self.concurrency)
         #: Contents of all queries so far, including fresh queries.
@@ -315,7 +315,7 @@ class Conduct:
             yield cell
 
     async def _draw(self, stage: str, number: int, cell: Cell) -> Task | Lacking:
-        """Return a query of ``cell`` that was not drawn before, or the reason if none exists."""
+        """Return a query of ``cell`` that was not drawn before, or the reason if none was found."""
         if (known := self.log.get(stage, number)) is not None:
             if known["cell"] != list(cell):
                 raise ConfigError(

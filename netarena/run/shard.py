@@ -68,7 +68,7 @@ class Shard:
         return f"{run}-shard-{self.index}-of-{self.of}"
 
     def size(self, queries: int) -> int:
-        """Return the number of queries in this shard of a run of ``queries``."""
+        """Return the number of queries in this shard of a run with ``queries`` queries."""
         return len(range(self.index, queries, self.of))
 
     def indices(self, application: Application, config: Config, seed: int) -> list[int]:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Describes how a worker creates the agent of a participant; the head sends it pickled."""
+    """Describes how a worker creates the agent of a participant; the head sends it as a pickle."""
 
     def make(self, application: Application, config: Config, role: str, backoff: Backoff) -> Agent:
         """Return the agent; its requests wait while ``backoff`` is paused.
@@ -123,7 +123,7 @@ class Worker:
         self._application: Application | None = None
         self._players: dict[str, LocalPlayer] = {}
         self._joining: dict[str, asyncio.Future[str]] = {}
-        #: Maps a role to the object that pauses all requests to the role's agent.
+        #: Maps a role to the object that can pause all requests to the role's agent.
         self._backoffs: dict[str, Backoff] = {}
         self._episodes: dict[int, _Episode] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -151,11 +151,11 @@ def test_call_without_a_command_shows_the_help(capsys):
         (["run", "nix"], "application: 'nix' is not one of"),
         (
             ["new", "Vlan"],
-            "NAME: must be lower-case letters, digits and _ between them, such as vla",
+            "NAME: must be lower-case letters, digits and inner underscores, such as vla",
         ),
         (
             ["new", "vlan_"],
-            "NAME: must be lower-case letters, digits and _ between them, such as vl",
+            "NAME: must be lower-case letters, digits and inner underscores, such as vl",
         ),
         (["new", "cell"], "NAME: 'cell' needs a class 'Cell', but netarena.sdk or Python"),
         (["new", "class_var"], "NAME: 'class_var' needs a class 'ClassVar', but netarena"),

@@ -107,7 +107,8 @@ class Triage:
                 self._sent.add(command)
                 self._causes.setdefault(name, word)
                 return fenced(command)
-        # The operator knows no further repair, so it reads the cluster until the turns are used up.
+        # The operator has no other repair to try, so it reads the cluster until the turns are used
+        # up.
         if any(_misfits(self._world, net)):
             return fenced(f"{DUMP} | cut -c1-{_PIECE_CHARS}")
         return fenced(write_claim(Cause(*cause) for cause in self._causes.items()))

@@ -28,7 +28,7 @@ _HOST = "127.0.0.1"
 _START_S = 60.0
 _STOP_S = 10.0
 _ANSWER_S = 60.0
-#: Maximum time in s without any message from the process while it executes an order.
+#: Maximum time in s without any message from the process while it executes a request.
 _SIGN_S = 30.0
 #: Policies with at most this many list items more than the intended policies are evaluated in the
 #: event loop. Starting a thread would take longer.
@@ -109,8 +109,8 @@ class Embedded(Cluster):
         await self.stop()
 
     async def ask(self, do: str, episode: int, life: int, **arguments: Any) -> Any:
-        """Send an order for an episode to the process in which it was deployed, and return the
-        answer. ``life`` identifies the process.
+        """Send a request for an episode to the process in which the episode was deployed, and
+        return the answer. ``life`` identifies the process.
 
         Raises the errors of ``Servant.ask``.
         """
@@ -147,8 +147,8 @@ class EmbeddedShop(Deployed):
             await self._ask("admit", caller=asdict(caller))
             yield
         finally:
-            # The order fails if the process has ended. An ended process accepts no connections, so
-            # the error is ignored.
+            # The request fails if the process has ended. An ended process accepts no connections,
+            # so the error is ignored.
             with contextlib.suppress(EnvironmentFailed):
                 await finish(self._ask("dismiss"))
 
@@ -193,8 +193,8 @@ class EmbeddedShop(Deployed):
         return Sight(policies, reached, tuple(seen["others"]), writes=writes)
 
     async def _ask(self, do: str, **arguments: Any) -> Any:
-        """Send an order for this episode, and return the answer. The stored observation is
-        discarded, because the order may change the state."""
+        """Send a request for this episode, and return the answer. The stored observation is
+        discarded, because the request may change the state."""
         self._seen = None
         return await self._cluster.ask(do, *self._of, **arguments)
 

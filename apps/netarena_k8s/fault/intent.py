@@ -45,8 +45,8 @@ _TRIES, _HIDDEN = 16, 8
 #: Number of draws that test whether a kind applies to a policy. Number of rounds in which the
 #: probabilities of policies are scaled.
 _PROBES, _SCALINGS = 2, 30
-#: Minimum number of policies that seem to have a fault of each kind. If only one policy did, a
-#: script that repairs such policies would find the fault without the documentation.
+#: Minimum number of policies that seem to have a fault of each kind. If only one policy seemed
+#: faulty, a script that repairs such policies would find the fault without the documentation.
 _ALIKE = 2
 #: probability that the intended spec of an altered policy is the spec before the alteration
 _ALTERED = 0.85
@@ -106,7 +106,7 @@ _INVERTED: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
         for kind in {*(own for own, _ in _INVERSE.values()), *_MUTUAL}
     }
 )
-#: kind of the method that gives an intended spec -> its weight; kinds that apply to nearly every
+#: kind of the method that draws an intended spec -> its weight; kinds that apply to nearly every
 #: policy have a low weight
 _WEIGHTS: Mapping[str, int] = MappingProxyType(
     {
@@ -399,7 +399,7 @@ class _Source:
         }
         for _ in range(_SCALINGS):
             for kind, names in odds.items():
-                total = fsum(names.values())  # unlike sum, the same in all Python versions
+                total = fsum(names.values())  # unlike sum, equal in all Python versions
                 for name in names:
                     names[name] *= wanted[kind] / total
             sums: defaultdict[str, float] = defaultdict(float)
@@ -759,8 +759,8 @@ def _fit(one: _Reach, other: _Reach) -> bool:
 
 
 def _fit_in_order(one: _Reach, other: _Reach) -> bool:
-    """Return whether some pair is blocked at the end of one policy, and a rule of the other policy
-    allows it at the other end."""
+    """Return whether some pair is blocked at the end that one policy selects, and allowed by a rule
+    of the other policy at the other end."""
     return bool(
         one.blocked_out & other.lets_in
         | one.blocked_in & other.lets_out

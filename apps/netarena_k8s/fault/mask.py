@@ -84,8 +84,8 @@ def doubts(world: World, faults: Sequence[Fault], *, strict: bool = False) -> li
 def hides(world: World, faults: Sequence[Fault]) -> bool:
     """Return whether every fault that the ``masks`` of another fault names is hidden.
 
-    A repair of a hidden fault must change no tested connection while the masking fault exists.
-    After the repair of the masking fault, it must change a tested connection.
+    While the masking fault exists, a repair of the hidden fault must change no tested connection.
+    After the repair of the masking fault, a repair of the hidden fault must change one.
     """
     masks = places([fault.policy for fault in faults], [fault.masks for fault in faults])
     found = unmasked(masks, lambda some: seen(world, [faults[number] for number in some]))

@@ -74,7 +74,7 @@ def _peer_mark(scene: Scene) -> SpecDict | None:
         return spec
     expression = scene.rng.choice(peer["podSelector"]["matchExpressions"])
     key = expression["key"]
-    # Labels of pods in other namespaces may not occur in this world.
+    # The peer may select pods of another namespace, whose labels need not occur in this world.
     known = {one.labels[key] for one in scene.world.apps if key in one.labels}
     if others := sorted(known - {*expression["values"]}):
         place = scene.rng.randrange(len(expression["values"]))

@@ -709,7 +709,7 @@ def draw_one(  # noqa: PLR0913, PLR0917 -- the inputs of a draw
 
 
 def make_fault(world: World, kind: str, method: str, policy: Policy, spec: Spec) -> Fault | None:
-    """Return the fault that gives ``policy`` the spec ``spec``, or None if this spec changes no
+    """Return the fault in which ``policy`` has the spec ``spec``, or None if this spec changes no
     tested connection."""
     if spec == policy.spec:
         return None

@@ -44,7 +44,7 @@ from netarena_k8s.embedded.apiserver.status import Refused, too_large, unauthori
 from netarena_k8s.real.client import Server
 
 #: Maximum number of connections at a time, including connections during their handshake. Further
-#: connections are closed at once.
+#: connections are closed immediately.
 CONNECTIONS = 64
 #: pause before the next attempt to accept a connection when no descriptor is free
 PAUSE_S = 0.1
@@ -151,7 +151,8 @@ class Gate:
         self._listening = listening
         listening.setblocking(False)
         listening.listen(CONNECTIONS)
-        # An asyncio server does not limit handshakes, and a cancelled task may lose a connection.
+        # A reader callback is used instead of asyncio's server, which does not limit handshakes. A
+        # task that accepts connections could leak an accepted connection when it is cancelled.
         asyncio.get_running_loop().add_reader(listening, self._accept)
 
     def _accept(self) -> None:

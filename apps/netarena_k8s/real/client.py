@@ -394,7 +394,7 @@ def _reason(error: aiohttp.ClientError | OSError) -> str:
 
 
 class Stream:
-    """A running command in a container, which reads and writes lines."""
+    """A connection to a running command in a container. The command reads and writes lines."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, pod: str) -> None:
         self._socket = socket

@@ -4,9 +4,9 @@
     await cluster.start()
     deployed = await cluster.deploy(world)
 
-After an episode, its namespace is reset at once and kept for the next episode of the same world,
-which then needs only a token. All namespaces record their creator (module ``owner``). Another
-running service, or ``netarena clean k8s``, removes the namespaces of a killed service.
+After an episode, its namespace is reset immediately and reused for the next episode of the same
+world, which then needs only a token. All namespaces record their creator (module ``owner``).
+Another running service, or ``netarena clean k8s``, removes the namespaces of a killed service.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class RealCluster(Cluster):
             yield
 
     async def _end(self, episode: RealShop) -> None:
-        with contextlib.suppress(ValueError):  # The episode never began.
+        with contextlib.suppress(ValueError):  # The episode never started.
             self._episodes.remove(episode)
         await self._release(episode.shop)
 
@@ -294,7 +294,7 @@ class RealCluster(Cluster):
                 log.exception("maintaining the namespaces failed")
 
     async def _stay(self) -> None:
-        """Renew the heartbeats of all namespaces."""
+        """Record a new heartbeat of this service in all its namespaces."""
         await each(self._say(shop) for shop in list(self._shops.values()))
 
     async def _say(self, shop: Shop) -> None:

@@ -80,7 +80,7 @@ def check(config: KubernetesConfig) -> None:
 
 
 def why_embedded(environ: Mapping[str, str]) -> str:
-    """Return a clause that says that ``KUBECONFIG`` does not name a readable file, or "" if it
+    """Return a clause which states that ``KUBECONFIG`` does not name a readable file, or "" if it
     does."""
     if not environ.get("KUBECONFIG"):
         return ""

@@ -204,7 +204,7 @@ async def vacate(api: Api, namespace: str) -> None:
     Does nothing if this process does not hold the lease. Raises EnvironmentFailed.
     """
     there = None
-    with contextlib.suppress(ConfigError):  # A ConfigMap of this name may not be a lease.
+    with contextlib.suppress(ConfigError):  # A ConfigMap of this name is not always a lease.
         there = await _find(api, namespace)
     if there is None or not is_mine(there.notes):
         return

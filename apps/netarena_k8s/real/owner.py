@@ -2,9 +2,9 @@
 
 Every namespace records its creator and the time of the creator's last heartbeat on the cluster's
 clock. While a service runs, it holds a socket with a unique name. Processes on the same network
-(that of the machine, also in containers with ``--network=host``) can therefore detect at once that
-the service has ended. A service on another network counts as ended after ``SILENT_S`` without a
-heartbeat.
+(that of the machine, also in containers with ``--network=host``) can therefore detect immediately
+that the service has ended. A service on another network counts as ended after ``SILENT_S`` without
+a heartbeat.
 """
 
 from __future__ import annotations
@@ -147,6 +147,6 @@ def _is_held(name: str) -> bool | None:
             asking.connect(f"\0{name}")
     except ConnectionRefusedError:
         return False
-    except (OSError, ValueError):  # refused by a security profile, or an invalid name
+    except (OSError, ValueError):  # A security profile forbids this, or the name is invalid.
         return None
     return True

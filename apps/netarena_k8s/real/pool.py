@@ -3,10 +3,11 @@ slow agents.
 
 Building and removing a namespace takes longer than a short episode in it. Each namespace also makes
 every policy change slower, because network plug-ins process all policies of the cluster. If no
-namespace is free, an episode gets a new one in two cases only: the cluster is idle, or the episode
-has waited for about the cost of a build since the last namespace was added. As the waiting time is
-not known in advance, this rule is nearly optimal (the ski-rental problem; Karlin, Manasse, Rudolph
-and Sleator, Competitive snoopy caching, Algorithmica 3, 1988).
+namespace is free, an episode gets a new one only if the cluster is idle, or if the episode has
+waited for about as long as a build and a removal take. The wait counts from the last addition of a
+namespace. As the length of the wait is not known in advance, this rule is nearly optimal (the
+ski-rental problem; Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, Algorithmica
+3, 1988).
 """
 
 from __future__ import annotations
@@ -134,8 +135,8 @@ class Pool:
             return shop
         finally:
             kind.building -= 1
-            # ``_tell`` is not awaited here, because a cancellation during the wait would lose the
-            # namespace.
+            # ``_tell`` is not awaited here, because a cancellation during the wait would leak the
+            # new namespace.
             self._background.start(self._tell())
 
     async def give_back(self, shop: Shop) -> None:
@@ -174,9 +175,9 @@ class Pool:
     def _is_due(self, waiter: _Waiter) -> bool:
         """Return whether another namespace should be built now for ``waiter``.
 
-        The first namespace of a world is built at once. After a failure, all waiting episodes build
-        at the same time, so that they do not fail one after another. Otherwise builds run one at a
-        time, unless a build takes too long.
+        The first namespace of a world is built immediately. After a failure, all waiting episodes
+        build at the same time, so that they do not fail one after another. Otherwise builds run one
+        at a time, unless a build takes too long.
         """
         kind = waiter.kind
         waited_s = _now() - max(waiter.since, kind.grown)

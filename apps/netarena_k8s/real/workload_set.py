@@ -69,7 +69,7 @@ _ROUNDS = 2
 _READY_S = 180.0
 #: maximum time for pods to become ready if the user's own images are pulled
 _PULLED_S = 900.0
-#: maximum time for name servers to forget an earlier service of the same name; they take 5 to 30 s
+#: maximum time until name servers no longer return an earlier service's address; it takes 5 to 30 s
 _NAMES_S = 120.0
 #: maximum time to replace pods or the API server during a measurement, or to remove deleted
 #: policies
@@ -285,7 +285,7 @@ class Shop:
                 if loop.time() > patience:
                     raise
                 await self._find_pods(patience - loop.time())
-                # All traffic of a new pod is allowed until the network plug-in knows the pod.
+                # All traffic of a new pod is allowed until the network plug-in has processed it.
                 course = _Course(loop.time(), within_s)
                 continue
             self._reached = found.reached
@@ -330,7 +330,7 @@ class Shop:
                 return
             if any(wrong):
                 wait_ms = min(wait_ms * _LONGER, _MOST_UNEXPECTED_MS)
-            # Pairs that should be blocked but still work reply at once, so a pause is needed
+            # Pairs that should be blocked but still work reply immediately, so a pause is needed
             # between rounds.
             await asyncio.sleep(begun + _SCOUT_PAUSE_S - loop.time())
 
@@ -778,9 +778,9 @@ class RealShop(Deployed):
         """Check that the cluster enforces the intended policies, and then policies that allow no
         ingress.
 
-        Both checks are needed: a network plug-in that has stopped leaves rules, which might match
-        the policies of one check. Return the longer of the two times in seconds until the policies
-        took effect. Raises EnvironmentFailed if the policies do not take effect.
+        Both checks are needed: a stopped network plug-in leaves its last rules in force, and these
+        might match the policies of one check. Return the longer of the two times in seconds until
+        the policies took effect. Raises EnvironmentFailed if the policies do not take effect.
         """
         loop = asyncio.get_running_loop()
         longest_s = 0.0
@@ -804,8 +804,8 @@ class RealShop(Deployed):
         return longest_s
 
     async def close(self) -> None:
-        # ``_leave`` runs to its end even after a cancellation; otherwise the pool would lose the
-        # namespace.
+        # ``_leave`` runs to its end even after a cancellation. Otherwise the pool would never get
+        # the namespace back.
         await finish(self._leave())
 
     async def _leave(self) -> None:

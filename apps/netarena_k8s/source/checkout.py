@@ -577,7 +577,7 @@ def _lacking(manifest: Mapping[str, Any]) -> list[str]:
 def _namespace(documents: Sequence[_Document], passed: _Passed) -> str:
     """Return the namespace that the objects name, or "" if they name no namespace.
 
-    The world gives this namespace another name. Namespace objects with other names are skipped.
+    In the world, this namespace has another name. Namespace objects with other names are skipped.
     """
     spaces = [one for one in documents if one.kind == "Namespace"]
     objects = [one for one in documents if one.kind != "Namespace"]

@@ -35,7 +35,8 @@ _TOGETHER, _LARGEST = 0.25, 60
 #: In worlds of at most ``_FEW`` applications, a rule may select a group with ``NotIn`` and the
 #: names of all other applications. ``_INVERTED`` is the share of such rules.
 _FEW, _INVERTED = 40, 0.06
-#: share of the groups with one peer per application for which a single rule lists these peers
+#: probability that one rule has a peer for each application of a group, instead of one rule per
+#: application (in addition to ``_TOGETHER``)
 _LISTED = 0.2
 
 

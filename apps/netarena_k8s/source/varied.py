@@ -291,8 +291,8 @@ def _ingress(draft: Draft, peers: _PeerForm, ports: list[Any]) -> list[Any]:
             {"from": [{"namespaceSelector": {}}]},
             {"from": [{"podSelector": {}}], "ports": ports},
         ]
-        # The wide rule makes the other rules redundant. They are added because a wide rule that a
-        # fault adds also occurs next to redundant rules.
+        # The wide rule makes the other rules redundant. They are added so that this policy looks
+        # like a policy to which a fault has added a wide rule.
         narrow: list[Any] = [
             {"from": peers(draft, rng.sample(others, 2)), "ports": ports}
             for others in [[app for app in draft.apps if app is not draft.app]]

@@ -41,7 +41,7 @@ class Block:
             self.network = IPv4Network((first, self.length - _MAPPED_BITS))
 
     def warnings(self) -> list[str]:
-        """Return the warnings that the API server gives when it accepts the block."""
+        """Return the warnings that the API server returns when it accepts the block."""
         found = []
         if self._address != self.network.network_address:
             found.append(

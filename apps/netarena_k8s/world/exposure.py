@@ -287,8 +287,8 @@ def strayed_by_each(
     A lookup is new if neither the preceding state nor ``faulty`` allows it. Targets are other
     namespaces and outside addresses, on port 53 only. Among the intended policies, only those of
     applications with unrestricted egress allow such lookups. Agents cannot see which applications
-    these are, so such rules are judged alike for all applications. Policies that match their
-    intended spec are not checked. Worlds without restricted egress are not checked either.
+    these are, so the same check applies to all applications. Policies that match their intended
+    spec are not checked. Worlds without restricted egress are not checked either.
     """
     if not world.restricts_egress:
         yield from (() for _ in states[1:])

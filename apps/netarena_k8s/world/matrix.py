@@ -3,7 +3,7 @@
 ``policy.Rules`` evaluates one connection at a time. Generators compare thousands of states that
 differ in one policy. This module therefore computes the effect of each policy once, as bits over
 the connections, and combines the effects of the policies of a state. A test checks that both
-modules give the same results.
+modules have the same results.
 """
 
 from __future__ import annotations

@@ -239,7 +239,7 @@ class World(Record):
 
     @cached_property
     def marks(self) -> Marks:
-        """The labels that the embedded cluster gives to pods and the namespace."""
+        """The labels that the embedded cluster sets on pods and the namespace."""
         return Marks(
             pods={app.name: labels_by(app.workload, app.name, app.labels) for app in self.apps},
             space={**self.labels, OWNED: OWNER},

@@ -132,8 +132,8 @@ class Ground:
         Only the pair with the fewest changed sides is compared, because this pair has the fewest
         links to examine. A link is yielded if its egress or its ingress allows more, even if both
         together allow no more. ``about`` must contain the sender for egress, or the receiver for
-        ingress. ``among`` yields these links instead, as (source, target); the caller may stop
-        early. ``one_sided`` includes links with absent pods.
+        ingress. With ``among``, the method yields these links, given as (source, target), without a
+        comparison. The caller may stop early. ``one_sided`` includes links with absent pods.
         """
         ends = {**self.pods, **self.strangers, **{ip: self.outside(ip) for ip in outside}}
         absent = {one.name: one.endpoint for one in self.absent} if one_sided else {}

@@ -300,7 +300,7 @@ class Rules:
             for direction in policy.rules:
                 for pod in policy.selected:
                     self._selecting[direction].setdefault(pod, []).append(policy)
-        #: direction -> endpoint -> its ``Side``, or None without a policy
+        #: direction -> endpoint -> its ``Side``, or None if no policy selects it
         self._sides: dict[str, dict[Endpoint, Side | None]] = {EGRESS: {}, INGRESS: {}}
 
     def allow(

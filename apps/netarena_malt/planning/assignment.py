@@ -25,7 +25,7 @@ from typing import Any
 from netarena.sdk import Chart, Column, Segment
 from netarena_malt.planning.plan import PlanError, Verdict, Violation
 
-#: Rules with which all items must be in the listed bins, if bins are listed.
+#: Rules that require all items to be in the listed bins, if bins are listed.
 _INSIDE = frozenset({"only", "apart", "order"})
 
 
@@ -381,8 +381,8 @@ def fill(
         if _FIRST[when] == "order":
             return when, number, step
         if _FIRST[when] == "at_least":
-            # the largest units come last, because an ``at_least`` request lets some units be in
-            # other bins
+            # The largest units come last, because an ``at_least`` request allows some units in
+            # other bins.
             return when, len(choices[unit]), _size(model, unit), rank(unit)
         return when, len(choices[unit]), -_size(model, unit), rank(unit)
 

@@ -295,8 +295,8 @@ def _filling(
     """Return random switches of ``names`` that need most, but not all, of the minutes and benches
     of ``waves`` waves.
 
-    The function uses the sample with the largest needs. Other sets of the same size then often do
-    not fit.
+    The function uses the sample with the largest needs. As a result, other sets of the same size
+    often do not fit.
     """
     weight = {name: needs[name][0] * _BENCHES + needs[name][1] * _MINUTES for name in names}
     best: list[str] = []
@@ -376,7 +376,7 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which no schedule can satisfy, and the id of this blocking request.
+    """Return requests with one that no schedule can satisfy, and the id of this blocking request.
     Return None if no such request is found.
 
     The blocking request copies the number of switches, the length of the window, the gap and the
@@ -462,10 +462,10 @@ def _unpackable(data: Data, old: Mapping[str, Any], rng: random.Random) -> dict[
     """Return switches (under the key ``switches``) that do not fit into the waves of ``old``.
     Return None if no such switches are found.
 
-    They do not fit even without the switches that the request lets be in other waves. They are
+    They do not fit even without the switches that the request allows in other waves. They are
     drawn like the switches of ``old``, but from all switches of the data. Compared with the
-    switches of ``old``, they need at most 4 % more minutes and benches. The number that become
-    ready after the waves is the same. The largest number in one block is not higher.
+    switches of ``old``, they need at most 4 % more minutes and benches. The same number of switches
+    becomes ready after the waves, and no block has more switches than the largest block of ``old``.
     """
     first, last = old["waves"]
     inside = old.get("limit", len(old["switches"]))

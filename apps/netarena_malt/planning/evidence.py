@@ -6,9 +6,9 @@ racks in which the switch may be. In an impossible task, the requests are candid
 blocking request is the target.
 
 The features are positions in lists and dictionaries, numbers in names, how these correspond,
-whether lists are sorted, and whether neighbours in a list have the same place in the reference. A
-program that does not solve the task may read them, except for the last one. It shows an order in
-which the data were drawn.
+whether lists are sorted, and whether neighbours in a list have the same choice in the reference. A
+program that does not solve the task can compute all features except the last one. The last one
+shows whether a list is still in the order in which the data were drawn.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from netarena_malt.planning.plan import Data
 #: Number of decisions of a task that are compared, and largest number of wrong options of each.
 DECISIONS = 8
 OPTIONS = 4
-#: Beginnings of the roles of candidates.
+#: Prefixes of the roles of candidates.
 CHOICE, REQUEST = "choice", "request"
 
 
 class _Option(NamedTuple):
     """A choice: its name, whether the reference makes it, and its features.
 
-    ``group`` names the choices with which it is compared: those that are in the same lists, because
-    membership in lists is data from which a plan is made.
+    Only choices of the same ``group`` are compared with each other. They occur in the same lists,
+    because a planner needs the information in which lists a choice occurs.
     """
 
     name: str
@@ -54,7 +54,7 @@ def candidates(data: Data, hidden: Mapping[str, Any], rng: random.Random) -> Ite
 
 
 def _candidates(options: Sequence[_Option], role: str) -> Iterator[Candidate]:
-    """Yield the options as candidates; only options of one group are compared."""
+    """Yield the options as candidates; only options of the same group are compared."""
     groups: dict[str, list[_Option]] = {}
     for one in options:
         groups.setdefault(one.group, []).append(one)
@@ -77,9 +77,10 @@ def _options(data: Data, plan: Sequence[Any], rng: random.Random) -> Iterator[_O
 
 
 def _offers(data: Data, plan: Sequence[str], rng: random.Random) -> Iterator[_Option]:
-    """Yield bought offers and others, with their first positions in all lists.
+    """Yield offers that the reference buys, and other offers, with their first positions in all
+    lists.
 
-    ``first of a pair`` is the share of its incompatible pairs in which an offer is first.
+    ``first of a pair`` is the share of an offer's incompatible pairs that list this offer first.
     """
     names = [offer["name"] for offer in data["offers"]]
     bought = set(plan)
@@ -103,7 +104,7 @@ def _offers(data: Data, plan: Sequence[str], rng: random.Random) -> Iterator[_Op
 
 
 def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
-    """Yield paths of demands: that of the reference, and others over links of the same blocks."""
+    """Yield paths of demands: the path in the reference, and others between the same blocks."""
     place, demand_of = _positions(link["name"] for link in data["links"]), _by_name(data["demands"])
     listed, asked = _positions(demand_of), _positions(_mentioned(data, "demands"))
     links: dict[tuple[str, str], list[str]] = {}
@@ -141,7 +142,7 @@ def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Ite
 
 
 def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Iterator[_Option]:
-    """Yield waves of switches: that of the reference, and waves of other switches."""
+    """Yield waves for switches: the wave in the reference, and waves of other switches."""
     listed, asked = (
         _positions(entry["name"] for entry in data["switches"]),
         _positions(_mentioned(data, "switches")),
@@ -151,7 +152,7 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
     last = max(wave for _, wave in plan)
     order, wave_in = list(listed), {row[0]: row[1] for row in plan}
     for name, planted in rng.sample(list(plan), DECISIONS):
-        # Waves of other switches have nearly the same distribution as those of the reference.
+        # The waves of random switches have nearly the same distribution as the planted waves.
         others = {wave for _, wave in rng.sample(list(plan), OPTIONS)} - {planted}
         for wave in (planted, *sorted(others)):
             share = wave / last
@@ -168,7 +169,7 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
 
 
 def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
-    """Yield depots or racks of switches: that of the reference, and others with a cost."""
+    """Yield places for switches: the depot or rack in the reference, and others with a cost."""
     key = "depots" if "depots" in data else "racks"
     place, switch_of = _positions(entry["name"] for entry in data[key]), _by_name(data["switches"])
     listed, asked = _positions(switch_of), _positions(_mentioned(data, "switches"))
@@ -216,7 +217,7 @@ def _requests(data: Data, blocking: str) -> list[_Option]:
 
 
 def _mentioned(data: Data, key: str) -> list[str]:
-    """Return the elements of requests, except those that requests list in the order of waves."""
+    """Return the elements of requests, except ``order`` requests, which list them by wave."""
     return [
         str(name)
         for request in data["requests"]
@@ -255,11 +256,11 @@ def _positions(names: Any) -> dict[str, float]:
 
 
 def _number(name: str) -> float:
-    """Return the number at the end of a name, or -1 without one."""
+    """Return the number at the end of a name, or -1 if there is none."""
     digits = name[len(name.rstrip("0123456789")) :]
     return float(digits or -1)
 
 
 def _relation(one: float, other: float, name: str) -> dict[str, float]:
-    """Return how close two positions are, and in which order."""
+    """Return the signed difference of two positions, and their distance."""
     return {f"{name}: difference": other - one, f"{name}: distance": abs(other - one)}

@@ -217,8 +217,8 @@ _FIRST = ("together", "through", "at_most", "spread")
 
 
 def _route(data: Data, order: Sequence[int], prefer: Callable[..., Any]) -> Plan | None:
-    """Return a plan that routes demands of requests first, then the other demands in this order.
-    Return None if a demand has no path.
+    """Return a plan that routes the demands of requests first, then the other demands in the order
+    ``order``. Return None if a demand has no path.
 
     Each demand uses the possible path with the smallest value of ``prefer``.
     """
@@ -362,7 +362,7 @@ def _first_fit(data: Data) -> Plan | None:
 
 @dataclass
 class _Draft:
-    """Links and spine switches with planted demands (number of each link, size)."""
+    """Links, spine switches, and planted demands as (first link, second link, size)."""
 
     links: list[dict[str, Any]]
     spines: dict[str, str]
@@ -589,7 +589,7 @@ def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[li
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which no paths can satisfy, and the id of this blocking request.
+    """Return requests with one that no paths can satisfy, and the id of this blocking request.
     Return None if no such request is found.
 
     The blocking request has as many demands and spine switches as a request of the instance, and

@@ -375,8 +375,8 @@ def _block(
         }
         usual = len(elsewhere.intersection(old["offers"]))
         samples = [_conflicting(data, len(old["offers"]), limit, rng) for _ in range(_SAMPLES)]
-        # Use the sample that has the most similar number of offers in other requests, compared with
-        # the replaced request.
+        # Use the sample that shares about as many offers with the other requests as the replaced
+        # request does.
         listed = min(
             (one for one in samples if one is not None),
             key=lambda one: abs(len(elsewhere.intersection(one)) - usual),
@@ -442,8 +442,8 @@ def _most_shared(about: Sequence[Mapping[str, Any]], target: str, need: int) -> 
 
 
 def _conflicting(data: Data, size: int, limit: int, rng: random.Random) -> list[str] | None:
-    """Return ``size`` offers of which any ``limit`` include two incompatible offers. Return None if
-    no such offers are found."""
+    """Return ``size`` offers such that any ``limit`` of them include two incompatible offers.
+    Return None if no such offers are found."""
     rivals = {name: set(others) for name, others in _rivals(data).items()}
     names = [offer["name"] for offer in data["offers"]]
     for _ in range(_TRIES):

@@ -118,8 +118,8 @@ def is_proven(reference: int, bound: int) -> bool:
 
 
 def quality_of(objective: int, reference: int, greedy: int) -> float:
-    """Return the quality of a plan: which share of the greedy plan's excess over the reference the
-    plan avoids.
+    """Return the quality of a plan: the share of the greedy plan's excess over the reference that
+    the plan avoids.
 
     The quality is 1 for a plan that is as good as the reference. The result is in [0,
     MOST_QUALITY], rounded to four decimals.

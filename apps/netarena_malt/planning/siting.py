@@ -334,7 +334,7 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests, one of which no plan can satisfy, and the id of this blocking request.
+    """Return requests with one that no plan can satisfy, and the id of this blocking request.
     Return None if no such request is found.
 
     The bins that its switches may use make the blocking request unsatisfiable. It has as many

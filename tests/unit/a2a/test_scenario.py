@@ -194,7 +194,7 @@ def test_roles_of_any_name_use_the_application_of_the_green_agent(
             'scenarios = ["a.toml"]\n' + GREEN,
             "scenarios: must be the only key: move green_agent into",
         ),
-        ('scenarios = ["a.toml", "a.toml"]', "scenarios: names a.toml twice: use repeats"),
+        ('scenarios = ["a.toml", "a.toml"]', "scenarios: lists a.toml twice: use repeats"),
         ('scenarios = ["a.toml", "a"]', "scenarios: two files have the same path apart from"),
         ('scenarios = ["none.toml"]', "none.toml cannot be read"),
         ('scenarios = ["mine.toml"]', "scenarios: "),

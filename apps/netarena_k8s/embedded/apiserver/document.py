@@ -21,6 +21,7 @@ class _Loader(yaml.CSafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         # Unlike JSON, YAML allows a collection as a key, as in ``{{ .Values.name }}``.
+        # A scalar with the line number replaces such a key.
         node.value = [
             (key if isinstance(key, yaml.ScalarNode) else _stand_for(key), value)
             for key, value in node.value

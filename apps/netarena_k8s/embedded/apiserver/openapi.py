@@ -229,7 +229,7 @@ def index() -> dict[str, Any]:
     }
 
 
-#: OpenAPI v2 document without definitions, in protobuf: the version of swagger, and info with title
+#: OpenAPI v2 document without definitions, in protobuf: the Swagger version, and info with title
 #: and version. kubectl requests this document for kinds that the version 3 documents lack, and
 #: expects a response.
 OLD_MEDIA = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

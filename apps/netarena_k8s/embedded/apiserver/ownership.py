@@ -221,7 +221,7 @@ def _without(one: Object, gone: Iterable[Leaf]) -> dict[str, Any]:
         node: Any = result
         for key in leaf[:-1]:
             node = node.get(key.removeprefix("f:"), {})
-        # A map that still has keys remains.
+        # A map of labels or annotations that still has keys is not removed.
         last = leaf[-1].removeprefix("f:")
         if last in _MAPS and leaf[0] == "f:metadata" and node.get(last):
             continue

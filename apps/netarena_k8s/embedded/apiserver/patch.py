@@ -70,7 +70,7 @@ def _read_yaml(body: bytes) -> Any:
         raise too_large(_YAML_BYTES)
     try:
         found = read_documents(body, _YAML_BYTES, aliases=False)
-        # Dates, sets and keys other than text do not exist in JSON.
+        # A safeguard: ``read_documents`` already refuses values that JSON does not support.
         told = json.loads(json.dumps(found))
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_request(f"error decoding YAML: {str(error)[:200]}") from None

@@ -1,6 +1,6 @@
 """Process that serves the APIs of all episodes on behalf of the service.
 
-The service sends orders as lines of JSON over an inherited socket. When this socket closes, the
+The service sends requests as lines of JSON over an inherited socket. When this socket closes, the
 process ends. Each episode has its own thread, port on loopback, tokens and connection limits. The
 port accepts only connections of a running command. The kernel counts each thread's processor time.
 A thread that exceeds its limit pauses; other threads continue. The private key of the certificate
@@ -42,7 +42,7 @@ from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.world.model import World
 
 HOST = "127.0.0.1"
-#: maximum number of open connections of one episode; further connections are closed at once
+#: maximum number of open connections of one episode; further connections are closed immediately
 CONNECTIONS = 32
 #: timeout of the TLS handshake; longer than kubectl's own, so that a busy server does not close
 #: connections first
@@ -61,7 +61,7 @@ _SLICE_BYTES = 1 << 14
 _SWITCH_S = 0.001
 #: A response waits while its connection has more unsent bytes than this.
 _UNTAKEN_BYTES = 1 << 16
-#: maximum number of bytes of one order, enough for the manifests of a large world
+#: maximum number of bytes of a request from the service, enough for the manifests of a large world
 _ORDER_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -326,8 +326,7 @@ class Episode:
 
 
 class Process:
-    """Executes orders from the service. Every answer contains the number of the order that it
-    answers."""
+    """Executes requests from the service. Every answer contains the number of its request."""
 
     def __init__(self) -> None:
         self._authority = Authority()
@@ -339,10 +338,10 @@ class Process:
             openapi.document(root)
 
     async def run(self, control: socket.socket) -> None:
-        """Execute orders until the service closes the socket."""
+        """Execute requests until the service closes the socket."""
         reader, writer = await asyncio.open_unix_connection(sock=control, limit=_ORDER_BYTES)
         writer.write(json.dumps({"ready": True, "root": self._authority.root}).encode() + b"\n")
-        # An order for one episode may take long. It must not delay orders for other episodes.
+        # A slow request for one episode must not delay requests for other episodes.
         async with asyncio.TaskGroup() as answering:
             while line := await reader.readline():
                 answering.create_task(self._answer(json.loads(line), writer))

@@ -26,7 +26,7 @@ from netarena_k8s.embedded.apiserver.status import (
 )
 
 OPERATOR = "operator"
-#: Prefix of the headers that name extra attributes of an impersonated user. API group of these
+#: Prefix of the headers that name extra attributes of an impersonated user, and API group of these
 #: attributes.
 _EXTRA, _AUTHN = "impersonate-extra-", "authentication.k8s.io"
 _READ = ("get", "list", "watch")
@@ -106,7 +106,7 @@ class Rights:
         self._home = home
 
     def check(self, call: Call) -> None:
-        """Raise Refused (403) if the caller may not perform the request."""
+        """Raise Refused (403) if the caller has no right to perform the request."""
         one = call.resource
         # A request for a namespace object is authorized within that namespace.
         namespace = call.namespace or (call.name if one.full == "namespaces" else "")
@@ -117,7 +117,7 @@ class Rights:
 
     @staticmethod
     def check_path(user: User, method: str, path: str) -> None:
-        """Raise Refused (403) if the user may not access a path that is not a resource."""
+        """Raise Refused (403) if the user has no right to this path, which is not a resource."""
         if not _may_path(user, method, path):
             raise forbidden_path(user.name, method, path)
 

@@ -447,7 +447,7 @@ def _split(request: Request) -> list[str]:
 
 
 def _is_resource(parts: Sequence[str]) -> bool:
-    """Return whether a path leads to a resource, below a group and version."""
+    """Return whether a path names a resource of a group and version."""
     return (parts[:1] == ["api"] and len(parts) > 2) or (parts[:1] == ["apis"] and len(parts) > 3)
 
 

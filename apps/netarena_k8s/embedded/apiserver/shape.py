@@ -188,7 +188,7 @@ class _Reading:
                 if read or word in _TYPES or (name, key) in _KEPT:
                     found[key] = read
                 elif name in POLICY_TYPES and word.endswith(("[]", "{}")):
-                    # The default replaces an empty list of policy types.
+                    # An empty ``policyTypes`` does not count, because the default replaces it.
                     self.hollow |= key != "policyTypes"
         for key in _ALWAYS.get(name, ()):
             found.setdefault(key, {} if types[key] in _TYPES else "")

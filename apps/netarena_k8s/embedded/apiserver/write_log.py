@@ -39,7 +39,7 @@ class Ledger:
         self.writes = []
 
     def save(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return the recorded writes in the form that ``put_back`` takes."""
+        """Return the recorded writes in the form that ``put_back`` expects."""
         return self._chars, [*self.writes]
 
     def put_back(self, saved: tuple[int, list[dict[str, Any]]]) -> None:

@@ -3,10 +3,10 @@
     python -m netarena_k8s.embedded.datapath.plane DESCRIPTOR   serve a control socket
     python -m netarena_k8s.embedded.datapath.plane              print what this machine lacks
 
-It runs in its own user namespace, so the kernel removes all networks when it exits. Requests are
-lines of JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is ``{"number":
-1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the process is
-ready, or names the missing feature of this machine.
+The process runs in its own user namespace. When it exits, the kernel removes all networks. Requests
+are lines of JSON, such as ``{"number": 1, "do": "lay", "episode": 3, ...}``. The answer is
+``{"number": 1, "ok": ...}`` or ``{"number": 1, "failed": text}``. The first line reports that the
+process is ready, or names the missing feature of this machine.
 
 A veth pair connects each pod's namespace to the node's namespace. In the node's namespace, the
 nftables rules of module ``rule`` filter forwarded packets. Both ends of a veth pair have the same
@@ -104,7 +104,7 @@ class Network:
     @staticmethod
     def _refuse_at_once() -> None:
         """Remove the rate limit for ICMP errors in the thread's network namespace, so that refused
-        packets are reported at once."""
+        packets are reported immediately."""
         for name, value in (("icmp_ratelimit", 0), ("icmp_msgs_per_sec", 1 << 20)):
             with contextlib.suppress(OSError):  # Older kernels have only a global limit.
                 Path("/proc/sys/net/ipv4", name).write_text(f"{value}", encoding="ascii")
@@ -293,7 +293,7 @@ class _Round:
 
 
 class Planes:
-    """The networks of all episodes. Only one order is executed at a time."""
+    """The networks of all episodes. Only one request is executed at a time."""
 
     def __init__(self) -> None:
         self._networks: dict[int, Network] = {}

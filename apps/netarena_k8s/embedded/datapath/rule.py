@@ -2,7 +2,7 @@
 
 This module is a second, independent implementation of the semantics of
 ``netarena_k8s.world.policy``. The evaluator there computes sets of ports. This module translates
-each rule of a policy to nftables lines. If both modules give the same results, both are probably
+each rule of a policy to nftables lines. If both modules have the same results, both are probably
 correct. After a service's address is translated, a packet of a new connection passes the chains of
 the sending pod and of the receiving pod:
 

@@ -1,4 +1,4 @@
-"""Cluster that measures pairs with real connections, which nftables rules of the kernel filter.
+"""Cluster that tests pairs with real connections, filtered by nftables rules in the kernel.
 
     wired = Wired(Embedded())
     deployed = await wired.deploy(world)
@@ -108,7 +108,7 @@ class Layout:
         return {**STRANGERS, self.namespace: {**self.world.labels, NAME_LABEL: self.namespace}}
 
     def order(self) -> dict[str, Any]:
-        """Return the arguments of the order that creates the network."""
+        """Return the arguments of the request that creates the network."""
         return {
             "pods": [
                 {
@@ -161,7 +161,7 @@ def lacking() -> str:
 
 class Plane:
     """The service's side of the process of module ``plane``. The process starts with the first
-    order."""
+    request."""
 
     def __init__(self) -> None:
         self._servant = Servant(
@@ -171,7 +171,7 @@ class Plane:
             stop_s=_STOP_S,
             answer_s=_ANSWER_S,
         )
-        # The process handles one order at a time. Time spent waiting for other orders must not
+        # The process handles one request at a time. Time spent waiting for other requests must not
         # count towards a timeout.
         self._turn = asyncio.Lock()
 
@@ -181,8 +181,8 @@ class Plane:
         return self._servant.pid
 
     async def ask(self, do: str, episode: int, **arguments: Any) -> Any:
-        """Send an order to the process. If this raises EnvironmentFailed, the next order restarts
-        the process."""
+        """Send a request to the process. If this raises EnvironmentFailed, the next request
+        restarts the process."""
         async with self._turn:
             await self._servant.start()
             return await self._servant.ask(do, episode=episode, **arguments)
