@@ -27,8 +27,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# the time of an example depends on the machine, so no deadline may fail a test
-settings.register_profile("netarena", deadline=None)
+# The time of an example depends on the machine, so no deadline may fail a test. Parsers and
+# evaluators that must withstand hostile input have more examples (tests/thorough.py).
+settings.register_profile("netarena", deadline=None, max_examples=40)
 # few examples with the second Python version, because the first one runs the usual number
 settings.register_profile("brief", deadline=None, max_examples=15)
 settings.load_profile("netarena")
@@ -310,16 +311,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep modules and test items out of the garbage collector.
+    """Keep modules and test items out of the garbage collector, and let it run more rarely.
 
     These objects exist until the process ends, and each full collection would visit a million of
-    them.
+    them. Drawn worlds and cached queries are many objects without cycles.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
@@ -330,8 +332,13 @@ def _coverage(config: pytest.Config) -> Any:
 
 #: Order of the folders: tests that wait most run first, and the many fast tests run last.
 _FOLDERS = ("integration", "e2e", "contract", "unit", "")
-#: Seconds of processor time after which a test is no longer traced.
-_TRACED_S = 1.5
+#: Seconds of processor time for which the tests of a function are traced, over all its parameters.
+#: Setup and call count separately.
+_TRACED_S = 0.8
+#: Seconds for which a test is traced after the tests of the same function have used up theirs.
+_LEAST_TRACED_S = 0.05
+#: Phase and function -> seconds for which its next tests may be traced.
+_traced_left_s: dict[tuple[str, str], float] = {}
 _NARROW_SCOPES = ("function", "session")
 
 
@@ -378,13 +385,13 @@ def _shares_a_fixture(item: pytest.Item) -> bool:
 
 
 @contextmanager
-def _traced_briefly(config: pytest.Config) -> Iterator[None]:
-    """Context manager: stop tracing a test or its fixtures after ``_TRACED_S`` of processor time.
+def _traced_briefly(item: pytest.Item, phase: str) -> Iterator[None]:
+    """Context manager: stop tracing a test or its fixtures after a limited processor time.
 
     Tracing doubles the processor time of the whole run, mostly in loops of a few tests. Tests reach
-    most of their lines early.
+    most of their lines early, and tests with other parameters reach mostly the same lines.
     """
-    control = _coverage(config)
+    control = _coverage(item.config)
     if control is None or not control.started:
         yield
         return
@@ -393,12 +400,16 @@ def _traced_briefly(config: pytest.Config) -> Iterator[None]:
         if control.started:
             control.pause()
 
+    function = phase, item.nodeid.partition("[")[0]
+    left_s = _traced_left_s.get(function, _TRACED_S)
+    allowed_s = max(left_s, _LEAST_TRACED_S)
     before = signal.signal(signal.SIGPROF, stop_tracing)
-    signal.setitimer(signal.ITIMER_PROF, _TRACED_S)
+    signal.setitimer(signal.ITIMER_PROF, allowed_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        unused_s, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+        _traced_left_s[function] = left_s - (allowed_s - unused_s)
         signal.signal(signal.SIGPROF, before)
         if not control.started:
             control.resume()
@@ -406,13 +417,13 @@ def _traced_briefly(config: pytest.Config) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    with _traced_briefly(item.config):
+    with _traced_briefly(item, "call"):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    with _traced_briefly(item.config):
+    with _traced_briefly(item, "setup"):
         for marker in item.iter_markers("requires"):
             for name in marker.args:
                 requirement(name)

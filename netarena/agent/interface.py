@@ -12,9 +12,9 @@ import hmac
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
+from netarena.cache import entry_points
 from netarena.errors import ConfigError, not_one_of
 from netarena.model import AgentInfo, Reply
 

@@ -18,10 +18,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
 
+from netarena.cache import entry_points
 from netarena.config import MIN_TURNS, Briefing, Config
 from netarena.errors import ConfigError, EnvironmentFailed, not_one_of
 from netarena.model import (

@@ -31,7 +31,7 @@ from netarena_backbone.planned.table import SETUPS
 from netarena_backbone.query import case_of
 from netarena_backbone.state import misfits
 from netarena_backbone.world.model import World
-from netarena_network.action import action_of
+from netarena_network.action import Fault, action_of
 
 STORED = Path(__file__).with_name("backbone") / "requests"
 DIGESTS = STORED / "digests.json"
@@ -190,6 +190,22 @@ def asked(today: World, *requests: Request) -> Query:
         text="",
         initial={"world": today.model_dump(mode="json", exclude_defaults=True)},
         actions=tuple(map(action_of, actions_of(Draft(today, (), requests)))),
+    )
+
+
+def with_faults(world: World, *faults: Fault) -> Query:
+    """Return a query about a world with these faults, because drawing a query takes seconds."""
+    return Query(
+        id="faulty",
+        application="route",
+        version="11",
+        seed=SEED,
+        index=0,
+        label="+".join(fault.kind for fault in faults),
+        level="level1",
+        text="",
+        initial={"world": world.model_dump(mode="json", exclude_defaults=True)},
+        actions=tuple(map(action_of, faults)),
     )
 
 

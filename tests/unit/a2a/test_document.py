@@ -14,6 +14,7 @@ from netarena.a2a.document import (
     escape_line_ends,
     parse_document,
 )
+from tests.thorough import THOROUGH
 
 VALUE = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False,
@@ -22,12 +23,14 @@ VALUE = st.recursive(
 )  # fmt: skip
 
 
+@THOROUGH
 @given(VALUE, st.booleans())
 def test_value_is_parsed_as_it_was_written(value, ascii_only):
     # drawn text contains no surrogates, and nesting stays below the limit
     assert parse_document(json.dumps(value, ensure_ascii=ascii_only).encode()) == value
 
 
+@THOROUGH
 @given(VALUE)
 def test_escaped_line_ends_do_not_change_the_document(value):
     whole = json.dumps({"text": value}, ensure_ascii=False).encode()

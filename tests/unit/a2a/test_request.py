@@ -22,6 +22,7 @@ from netarena.a2a.request import (
 from netarena.config import Config
 from netarena.errors import ConfigError
 from netarena.run.assessment import OWN_NAMES
+from tests.thorough import THOROUGH
 
 URL = "http://agent:9010/"
 
@@ -110,6 +111,7 @@ def test_number_of_participants_is_limited():
         parse({f"role{i}": URL for i in range(17)})
 
 
+@THOROUGH
 @given(st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(

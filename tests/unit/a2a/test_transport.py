@@ -20,6 +20,7 @@ from netarena.a2a.transport import (
     Unavailable,
 )
 from netarena.errors import AgentFailed, FailureReason
+from tests.thorough import THOROUGH
 
 pytestmark = pytest.mark.anyio
 STREAM = {"content-type": "text/event-stream"}
@@ -154,6 +155,7 @@ async def test_line_end_split_into_two_pieces_does_not_start_a_new_event():
         await lines(Canned(*pieces, headers=STREAM))
 
 
+@THOROUGH
 @given(data=st.data())
 def test_event_stream_is_parsed_independently_of_its_pieces(data):
     text = data.draw(

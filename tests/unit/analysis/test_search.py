@@ -91,8 +91,7 @@ def test_weakness_for_one_kind_is_named_without_other_features():
 PAIR = frozenset({Feature("fault", "c"), Feature("fault", "k")})
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize(("seed", "share"), [(0, 0.0), (1, 0.2), (2, 0.4), (0, 0.4)])
 def test_pair_of_kinds_is_found_even_if_one_of_them_sometimes_fails(seed, share):
     noise = random.Random(seed)
 
@@ -165,7 +164,7 @@ def test_skipped_cell_is_not_drawn_again():
     assert {search.ask().cell for _ in range(20)} == {(0, 1 - first.cell.label)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=60, max_size=60))
 def test_searches_with_equal_results_draw_equal_cells_within_their_strata(seed, results):
     searches = [Search(SMALL, random.Random(seed)) for _ in range(2)]

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from netarena.audit import leakage
 from netarena.audit.leakage import examine, power_anything, power_top1
 from netarena.task.evidence import Candidate, Evidence, Kind
 
@@ -48,6 +49,16 @@ def make(number, seed, *, leak=0.0, wrong_leak=0.0, kind=Kind.TRACE, rule=False,
     return found
 
 
+@pytest.fixture
+def without_trees(monkeypatch):
+    """Replace the boosted trees, which take most of the time, by the fastest learner."""
+
+    def single(train, is_target, test, seed):
+        return leakage._single(train, is_target, test)
+
+    monkeypatch.setattr(leakage, "_boosted", single)
+
+
 def test_evidence_without_candidates_is_refused():
     with pytest.raises(ValueError, match="no candidates"):
         examine([Evidence(id="q", label="", candidates=())])
@@ -89,6 +100,7 @@ def of_sizes(number: int, seed: int, leak: float) -> list[Evidence]:
     return found
 
 
+@pytest.mark.usefixtures("without_trees")
 @pytest.mark.parametrize(("leak", "is_found"), [(0.0, False), (2.0, True)])
 def test_number_of_candidates_is_not_reported_as_a_leak(leak: float, is_found: bool) -> None:
     report = examine(of_sizes(150, 4, leak))
@@ -98,6 +110,7 @@ def test_number_of_candidates_is_not_reported_as_a_leak(leak: float, is_found: b
     assert is_found or abs(found.value - 0.5) < 0.05, found
 
 
+@pytest.mark.usefixtures("without_trees")
 def test_planted_difference_between_faults_and_false_alarms_is_found():
     report = examine(make(160, 2, wrong_leak=2.5))
     by_name = {one.learner: one for one in report.found}
@@ -108,6 +121,7 @@ def test_planted_difference_between_faults_and_false_alarms_is_found():
     assert any("anything" in words for words in report.missed)
 
 
+@pytest.mark.usefixtures("without_trees")
 def test_hand_written_rule_finds_a_leak_without_training():
     report = examine(make(60, 3, leak=2.0, rule=True, kind=Kind.FORM))
     rule = next(one for one in report.found if one.learner == "rule.youngest")
@@ -135,6 +149,7 @@ def test_constant_scores_hit_as_often_as_chance():
             assert found.within.value == pytest.approx(0.5)
 
 
+@pytest.mark.usefixtures("without_trees")
 def test_shuffled_names_of_queries_do_not_change_the_result():
     evidence = make(40, 5)
     renamed = [one.model_copy(update={"id": f"other-{one.id}"}) for one in evidence]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from backbone_requests import with_faults
 
 from netarena.analysis.stats import summarise
 from netarena.model import AgentInfo, Cause, Episode, JsonValue, Outcome, Query, Step
@@ -12,10 +13,9 @@ from netarena_backbone.fault.table import KINDS, broken, to_fault
 from netarena_backbone.query import case_of
 from netarena_backbone.world.intent import expected
 from netarena_backbone.world.model import World
-from netarena_network.action import action_of
 
 APP = Backbone()
-KEYS = {"error_types": ["ospf_cost"]}
+KEYS = {"error_types": ["ospf_cost"], "routers": 4}
 
 
 def test_application_draws_the_same_queries_as_the_backbone_world_of_route() -> None:
@@ -29,9 +29,12 @@ def test_application_draws_the_same_queries_as_the_backbone_world_of_route() -> 
     assert APP.solve(drawn) == alias.solve(same)
 
 
-def test_cause_may_name_a_machine_with_or_without_prefix() -> None:
-    query = next(APP.generate(APP.config_type.parse(KEYS), 12))
-    router = case_of(query).world.routers[1].name
+def test_cause_may_name_a_machine_with_or_without_prefix(world: World) -> None:
+    router = world.routers[1].name
+    method = KINDS["ospf_cost"][0]
+    query = with_faults(
+        world, to_fault(world, "ospf_cost", method, next(iter(method.changes(world))))
+    )
     causes = [Cause(router.partition("_")[2], "cost"), Cause(router, "cost"), Cause("r99", "cost")]
     assert [one.place for one in APP.tickets.resolve(query, causes)] == [router, router, "r99"]
 
@@ -49,12 +52,7 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
         method = next(one for one in KINDS["zone_filter"] if one.name == name)
         changes.append(next(one for one in method.changes(world) if one.key.startswith(key)))
         faults.append(to_fault(world, "zone_filter", method, changes[-1]))
-    query = next(APP.generate(APP.config_type.parse(KEYS), 3)).model_copy(
-        update={
-            "initial": {"world": world.model_dump(mode="json", exclude_defaults=True)},
-            "actions": tuple(map(action_of, faults)),
-        }
-    )
+    query = with_faults(world, *faults)
 
     def state(world: World, leftover: tuple[int, ...]) -> JsonValue:
         seen = expected(world).model_copy(update={"leftover": leftover})
@@ -73,10 +71,9 @@ def test_judge_excuses_traffic_that_the_other_faults_of_the_query_stop(
 
 
 def test_reserved_time_includes_25_s_for_each_contingency(contingent: World) -> None:
-    full = next(APP.generate(APP.config_type.parse(KEYS), 3))
+    full = with_faults(contingent.model_copy(update={"contingencies": ()}))
     assert APP.trials_s(full) == 0.0
-    initial = {"world": contingent.model_dump(mode="json", exclude_defaults=True)}
-    ticket = full.model_copy(update={"initial": initial})
+    ticket = with_faults(contingent)
     assert APP.trials_s(ticket) == 40.0 + 25.0 * len(case_of(ticket).contingencies) > 40.0
 
 
@@ -84,9 +81,7 @@ def lossy(world: World, *lost_s: tuple[float, ...]) -> tuple[Query, Episode]:
     """Return a query with two probed pairs, and an episode with a command for each ``lost_s``."""
     one, other, another = [name for name, _ in world.endpoints][:3]
     world = world.model_copy(update={"probed": ((one, other), (another, one))})
-    initial = {"world": world.model_dump(mode="json", exclude_defaults=True)}
-    query = next(APP.generate(APP.config_type.parse(KEYS), 3))
-    query = query.model_copy(update={"initial": initial, "actions": ()})
+    query = with_faults(world)
 
     def state(lost: tuple[float, ...]) -> JsonValue:
         dumped: JsonValue = (

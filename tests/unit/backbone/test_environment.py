@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from backbone_requests import with_faults
 
 from netarena.errors import EnvironmentFailed
-from netarena_backbone.app import Backbone
 from netarena_backbone.config import BackboneConfig
 from netarena_backbone.environment import BackboneEnvironment, _refuse, resolve
 from netarena_backbone.query import Case
@@ -50,9 +50,9 @@ def test_command_for_a_foreign_or_unknown_machine_is_not_run(world: World) -> No
 
 
 @pytest.mark.parametrize("gone", ["hosts", "routers"])
-def test_query_with_an_inconsistent_world_is_refused(gone: str) -> None:
+def test_query_with_an_inconsistent_world_is_refused(gone: str, world: World) -> None:
     config = BackboneConfig.parse({"world": "backbone", "error_types": ["ospf_cost"]})
-    query = next(iter(Backbone().generate(config, 3)))
+    query = with_faults(world)
     initial = copy.deepcopy(cast("Any", query.initial))
     initial["world"][gone] = initial["world"][gone][1:]
     broken = query.model_copy(update={"initial": initial})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 
@@ -22,6 +23,7 @@ from netarena_network.bounds import most_neighbours
 from netarena_network.declaration import read_causes
 
 
+@cache
 def _ticket(label: str) -> Query:
     config = BackboneConfig.parse(
         {"world": "backbone", "routers": 4, "briefing": "ticket", "error_types": [label]}
@@ -173,7 +175,7 @@ def test_maintenance_report_is_true_while_other_faults_exist(contingent: World) 
 
 
 def test_solution_saves_configurations_where_only_saved_ones_survive() -> None:
-    asked = _ticket("ospf_cost")
+    asked = _ticket("ospf_cost+name_entry")
     world = query.case_of(asked).world
     for is_saved in (False, True):
         changed = world.model_copy(update={"only_saved_survives": is_saved})

@@ -35,8 +35,9 @@ def test_every_policy_is_a_candidate_and_faulty_ones_are_targets(queries):
 
 def test_server_metadata_of_policies_does_not_reveal_the_faulty_ones(queries):
     for query in queries:
+        candidates = evidence(query).candidates
         for key in ("generation", "created", "managers", "annotations", "labels", "keys"):
-            assert len({one.trace[key] for one in evidence(query).candidates}) == 1
+            assert len({one.trace[key] for one in candidates}) == 1
 
 
 def test_evidence_of_the_application_equals_that_of_the_module(queries):

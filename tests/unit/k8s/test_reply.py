@@ -11,6 +11,7 @@ from netarena.task import command_line
 from netarena_k8s.agent import attack
 from netarena_k8s.agent.guess import blanket
 from netarena_k8s.reply import MAX_COMMAND_BYTES, MAX_READ_CHARS, read_reply
+from tests.thorough import THOROUGH
 
 DRY = "kubectl patch netpol x -p '{}' \\\n  --dry-run=server"
 APPLY = "kubectl apply -f - <<E\nkind: x\nE"
@@ -240,6 +241,7 @@ pieces = st.sampled_from(
 )
 
 
+@THOROUGH
 @given(st.lists(pieces, max_size=14).map("".join))
 def test_command_read_from_a_reply_is_complete_and_outside_reasoning(text):
     try:
@@ -257,6 +259,7 @@ def test_command_read_from_a_reply_is_complete_and_outside_reasoning(text):
         rest = rest[found + len(line.strip()) :]
 
 
+@THOROUGH
 @given(
     command=st.sampled_from([DRY, APPLY, NOTE, "kubectl get a\nkubectl get b"]),
     fence=st.sampled_from(["```", "````", "~~~"]),
@@ -270,6 +273,7 @@ def test_truncated_reply_gives_the_complete_command_or_an_error(command, fence, 
         assert read_reply(reply[: data.draw(st.integers(0, len(reply)))]) == command
 
 
+@THOROUGH
 @given(
     thought=st.lists(pieces.filter(lambda piece: piece != "</think>"), max_size=9).map("".join),
     reply=st.sampled_from([f"```\n{NOTE}\n```", f"Go:\n~~~sh\n{APPLY}\n~~~", DRY]),
@@ -279,9 +283,9 @@ def test_reasoning_before_a_reply_does_not_change_the_command(thought, reply):
 
 
 HOSTILE = {
-    "backticks": "`" * 900_000,
-    "glued": "```\n" + "(x```\n" * 60_000,
-    "prose": "kubectl get is '\n" * 30_000,
+    "backticks": "`" * 400_000,
+    "glued": "```\n" + "(x```\n" * 45_000,
+    "prose": "kubectl get is '\n" * 16_000,
     "quotes": "> " * 200_000 + "```\n" + "> x\n" * 90_000,
     "thoughts": "```\na\n```</think>" * 30_000,
     "opened": "<think></think>x" * 30_000 + "```\n" * 9,

@@ -158,8 +158,8 @@ def test_labels_recorded_in_a_state_are_used_for_its_judgement():
 
 @pytest.mark.slow
 def test_policies_too_large_to_compare_count_as_exposed():
-    ports = [{"port": port} for port in range(1, 65_536, 2)]
-    blocks = [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}} for n in range(20_000)]
+    ports = [{"port": port} for port in range(1, 65_536, 8)]
+    blocks = [{"ipBlock": {"cidr": f"10.{n // 250}.{n % 250}.0/24"}} for n in range(5_000)]
     egress = [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"ports": ports}]
     huge = sight(
         frontend={"ingress": [{"ports": ports}, {"from": blocks}], "egress": egress},

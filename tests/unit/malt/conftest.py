@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -83,6 +84,12 @@ def _initial() -> Any:
 
 
 @cache
+def _right_claim(query: str) -> dict[str, Any]:
+    """Return the claim of a right answer; callers copy it."""
+    return _claim_of(Query.model_validate_json(query), _solved(query)[1])
+
+
+@cache
 def _solved(query: str) -> tuple[Truth, Graph]:
     return solve_truth(Query.model_validate_json(query))
 
@@ -91,19 +98,23 @@ def _state_of(
     query: Query, spoil: Callable[[Any], Any] | None = None, **instead: Any
 ) -> dict[str, Any]:
     """Return the state after a right answer; ``spoil`` changes its graph, ``instead`` its keys."""
-    truth, graph = _solved(query.model_dump_json())
-    if spoil is not None:
+    text = query.model_dump_json()
+    truth, graph = _solved(text)
+    if spoil is None:
+        updated = copy.deepcopy(_right_claim(text))
+    else:
         # attribute values are shared with the released graph, so tests may replace but not modify
         # them
         graph = graph.copy()
         spoil(graph)
+        updated = _claim_of(query, graph)
     state = {
         "answered": True,
         "type": truth.type,
         "data": truth.data,
         "cut": False,
         "data_graph": "same" if truth.type == "graph" else None,
-        "updated": _claim_of(query, graph),
+        "updated": updated,
     }
     return state | instead
 

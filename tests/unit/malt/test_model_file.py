@@ -38,7 +38,7 @@ def refusal(tmp_path: Path, text: str | bytes) -> str:
     return refused.value.problem
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 99), st.integers(1, 4), st.integers(1, 9))
 def test_both_formats_reproduce_the_written_network(
     tmp_path_factory: pytest.TempPathFactory, seed: int, blocks: int, most: int

@@ -29,7 +29,7 @@ def test_removal_of_a_switch_replaces_edits_of_its_ports() -> None:
     assert draft.edits() == {"remove": ["ju1.s1.s1c1"], "add": [], "set": []}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_draft_agrees_with_the_graph_of_its_edits(seed: int, much: bool) -> None:
     rng = random.Random(seed)

@@ -34,6 +34,11 @@ RULES = [
     for rule in kind.rules
 ]
 
+#: Seeds of the instances that most tests use, because drawing and blocking one takes seconds.
+SEEDS = (1, 2)
+#: Positions of the requests that a blocking request replaces, among the requests of its rule.
+POSITIONS = (0, 1)
+
 
 @cache
 def places() -> tuple[Place, ...]:
@@ -76,7 +81,7 @@ def answered(kind: str, data: Any, **updated: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_planted_plan_keeps_all_constraints_and_is_within_one_percent_of_the_bound(
     kind: Kind, seed: int
 ) -> None:
@@ -119,7 +124,7 @@ def kinds() -> list[Kind]:
 
 @pytest.mark.parametrize(("kind", "rule"), RULES)
 def test_blocking_request_is_the_only_violation_of_the_planted_plan(kind: Kind, rule: str) -> None:
-    for place in range(3):
+    for place in POSITIONS:
         instance, (requests, mark) = impossible(kind, rule, place)
         (blocking,) = (one for one in requests if one["id"] == mark)
         assert blocking["rule"] == rule
@@ -142,7 +147,9 @@ def test_no_scripted_planner_finds_a_plan_despite_a_blocking_request(kind: Kind,
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripted_planners_keep_all_constraints(kind: Kind) -> None:
     found = 0
-    for seed in range(4):
+    for seed in (*SEEDS, 0, 3):
+        if found and seed not in SEEDS:
+            break
         instance = drawn(kind.name, seed)
         reference = kind.judge(instance.data, instance.plan).objective
         for planner in (kind.greedy, kind.first_fit):
@@ -643,7 +650,7 @@ def sizes(request: dict[str, Any]) -> dict[str, int]:
 def test_blocking_request_has_the_size_of_the_request_that_it_replaces(
     kind: Kind, rule: str
 ) -> None:
-    for place in range(4):
+    for place in POSITIONS:
         instance, (requests, mark) = impossible(kind, rule, place)
         same = [one for one in instance.data["requests"] if one["rule"] == rule]
         (blocking,) = (one for one in requests if one["id"] == mark)
@@ -685,7 +692,7 @@ def test_blocking_rack_requests_list_expensive_racks_as_the_others_do(
     (kind,) = (kind for kind in kinds() if kind.name == "racks")
     instance = impossible(kind, rule, 0)[0]
     spare = {one["name"] for one in instance.data["racks"]} - {rack for _, rack in instance.plan}
-    for place in range(5):
+    for place in POSITIONS:
         blocking, others = blocked(kind, rule, place)
         for one in (blocking, *(one for one in others if one["rule"] == rule)):
             assert (spare <= {*one["racks"]}) is listed
@@ -698,7 +705,7 @@ def test_blocking_rack_requests_list_expensive_racks_as_the_others_do(
     + [one for one in RULES if one.id in {"waves-apart", "urgency-apart"}],
 )
 def test_numbers_of_a_blocking_request_do_not_contradict_each_other(kind: Kind, rule: str) -> None:
-    for place in range(5):
+    for place in POSITIONS:
         blocking, _ = blocked(kind, rule, place)
         if rule == "spread":
             blocks = set(drawn(kind.name).data["spines"].values())
@@ -791,7 +798,8 @@ def test_rules_about_shared_elements_and_numbers_do_not_find_the_blocking_reques
     rates: dict[str, list[float]] = {
         key: [] for key in ("most shared", "arithmetic", "unusual places", "places only here")
     }
-    for number in range(40):
+    # the benchmark itself draws more tasks; a rule that finds the request has a rate near 1
+    for number in range(16):
         data, mark = bench["draw"](kind, places(), random.Random(f"rules {name} {number}"))
         asked = bench["Asked"](data)
         for key, found in rates.items():

@@ -76,8 +76,8 @@ def draw(seed: int, number: int = 1, start: int = 0, **config: Any) -> Iterator[
 
 @cache
 def loops() -> list[Query]:
-    """Return twenty queries of each label of level 4."""
-    return list(draw(6, 20, complexity_level="level4"))
+    """Return ten queries of each label of level 4."""
+    return list(draw(6, 10, complexity_level="level4"))
 
 
 def digest() -> str:
@@ -193,7 +193,7 @@ def test_drawn_queries_match_the_stored_digest() -> None:
     assert digest() == GOLDEN
 
 
-@pytest.mark.parametrize("hash_seed", ["0", "4711"])
+@pytest.mark.parametrize("hash_seed", ["4711"])
 def test_another_process_draws_the_same_queries(hash_seed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -227,7 +227,7 @@ def totals(graph: Graph) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seeds, st.sampled_from(range(len(LABELS))))
 def test_every_network_obeys_the_rules_and_every_task_has_an_effect(seed: int, index: int) -> None:
     query = next(draw(seed, start=index))
@@ -272,7 +272,7 @@ def forms(leaf: Any) -> list[str]:
     return [repr(leaf), f"kind {leaf}", f"; {leaf} stands for", *count]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seeds)
 def test_text_contains_every_name_and_number_of_the_actions(seed: int) -> None:
     scopes = {"children": "contains directly", "descendants": "or through other nodes"}
@@ -290,7 +290,7 @@ def test_text_contains_every_name_and_number_of_the_actions(seed: int) -> None:
 def test_every_mistake_in_a_loop_changes_the_answer(label: str) -> None:
     """Skipping or swapping branches, or ignoring a condition, never gives the right answer."""
     queries = [query for query in loops() if query.label == label]
-    assert len(queries) == 20
+    assert len(queries) == 10
     for query in queries:
         loop = Loop.model_validate(query.actions[0].parameters)
         right = changes_by(query, loop)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from netarena.errors import ReplyRefused
 from netarena_malt.reply import MAX_CODE_CHARS, extract_code
 from tests.growth import is_linear
+from tests.thorough import THOROUGH
 
 CODE = "def process_graph(graph_data):\n    return {}\n"
 OTHER = "def process_graph(graph_data):\n    return None\n"
@@ -178,7 +179,7 @@ def read(reply):
         return str(refused)
 
 
-MANY = 50_000
+MANY = 30_000
 #: texts that are cut to various lengths; a pair is a text to cut and an end that always follows
 HUGE: dict[str, str | tuple[str, str]] = {
     "backticks": "`" * 4 * MANY,
@@ -187,8 +188,8 @@ HUGE: dict[str, str | tuple[str, str]] = {
     "fences": "```\n" * MANY,
     "opening fences": "```python\n" * (MANY // 2),
     "opening fences around a program": ("```python\n" * (MANY // 2), "class A:\n  " + CODE),
-    "classes instead of programs": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 5_000,
-    "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 8_000,
+    "classes instead of programs": "```python\nclass A:\n  def process_graph(): 0\n```\n" * 3_000,
+    "programs in one text": "```python\n'''\n" + "def process_graph(): 0\n```\n" * 5_000,
     "blanks": " " * 4 * MANY,
     "lines": "\n" * 4 * MANY,
     "carriage returns": "\r" * 4 * MANY,
@@ -196,8 +197,8 @@ HUGE: dict[str, str | tuple[str, str]] = {
     "colons": "process_graph:" + ":" * 4 * MANY,
     "mixed marks": "`~" * 2 * MANY,
     "quotes": "> " * 2 * MANY,
-    "thoughts": f"```python\n{CODE}```</think>" * 2_500,
-    "programs in thoughts": (f"<think></think>x```python\n{CODE})\n```" * 2_500, "</think>"),
+    "thoughts": f"```python\n{CODE}```</think>" * 1_500,
+    "programs in thoughts": (f"<think></think>x```python\n{CODE})\n```" * 1_500, "</think>"),
 }
 
 
@@ -273,11 +274,13 @@ lines = st.sampled_from(
 )
 
 
+@THOROUGH
 @given(st.lists(lines, max_size=30).map("\n".join) | st.text(max_size=300))
 def test_any_reply_gives_a_program_or_a_reason(reply):
     assert "process_graph" in read(reply)
 
 
+@THOROUGH
 @given(
     before=st.text(alphabet="ab \n.:-", max_size=60),
     body=st.lists(st.sampled_from(["x = 1", "import re", "", "# note", "y = 'a`b'"]), max_size=6),
@@ -290,6 +293,7 @@ def test_fenced_program_is_extracted_completely(before, body, fence, tag):
     assert extract_code(f"{before}\n{fence}{tag}\n{code}\n{fence}\nThat is all.") == code
 
 
+@THOROUGH
 @given(thought=st.lists(lines, max_size=12).map("\n".join), code=st.sampled_from([CODE, MARKED]))
 def test_reasoning_does_not_change_the_program(thought, code):
     assert extract_code(f"<think>\n{thought}\n</think>\n```python\n{code}```") == code.rstrip()

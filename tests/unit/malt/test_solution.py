@@ -60,6 +60,12 @@ def draw(seed: int, number: int = 1) -> list[Query]:
     return list(lazily(seed, number))
 
 
+@cache
+def types() -> list[str]:
+    """Return the type of the answer to each query of ``draw(6)``."""
+    return [solve_truth(query)[0].type for query in draw(6)]
+
+
 def source(reply: str) -> str:
     """Return the code of a reply that consists of exactly one fenced block."""
     match = re.fullmatch(r"```python\n(.*)\n```", reply, re.DOTALL)
@@ -101,7 +107,7 @@ def right(query: Query, answer: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
 def test_reference_solution_gives_exactly_the_truth(seed: int, index: int) -> None:
     query = next(lazily(seed, start=index))
@@ -126,7 +132,7 @@ def test_reference_solution_is_wrong_for_another_query() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.sampled_from(range(len(LABELS))))
 def test_distraction_has_the_form_of_an_answer_and_is_wrong(seed: int, index: int) -> None:
     query = next(lazily(seed, start=index))
@@ -156,7 +162,7 @@ class Stubborn(random.Random):
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "slip"), [(k, slip) for k in _SLIPS for slip in _SLIPS[k]])
 def test_every_slip_makes_the_answer_wrong(kind: str, slip: str) -> None:
-    queries = [query for query in draw(6) if solve_truth(query)[0].type == kind]
+    queries = [query for query, one in zip(draw(6), types(), strict=True) if one == kind][:5]
     assert queries
     for query in queries:
         reply = distract(query, Stubborn(slip))

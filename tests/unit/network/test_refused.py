@@ -17,6 +17,7 @@ from netarena_backbone.declaration import REFUSALS, read_reply
 from netarena_network.declaration import MAX_REFUSED, claim_of, make_move
 from netarena_route import declaration as route
 from netarena_route.app import Route
+from tests.thorough import THOROUGH
 
 FORM = 'send {"done": true, "refused": [{"change": 2, "because": "<word>"}]}'
 WORDS = "no_redundancy, address_in_use, own_prefix, documented_service"
@@ -211,6 +212,7 @@ _words = st.sampled_from([str, str.upper, lambda word: word.replace("_", " ")])
 _forms = st.sampled_from(["{}", "So:\n```json\n{}\n```\nDone.", "```\n{}", "I'd say {{'tis}}: {}"])
 
 
+@THOROUGH
 @given(said=_refusals, form=_forms, data=st.data())
 def test_refusals_in_any_accepted_form_are_parsed(
     said: dict[int, str], form: str, data: st.DataObject
@@ -222,6 +224,7 @@ def test_refusals_in_any_accepted_form_are_parsed(
     assert _read(form.format(whole)) == [*said.items()]
 
 
+@THOROUGH
 @given(said=_refusals, data=st.data())
 def test_truncated_declaration_refuses_no_other_change(
     said: dict[int, str], data: st.DataObject
@@ -242,6 +245,7 @@ _json = st.recursive(
 )
 
 
+@THOROUGH
 @given(_json)
 def test_any_value_of_refused_is_parsed_or_refused(value: Any) -> None:
     with suppress(ReplyRefused):

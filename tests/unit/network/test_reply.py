@@ -17,6 +17,7 @@ from netarena.task import command_line
 from netarena_network import reply
 from netarena_network.reply import MAX_COMMAND_BYTES
 from netarena_route.declaration import read_reply
+from tests.thorough import THOROUGH
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=80)
 _COMMAND = _TEXT.filter(lambda text: not command_line.lacks(text))
@@ -57,6 +58,7 @@ _WRITTEN: dict[str, Callable[[dict[str, str]], str]] = {
 }
 
 
+@THOROUGH
 @given(
     machine=_TEXT,
     command=_COMMAND,
@@ -68,6 +70,7 @@ def test_any_json_object_is_parsed(machine: str, command: str, form: str, writte
     assert read_reply(text) == {"machine": machine.strip(), "command": command}
 
 
+@THOROUGH
 @given(machine=_TEXT, command=_COMMAND, curled=st.booleans())
 def test_object_with_other_quotes_is_parsed(machine: str, command: str, curled: bool) -> None:
     plain = {"machine": machine.strip(), "command": command}
@@ -80,6 +83,7 @@ def test_object_with_other_quotes_is_parsed(machine: str, command: str, curled: 
         assert read_reply(f"Next: {plain!r}.") == plain
 
 
+@THOROUGH
 @given(machine=_TEXT, command=_COMMAND, form=st.sampled_from(_FORMS[:4]), data=st.data())
 def test_truncated_reply_gives_the_whole_command_or_is_refused(
     machine: str, command: str, form: str, data: st.DataObject
@@ -90,6 +94,7 @@ def test_truncated_reply_gives_the_whole_command_or_is_refused(
         assert read_reply(cut) == {"machine": machine.strip(), "command": command}
 
 
+@THOROUGH
 @given(
     thought=st.lists(
         st.sampled_from(
@@ -113,6 +118,7 @@ def test_reasoning_does_not_change_the_command(thought: str, command: str, form:
     assert read_reply(f"<think>{thought}</think>{form.format(json.dumps(said))}") == said
 
 
+@THOROUGH
 @given(st.text(max_size=400))
 def test_prose_is_not_parsed_as_a_command(text: str) -> None:
     """Text without a quoted key and without two labelled lines contains no command."""
@@ -302,9 +308,10 @@ def test_parsing_time_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "kind", ["objects that do not end", "single quotes", "two ways to read it", "lines"]
 )
-def test_megabytes_are_parsed_up_to_the_limit(kind: str) -> None:
+def test_long_text_is_parsed_up_to_the_limit(kind: str) -> None:
     text = _HOSTILE[kind](1000)
-    text = (text * (3_000_000 // len(text) + 1))[:3_000_000]
+    text = (text * (800_000 // len(text) + 1))[:800_000]
+    assert len(text) > 6 * reply.MAX_READ_CHARS
     with pytest.raises(ReplyRefused):
         read_reply(text)
     said = {"machine": "a", "command": "ip a"}

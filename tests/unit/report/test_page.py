@@ -193,7 +193,7 @@ def test_every_plot_is_well_formed_markup(rows, points, values, title):
 
 
 def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
-    """The run has 5,000 failed episodes, each with its own long label, rule and reason."""
+    """The run has 1,500 failed episodes, each with its own long label, rule and reason."""
     records = [
         {
             "id": f"q{number}",
@@ -203,7 +203,7 @@ def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
             "failure_rule": f"rule {number}",
             "outcome": "unsolved",
         }
-        for number in range(5000)
+        for number in range(1500)
     ]
     paths = [tmp_path / f"{name}.json" for name in "abc"]
     for path in paths:
@@ -212,8 +212,8 @@ def test_page_of_any_run_has_a_limited_size(tmp_path: Path) -> None:
     text = page(*paths)
     Reader(text)
     assert len(text.encode()) < 3_000_000
-    assert text.count("The first 100 of 5000. <code>netarena view DIR</code>") == 3
-    assert text.count("The first 200 of 5000.") == 3
+    assert text.count("The first 100 of 1500. <code>netarena view DIR</code>") == 3
+    assert text.count("The first 200 of 1500.") == 3
 
 
 def test_colours_restart_in_each_group(tmp_path: Path, toy: None) -> None:

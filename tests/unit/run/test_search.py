@@ -54,8 +54,15 @@ def weak_at_three(app):
     return Weak(app, lambda config: config.complexity_level == ("level3",))
 
 
-def test_search_finds_the_weak_level_and_compares_fresh_queries(tmp_path):
-    outcome = search(tmp_path, weak_at_three)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Return the outcome and the folder of a search; tests only read the folder."""
+    folder = tmp_path_factory.mktemp("search")
+    return search(folder, weak_at_three), folder
+
+
+def test_search_finds_the_weak_level_and_compares_fresh_queries(finished):
+    outcome, _ = finished
     assert [words(one.stratum) for one in outcome.found] == ['complexity_level ["level3"]']
     assert outcome.searched.graded == 60
     assert outcome.fresh == (12, 12)
@@ -75,9 +82,18 @@ class Picky(Toy):
         return super().generate_at(config, seed, indices)
 
 
+@pytest.fixture(scope="module")
+def picked(tmp_path_factory):
+    """Return the log of a search with ``Picky``, without fresh queries."""
+    folder = tmp_path_factory.mktemp("picked")
+    search(folder, weak_at_three, Picky(), fresh=0)
+    return (folder / LOG_NAME).read_text()
+
+
 @pytest.mark.parametrize("fresh", [0, 1, 6])
-def test_found_cells_without_queries_are_not_in_the_outcome(tmp_path, fresh):
+def test_found_cells_without_queries_are_not_in_the_outcome(tmp_path, fresh, picked):
     app = Picky()
+    (tmp_path / LOG_NAME).write_text(picked)  # the search is resumed
     outcome = search(tmp_path, weak_at_three, app, fresh=fresh)
     assert [words(one.stratum) for one in outcome.found] == ['complexity_level ["level3"]']
     scope = Scope.of(app, app.config_type.parse({}))
@@ -85,10 +101,10 @@ def test_found_cells_without_queries_are_not_in_the_outcome(tmp_path, fresh):
     assert settings == [{"briefing": "full", "complexity_level": ["level3"]}]
 
 
-def test_no_fresh_query_equals_a_searched_one_or_another_fresh_one(tmp_path):
-    search(tmp_path, weak_at_three)
+def test_no_fresh_query_equals_a_searched_one_or_another_fresh_one(finished):
+    _, folder = finished
     contents = {
-        stage: [q.content for path in (tmp_path / stage).iterdir() for q in queries(path)]
+        stage: [q.content for path in (folder / stage).iterdir() for q in queries(path)]
         for stage in ("draws", "found", "uniform")
     }
     fresh = contents["found"] + contents["uniform"]

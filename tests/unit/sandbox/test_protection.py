@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 import seccomp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from seccomp import ALLOW, ARCHITECTURE, COLUMN, KILL, MACHINES, header_numbers, refused
 
 from netarena.sandbox import protection
+from tests.thorough import THOROUGH
 
 numbers = st.integers(0, 600)
 words = st.integers(0, 2**64 - 1) | st.integers(0, 5000)
@@ -51,7 +52,7 @@ def test_unlisted_system_calls_are_refused(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@settings(deadline=None)
+@THOROUGH
 @given(number=numbers, first=words, second=words, third=words)
 def test_random_system_calls_are_allowed_only_as_the_tables_say(
     machine: str, number: int, first: int, second: int, third: int
@@ -125,7 +126,7 @@ def test_system_call_of_another_architecture_kills_the_process(
     assert decide(machine, getpid, architecture=architecture) == expected
 
 
-@settings(deadline=None)
+@THOROUGH
 @given(st.integers(0x40000000, 0xFFFFFFFF))
 def test_x32_system_call_kills_the_process(number: int) -> None:
     assert decide("x86_64", number) == KILL

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netarena.sandbox.untrusted import MAX_DEPTH, MAX_DIGITS, ClaimRefused, read_json
+from tests.thorough import THOROUGH
 
 scalars = (
     st.none()
@@ -43,6 +44,7 @@ unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 
 
 @unhurried
+@THOROUGH
 @given(values, st.booleans())
 def test_json_of_plain_values_is_read_unchanged(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
@@ -50,6 +52,7 @@ def test_json_of_plain_values_is_read_unchanged(value: Any, ascii_only: bool) ->
 
 
 @unhurried
+@THOROUGH
 @given(
     st.binary()
     | st.text('[]{}",:0123456789eE+-.\\ud8ntrfalsNIy ').map(lambda text: text.encode())

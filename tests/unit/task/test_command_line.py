@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena.task.command_line import lacks, read_line, read_lines
+from tests.thorough import THOROUGH
 
 WHOLE = [
     "kubectl get pods",
@@ -112,6 +113,7 @@ def test_command_whose_last_lines_would_run_separately_counts_as_incomplete(text
     assert TORN[text] in lacks(text)
 
 
+@THOROUGH
 @given(
     st.lists(
         st.sampled_from(
@@ -143,15 +145,15 @@ def test_line_ends_where_bash_starts_to_run_it():
 @pytest.mark.parametrize(
     "text",
     [
-        "'" * 200_001,
-        '"$(' * 70_000,
-        "<<E\n" * 50_000,
-        "`" * 200_001,
-        "${" * 100_000,
-        "# \n" * 70_000,
-        "\\\n" * 100_000,
-        "((a(b)" * 40_000,
-        "( ^" + " \n" * 100_000,
+        "'" * 60_001,
+        '"$(' * 20_000,
+        "<<E\n" * 15_000,
+        "`" * 60_001,
+        "${" * 30_000,
+        "# \n" * 20_000,
+        "\\\n" * 30_000,
+        "((a(b)" * 12_000,
+        "( ^" + " \n" * 30_000,
     ],
     ids=lambda text: text[:4],
 )

@@ -133,14 +133,18 @@ def test_fault_in_settings_that_only_the_target_has_cannot_exist_today(added: St
 
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_faults_can_be_listed_for_the_target_of_every_change(kind: str, world: World) -> None:
-    """Listing does not fail even if a route map has lost all of its entries."""
-    for method in KINDS[kind]:
+    """Listing does not fail even if a route map has lost all of its entries.
+
+    Each method is tried with one of its first three changes, because listing takes long.
+    """
+    for number, method in enumerate(KINDS[kind]):
         name = kind, method.name
         starts = [world]
         if name in SETUPS:
             starts = [one.edit(world) for one in options(world, *SETUPS[name])][:2]
         for today in starts:
-            for change in options(today, *name)[:3]:
+            changes = options(today, *name)[:3]
+            for change in changes[number % max(1, len(changes)) :][:1]:
                 candidates(today, change.edit(today), ())
 
 

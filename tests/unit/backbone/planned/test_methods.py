@@ -35,7 +35,9 @@ def test_table_has_the_agreed_numbers_of_kinds_and_methods() -> None:
 @pytest.mark.parametrize("name", ALL, ids=".".join)
 def test_each_part_of_a_change_edits_only_its_own_machine(name: Name) -> None:
     world = start_of(name)
-    for change in options(world, *name):
+    changes = options(world, *name)
+    # at most four changes, evenly distributed over all that the method offers
+    for change in changes[:: -(-len(changes) // 4)]:
         machines = [change.machine, *change.others]
         assert len({*machines}) == len(machines) == len(change.parts)
         made = world

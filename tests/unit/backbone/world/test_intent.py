@@ -16,7 +16,7 @@ from netarena_backbone.world.model import World
 from netarena_backbone.world.routing import settle
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_backup_path_avoids_the_failed_link_and_has_the_same_ends(seed: int) -> None:
     world = draw(random.Random(seed), 6)
     primary = dict(zip(world.ways, expected(world).ways, strict=True))

@@ -21,6 +21,7 @@ from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.embedded.apiserver.table import show_age, show_selector
 from netarena_k8s.source.varied import varied
 from netarena_k8s.world.boutique import boutique
+from tests.thorough import THOROUGH
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/shop/networkpolicies"
@@ -480,6 +481,7 @@ def test_invalid_label_selector_is_refused(text, api):
     assert api.get(POLICIES, labelSelector=text).status_code == 400
 
 
+@THOROUGH
 @given(st.text(alphabet="ab=!<>(), in", max_size=30))
 def test_arbitrary_text_is_a_selector_or_refused(text):
     for make in (label_test, lambda one: field_test(one, NETWORK_POLICIES)):
@@ -493,7 +495,7 @@ def test_long_selector_is_parsed_in_linear_time(text):
     with contextlib.suppress(Refused):
         label_test(text.format(" " * 400_000))
     with contextlib.suppress(Refused):
-        label_test("a," * 60_000 + text.format(" " * 60_000))
+        label_test("a," * 15_000 + text.format(" " * 60_000))
 
 
 def test_field_selectors_support_the_fields_of_each_resource(api):
@@ -612,6 +614,7 @@ def test_access_reviews_for_paths_rules_and_the_caller_are_answered(api, admin):
     assert admin.post("/apis/authentication.k8s.io/v1/tokenreviews", {}).status_code == 400
 
 
+@THOROUGH
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_a_protobuf_message_or_refused(data):
     fields = {1: Text("a"), 2: Repeated("b"), 3: Field("c", {1: Text("d")})}

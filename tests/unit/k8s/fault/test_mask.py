@@ -111,7 +111,7 @@ def test_pairs_computed_near_the_faults_equal_the_full_computation(pair):
 @pytest.mark.slow
 def test_at_least_a_third_of_tickets_with_two_faults_have_a_mask():
     config = KubernetesConfig.parse(
-        {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 24}
+        {"briefing": "ticket", "num_apps": 20, "error_types": "faults_2", "num_queries": 15}
     )
     queries = list(Kubernetes().generate(config, 2))
     masked = [query for query in queries if any("masks" in a.parameters for a in query.actions)]

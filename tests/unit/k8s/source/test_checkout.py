@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from netarena.errors import ConfigError
+from netarena_k8s import query as query_module
 from netarena_k8s.app import Kubernetes
 from netarena_k8s.config import KubernetesConfig
 from netarena_k8s.embedded.apiserver.default_objects import objects
 from netarena_k8s.fault.table import KINDS, draw
 from netarena_k8s.prompt import tell_intent
 from netarena_k8s.query import world_of
+from netarena_k8s.source import checkout
 from netarena_k8s.source.checkout import (
     MAX_APPS,
     MAX_VALUES,
@@ -257,7 +259,10 @@ def test_every_fault_kind_can_be_drawn_on_a_checkout(shop, kind):
     assert all(found) == (kind != "joined_peers")
 
 
-def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(tmp_path, caplog):
+def test_fault_combinations_that_do_not_fit_are_left_out_and_listed_once(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(query_module, "_WORLDS", 3)  # attempts to draw several faults
     first, *_ = POLICIES.split("---")
     policy = first.replace("spec: {podSelector: {}, policyTypes: [Ingress]}", OPEN)
     folder = write(tmp_path / "few", app_yaml=APP, policy_yml=policy)
@@ -529,15 +534,16 @@ def test_copy_in_the_image_is_read_instead_of_the_given_folder(tmp_path, monkeyp
 
 
 @pytest.mark.timeout(60)
-def test_pipe_is_skipped_and_large_files_are_refused_before_parsing(tmp_path):
+def test_pipe_is_skipped_and_large_files_are_refused_before_parsing(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkout, "MAX_VALUES", 20_000)
     folder = write(tmp_path, app_yaml=APP, policies_yml=POLICIES)
     os.mkfifo(tmp_path / "pipe.yaml")
     known = read_checkout(folder)
     assert known.apps
     # the limit applies to all files together, or many files could take unlimited time
-    (tmp_path / "a.json").write_text(f"[{'1,' * (MAX_VALUES - 100)}1]")
+    (tmp_path / "a.json").write_text(f"[{'1,' * (20_000 - 100)}1]")
     with pytest.raises(
-        ConfigError, match=f"the manifests up to app.yaml have more than {MAX_VALUES} values"
+        ConfigError, match=r"the manifests up to app\.yaml have more than 20000 values"
     ):
         read_checkout(folder)
 

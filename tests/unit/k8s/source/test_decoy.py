@@ -274,7 +274,7 @@ def queries():
     app = Kubernetes()
     found = []
     for types in (None, ["extended"]):
-        config = KubernetesConfig.parse({"world": "varied", "num_queries": 2, "error_types": types})
+        config = KubernetesConfig.parse({"world": "varied", "num_queries": 1, "error_types": types})
         found += list(app.generate(config, seed=11))
     return [(query.label, *started(query)) for query in found]
 
@@ -310,7 +310,7 @@ def test_script_solves_its_fault_kind_in_a_world_without_decoys(name):
     assert 2 * len(won) >= len(asked)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_decoys_of_every_kind_exist_and_allow_no_traffic(seed):
     world = varied(random.Random(seed))
     callers = {target for _, target in world.calls}

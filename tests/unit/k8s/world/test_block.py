@@ -13,6 +13,7 @@ from netarena_k8s.embedded.apiserver.validity import find_flaws
 from netarena_k8s.world.block import Block, network_of
 from netarena_k8s.world.model import Policy, outside_of
 from netarena_k8s.world.policy import in_block
+from tests.thorough import THOROUGH
 
 TOLD = {
     "ambiguous": 'CIDR value "{}" is ambiguous in this context (should be "{}" or "{}"?)',
@@ -126,6 +127,7 @@ def test_exception_of_an_ip_block_is_validated_like_on_a_real_server(cidr, cut, 
     )
 
 
+@THOROUGH
 @given(st.text(string.hexdigits + ".:/%", max_size=30) | st.from_regex(r"[0-9.]{7,20}/\d{1,3}"))
 def test_accepted_ip_block_can_be_evaluated(text):
     """Text that is not accepted is reported as a flaw of the policy."""

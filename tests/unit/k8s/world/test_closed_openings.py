@@ -80,7 +80,7 @@ def rewrite(rng: random.Random, world: World, policies: Sequence[Policy]) -> tup
 
 
 @pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))  # a drawn application, and a large one
 def test_policies_without_closed_openings_equal_those_of_a_complete_comparison(
     seed: int, space: str
 ) -> None:

@@ -101,9 +101,10 @@ def alter(rng: random.Random, world: World, policies: tuple[Policy, ...]) -> tup
 @pytest.mark.parametrize(
     ("seed", "space"),
     [
-        *((seed, "shop") for seed in range(6, 12)),
+        # all combinations of an application and of whether a policy selects every pod
+        *((seed, "shop") for seed in range(6, 10)),
         # the application's namespace has the name of one of the other namespaces
-        *((seed, "default") for seed in (6, 7, 9)),
+        *((seed, "default") for seed in (6, 7)),
     ],
 )
 def test_caching_changes_no_verdict(seed: int, space: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena_k8s.world.policy import EGRESS, INGRESS, Endpoint, Port, Rules
+from tests.thorough import THOROUGH
 
 NAMESPACES = {"shop": {"team": "a", "env": "prod"}, "lab": {"team": "b"}}
 WEB = Endpoint("10.0.0.1", "shop", {"app": "web"}, (Port(8080, "TCP", "http"),))
@@ -319,6 +320,7 @@ SPEC = st.fixed_dictionaries(
 POLICIES = st.lists(st.builds(policy, SPEC, st.sampled_from(["shop", "lab"])), max_size=4)
 
 
+@THOROUGH
 @given(POLICIES)
 def test_second_implementation_agrees_on_random_policies(policies):
     rules = Rules(policies, NAMESPACES)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netarena_k8s.world.port_set import ALL, NONE, contains, difference, intersection, show, union
+from tests.thorough import THOROUGH
 
 PIECE = st.tuples(st.integers(1, 30), st.integers(1, 30)).map(lambda two: (min(two), max(two)))
 PORTS = st.dictionaries(
@@ -18,6 +19,7 @@ def spread(ports):
             for port in range(low, high + 1)}  # fmt: skip
 
 
+@THOROUGH
 @given(PORTS, PORTS)
 def test_port_set_operations_agree_with_python_sets(one, other):
     assert spread(union(one, other)) == spread(one) | spread(other)

@@ -121,6 +121,7 @@ def test_combination_that_no_symptom_can_name_is_never_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(mask, "is_reportable", lambda *_: False)
+    monkeypatch.setattr(query, "_NETWORKS", 1)
     keys = {"briefing": "ticket", "error_types": ["faults_1"], "num_switches": 3}
     config = RouteConfig.parse({**keys, "num_hosts_per_subnet": 2})
     with pytest.raises(ConfigError, match="faults_1 cannot be drawn"):

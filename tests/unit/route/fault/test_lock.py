@@ -35,7 +35,7 @@ def _draw(kinds: list[str], seed: int, switches: int = 3, hosts: int = 1):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     kind=st.sampled_from(sorted(KINDS)),

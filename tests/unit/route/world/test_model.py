@@ -50,7 +50,7 @@ def test_names_fit_the_kernel_limit_at_the_largest_size() -> None:
     assert len(set(names)) == len(names) == 1024 + 32
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=_SEEDS, switches=st.integers(3, 6), hosts=st.integers(1, 5))
 def test_varied_world_is_consistent(seed: int, switches: int, hosts: int) -> None:
     world = varied(switches, hosts, random.Random(seed))

@@ -20,6 +20,7 @@ from netarena_k8s.embedded.apiserver.status import Refused
 from netarena_k8s.embedded.apiserver.store import Store
 from netarena_k8s.embedded.apiserver.write import write
 from netarena_k8s.world.boutique import boutique
+from tests.thorough import THOROUGH
 
 OPERATOR = User("system:serviceaccount:shop:operator")
 ADMIN = User("admin", admin=True)
@@ -633,6 +634,7 @@ SPECS = st.recursive(
 )
 
 
+@THOROUGH
 @given(st.sampled_from([MERGE, STRATEGIC, JSON, APPLY]), SPECS)
 def test_arbitrary_spec_is_refused_or_stored_in_a_valid_form(media, sent):
     world = boutique()
@@ -657,6 +659,7 @@ def _force(media):
     return {"force": "true"} if media == APPLY else {}
 
 
+@THOROUGH
 @given(
     st.dictionaries(st.sampled_from("abc"), st.text(max_size=2), min_size=1),
     st.dictionaries(st.sampled_from(["ingress", "egress"]), st.just([{}])),
