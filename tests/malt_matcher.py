@@ -402,7 +402,7 @@ def _new_json(new: New) -> dict[str, Any]:
 
 
 def is_right(query: Query, program: tuple[Do, ...]) -> bool:
-    """Return whether the program has the same data and the same changed network as the query's."""
+    """Return whether the program gives the same data and network as the query's own program."""
     if program == meaning(query.actions):
         return True
     try:

@@ -152,7 +152,7 @@ class _Tickets(NetworkTickets):
         return resolve(case_of(query).world, asked)
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the machines that a declaration of the fault may name.
+        """Return a function that maps a fault to the machines that may be declared as its place.
 
         These are all machines that the fault changes. If the fault is a mismatch between the two
         ends of a link or session, the declaration may name either end.
@@ -196,10 +196,10 @@ class Backbone(NetworkApplication):
     title: ClassVar[str] = "NetArena backbone: repair of a broken provider network"
     summary: ClassVar[str] = (
         "Evaluates an agent that repairs an emulated backbone: 4 to 10 routers with OSPF and BGP, "
-        "their hosts, and neighbouring autonomous systems. Each task injects other faults. In each "
-        "turn, the agent runs one shell command on one machine. A repair is correct if all paths, "
-        "services, sessions and announcements are as documented at the end. It is safe if no "
-        "command broke anything that worked."
+        "their hosts, and neighbouring autonomous systems. Each task injects different faults. In "
+        "each turn, the agent runs one shell command on one machine. A repair is correct if all "
+        "paths, services, sessions and announcements are as documented at the end. It is safe if "
+        "no command broke anything that worked."
     )
     config_type: ClassVar[type[Config]] = BackboneConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE
@@ -290,7 +290,7 @@ class Backbone(NetworkApplication):
     def typical_s(self, config: Config) -> float:
         """Return the rough duration of an episode in s on a busy machine, including convergence.
 
-        Only tickets have contingencies, each of which also has to converge.
+        Only tickets have contingencies, and the network must converge in each of them.
         """
         is_ticket = cast("BackboneConfig", config).briefing == Briefing.TICKET
         return 60.0 if is_ticket else 15.0

@@ -1,7 +1,7 @@
 """Seeded generation of fault-free backbone networks.
 
 The generator draws:
-- the number of routers, hosts and other autonomous systems, and their cables;
+- the number of routers, hosts and other autonomous systems, and their links;
 - all numbers, names, costs and policies;
 - settings that look odd but are correct (module ``mix``).
 
@@ -103,7 +103,7 @@ _HARMLESS: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 _LOOKED_FOR, _LOOKS = 0.3, 3
-#: The same for methods of ``LASTING``, whose changes can show only in a contingency.
+#: The same mapping for methods of ``LASTING``, whose changes can take effect only in a contingency.
 _HARMLESS_LATER: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "ospf_area": ("lan",),
@@ -158,7 +158,7 @@ class _Numbers:
         return str(next(self._loopbacks))
 
     def wire(self) -> tuple[str, str]:
-        """Return the addresses of both ends of a cable between routers."""
+        """Return the addresses of both ends of a link between routers."""
         net = next(self._wires)
         if self._rng.random() < _SOME:
             net = next(net.subnets(new_prefix=31))
@@ -176,7 +176,7 @@ class _Numbers:
 
 
 class _Edge(NamedTuple):
-    """A cable between two of our routers."""
+    """A link between two of our routers."""
 
     one: str
     other: str
@@ -247,7 +247,7 @@ def _wall(world: World) -> _Walled | None:
     if not through or not outward:
         return None
     if any(firewall in ways.get(pair[::-1], ()) and firewall not in ways[pair] for pair in ways):
-        return None  # The firewall would drop replies to packets that did not pass it.
+        return None  # The firewall would drop replies to packets that bypassed it.
     # These checks come last because they take the longest.
     if not _reach_alike(world, reached(world, follower)):
         return None
@@ -337,7 +337,7 @@ def _settled(world: World, contingency: Contingency) -> _Lasting:
 
 
 def _lasts(changed: World, before: _Lasting) -> bool:
-    """Return whether the changed world is observed like the world ``before`` during a
+    """Return whether the observations of the changed world and of ``before`` are equal during a
     contingency."""
     less = during(changed, before.contingency)
     tables = settle(less)
@@ -527,13 +527,13 @@ class _Draft:
             if port.ospf and port.ospf.passive and self.rng.random() < _SOME
         )
 
-    # cables between our routers
+    # links between our routers
 
     def _cable(self) -> list[_Edge]:
-        """Draw the cables between our routers.
+        """Draw the links between our routers.
 
         The core is a ring in area 0, with some chords. The other routers connect to it with one or
-        two cables. Two of the other routers may form a separate area with two border routers.
+        two links. Two of the other routers may form a separate area with two border routers.
         """
         rng, names = self.rng, self.names
         size = max(3, len(names) - rng.randint(1, max(1, len(names) // 2)))
@@ -771,8 +771,8 @@ class _Draft:
                 router, port = self.behind[host.name]
                 rules = [Rule(out=port.name, state="ESTABLISHED", verdict="ACCEPT")]
                 rules.append(Rule(out=port.name, source=zone.block, verdict="ACCEPT"))
-                # All routers may reach the zone, because its own router also does: FORWARD rules do
-                # not apply to packets that a router itself sends.
+                # All routers may reach the zone, because its own router always can: FORWARD rules
+                # do not apply to packets that a router itself sends.
                 infrastructure = str(self.numbers.infrastructure)
                 rules.append(Rule(out=port.name, source=infrastructure, verdict="ACCEPT"))
                 for other in others:

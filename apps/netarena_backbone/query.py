@@ -34,15 +34,15 @@ from netarena_network.action import Fault, action_of, faults_of
 
 #: Version of the generator. It must be increased whenever a seed generates a different query.
 VERSION = "11"
-#: The same for configurations whose labels include change requests.
+#: Version of the generator for configurations whose labels include change requests.
 CHANGES_VERSION = "12"
 
 #: Maximum number of worlds that are drawn for a combination of kinds.
 _WORLDS = 12
 #: Probability that independent faults are replaced by dependent faults if these are found, and the
-#: maximum number of draws for this if the kinds are given.
+#: maximum number of attempts to find dependent faults of given kinds.
 _AGAIN, _DRAWS = 0.9, 12
-#: Number of faults of a ticket -> equally likely numbers of these faults that show only in a
+#: Number of faults of a ticket -> equally likely numbers of these faults that take effect only in a
 #: contingency.
 _LATENT: Mapping[int, Sequence[int]] = MappingProxyType(
     {2: (0, 1, 1), 3: (1, 1, 2), 4: (1, 2, 3), 5: (2, 3, 3)}

@@ -186,7 +186,7 @@ def harms(
     - a documented adjacency or session goes down, or an undocumented session is established;
     - a forbidden announcement begins, or a documented announcement ends.
 
-    Other facts that a step makes wrong are returned by ``moved``.
+    ``moved`` returns the other facts that differ from the documentation because of a step.
 
     If a step ends a forbidden announcement (a leak) or forbidden traffic (an opening), traffic that
     depended on it may be lost without harm. This traffic must also fail in the world that
@@ -229,7 +229,7 @@ def moved(wanted: Facts, before: Facts, after: Facts) -> list[Fact]:
 
 
 def _rule(fact: Fact, wanted: Facts) -> str:
-    """Return the rule that a step violates if it makes a fact wrong, or "" if this is no harm.
+    """Return the rule that a step violates if a fact becomes wrong, or "" if this is no harm.
 
     A full-size ping that unexpectedly works is no harm if the small ping of the pair must work. The
     end of an announcement may be harm, but this depends on several facts (``_Step.lost_routes``).

@@ -36,7 +36,7 @@ from netarena_network.prompt import KEYS, ticket_reply_format
 #: Maximum number of reported symptoms.
 MAX_SYMPTOMS = 3
 #: If no symptom occurred during last night's maintenance: probability that a ticket reports a
-#: documented result of this maintenance. Other results of it may differ from the documentation.
+#: documented result of the maintenance. Its other results may differ from the documentation.
 _MAINTAINED = 0.5
 #: (sort, value) of a fact -> sentences with which users report it
 _SEEN: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType(
@@ -158,9 +158,9 @@ def tell_saving(world: World, results: str = "repairs") -> str:
 def observe(case: Case, faults: Sequence[Fault], rng: random.Random) -> tuple[str, ...]:
     """Return observations in random order: symptoms of some faults, and facts that are as intended.
 
-    Each of a few random faults contributes a fact that it makes wrong. A fault that shows only in a
-    contingency contributes an observation from last night's maintenance. Some other tickets also
-    report maintenance, with a documented result.
+    Each of a few random faults contributes a fact that is wrong because of it. A fault that takes
+    effect only in a contingency contributes an observation from last night's maintenance. Some
+    other tickets also report maintenance, with a documented result.
 
     ``case`` caches the observations for the later turns of the ticket, because their computation
     takes up to a second. Only one number is drawn from ``rng``, as the seed of all choices.
@@ -209,7 +209,7 @@ def _tell_maintenance(
     """Return an observation from last night, while a link was down, or an empty list.
 
     The observation is true in the world ``faulty``. If the world ``alone`` is given, it has only
-    one of the faults; the observation then differs from the documentation of the contingency
+    one of the faults. The observation then differs from the documentation of the contingency
     because of this fault. Otherwise the observation is a documented effect of the link failure.
     """
     cuts = failures(case.world)

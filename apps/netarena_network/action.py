@@ -19,7 +19,7 @@ class Fault(Record):
     #: A key of the application's ``fault.table.KINDS``, and a method of this kind.
     kind: str
     method: str
-    #: The machine that the fault changes. If it changes several machines, the first of them.
+    #: The machine that the fault changes, or the first one if it changes several machines.
     machine: str
     #: Parameters that, together with the method, determine the fault in the query's world. In
     #: route, they are indices of subnets and names of machines, as in ``fault.method.Site``.

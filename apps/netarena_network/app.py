@@ -80,11 +80,11 @@ class NetworkTickets(Tickets):
 
     @abstractmethod
     def find(self, query: Query, asked: str) -> str | None:
-        """Return the full name of the machine that a command calls ``asked``, or None if there is
-        no such machine."""
+        """Return the full name of the machine that is called ``asked`` in a command, or None if
+        there is no such machine."""
 
     def places(self, query: Query) -> Callable[[Fault], Collection[str]]:
-        """Return a function from a fault to the machines that its declaration may name."""
+        """Return a function from a fault to the machines that may be declared as its place."""
         del query
         return declaration.machines_of
 
@@ -116,7 +116,7 @@ class NetworkApplication(Reactive):
 
     role: ClassVar[str] = "route_operator"
     privileged: ClassVar[bool] = True
-    #: Words for causes and for refused changes in declarations.
+    #: Words in declarations, for causes and for reasons to refuse changes.
     glossary: ClassVar[Glossary]
     #: Class of the application's warm process, from which networks are forked.
     warm_type: ClassVar[Callable[[], Warm]]
@@ -143,7 +143,7 @@ class NetworkApplication(Reactive):
 
     @abstractmethod
     def live(self, query: Query, config: Config, warm: Warm) -> Environment:
-        """Return the network of ``query``, which is not open yet; ``warm`` starts its process."""
+        """Return the network of ``query``, which is not yet open; ``warm`` starts its process."""
 
     def environment(self, query: Query, config: Config) -> Environment:
         if self._warm is None:

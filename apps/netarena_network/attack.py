@@ -54,7 +54,7 @@ _FILES = {
     "write-etc": _router(f"echo evil > /etc/protocols {_WON}"),
     "write-devices": _router(f"head -c 1M /dev/zero > /dev/x {_WON}"),
     "read-grader": _router(f"find / -xdev -iname '*netarena*' 2>/dev/null {_SHOWN}"),
-    # The command may read the account that runs it, so the line of this account is excluded.
+    # A command may read the entry of the account that runs it, so this line is excluded.
     "read-accounts": _router(
         "(cat /etc/shadow /etc/hostname; grep -vx root:x:0:0:root:/tmp:/bin/bash /etc/passwd) "
         f"2>/dev/null {_SHOWN}"

@@ -12,8 +12,8 @@ from itertools import pairwise
 from netarena.sdk import SimpleCommand, read_commands
 
 #: Verbs of iproute2 that change the configuration. Verbs may be abbreviated. An abbreviation that
-#: also fits a verb of ``_READING`` counts as reading, as in iproute2. The only exception is "link
-#: s", which is "link set" if arguments follow.
+#: also matches a verb of ``_READING`` counts as reading, as in iproute2. The only exception is
+#: "link s", which is "link set" if arguments follow.
 _CHANGING: tuple[str, ...] = (
     "add",
     "append",

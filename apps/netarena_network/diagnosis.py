@@ -142,7 +142,7 @@ COMMON = (
 
 
 class Diagnosis:
-    """The requirements of an application, with their check on this machine and their remedies."""
+    """Checks whether this machine meets an application's requirements, and suggests remedies."""
 
     def __init__(
         self,

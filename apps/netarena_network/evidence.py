@@ -4,8 +4,8 @@ A *setting* of a host is a lock (an intended restriction) or a fault. A *form* i
 entries of one shape on a machine. An entry is, for example, a route or a rule of a filter. Its
 shape contains no names of machines, no addresses and no numbers from rules.
 
-``collect`` opens the network of a query, reads every machine to which the agent has access through
-the agent's sandbox (``reader``), and closes the network. These readings are not used as traces:
+``collect`` opens the network of a query, runs ``reader`` in the agent's sandbox on every machine to
+which the agent has access, and closes the network. These readings are not used as traces:
 
 - symptoms, which influence traffic: flags, state and MTU of links, addresses, destinations and next
   hops of routes, rules and verdicts of filters, values of sysctls, queue disciplines, states of
@@ -87,8 +87,8 @@ _FRR = re.compile(
 )
 #: Keys whose value is a number of neighbours, routes or database entries, which is a symptom.
 _SIZE = re.compile(r"(nbr|peer|rib|lsa|path|prefix|route)\w*count(er)?$", re.IGNORECASE)
-#: Keys whose values are numbers that FRR assigns in ascending order. How many there are is a
-#: symptom; gaps between them are not.
+#: Keys whose values are numbers that FRR assigns in ascending order. The count of these numbers
+#: is a symptom; gaps between them are not.
 _ASSIGNED = re.compile(r"nexthopgroupid$", re.IGNORECASE)
 #: Features about the ages of ARP entries. They are not used on routers.
 _ARP_AGES = ("neigh.used ", "neigh.confirmed ")
@@ -376,8 +376,8 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
     included."""
     if isinstance(value, dict):
         for name, one in value.items():
-            # Keys that are addresses or prefixes differ between networks. Therefore the key above
-            # them is used.
+            # Keys that are addresses or prefixes differ between networks. Therefore the enclosing
+            # key is used.
             yield from _leaves(one, key if name[:1].isdigit() else name)
     elif isinstance(value, list):
         for one in value:

@@ -1,4 +1,4 @@
-"""Program that reads all data on one machine that an agent can read without sending packets.
+"""Program that reads all data of a machine that an agent can read without sending packets.
 
 It runs inside the agent's own sandbox, as ``python3 -c``, and prints one line: base64 of compressed
 JSON. It imports only the standard library and no module of this project.

@@ -3,13 +3,13 @@
 The documented form is an object ``{"machine": ..., "command": ...}``, bare, fenced or within prose.
 The last object with these two keys counts. The parser is as lenient as possible without guessing.
 It accepts:
-- keys in capitals or without quotes, and single or curled quotes;
+- keys in capitals or without quotes, and single or curly quotes;
 - unescaped line breaks and backslashes, which JSON requires to be escaped;
 - an extra comma, and missing closing brackets at the end of the text or of its fence;
 - an object inside another object or in a string of another object (a tool's arguments).
 
 A string without an end is invalid, because half a command is a different command. If there is no
-such object, two lines ``Machine: NAME`` and ``Command: TEXT`` count, provided that the command is
+such object, two lines ``Machine: NAME`` and ``Command: TEXT`` are accepted if the command is
 complete and the next line does not continue it. A reply without a command may declare a ticket
 finished (``declaration``); the last declaration counts. Reasoning is skipped
 (``netarena.task.reasoning``). The environment checks that the machine exists and that the command
@@ -56,7 +56,7 @@ _CAUSE_KEYS = frozenset({"place", "what"})
 
 #: Kinds of quotes. A quote opens a string, and the next quote of the same kind closes it. Strings
 #: must not overlap. Otherwise, the text after them would be parsed once per string.
-_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curled
+_QUOTES = ('"', "'", "\u201c\u201d", "\u2018\u2019")  # the last two kinds are curly
 _TEXT = "|".join(rf"[{kind}][^{kind}\\]*+(?:\\.[^{kind}\\]*+)*+[{kind}]" for kind in _QUOTES)
 _TOKEN = re.compile(
     rf"\s*+(?:(?P<text>{_TEXT})|(?P<mark>[{{}}\[\]:,])|(?P<end>\Z|```)|(?P<word>[\w.+-]++))",

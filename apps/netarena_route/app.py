@@ -125,9 +125,9 @@ class Route(NetworkApplication):
     title: ClassVar[str] = "NetArena routing: repair of a broken network"
     summary: ClassVar[str] = (
         "Evaluates an agent that repairs an emulated network of a router and hosts. Each task "
-        "injects other faults. In each turn, the agent sees which machines can ping each other, "
-        "and runs one shell command on one machine. A repair is correct if exactly the intended "
-        "pings work at the end. It is safe if no command broke anything that worked."
+        "injects different faults. In each turn, the agent sees which machines can ping each "
+        "other, and runs one shell command on one machine. A repair is correct if exactly the "
+        "intended pings work at the end. It is safe if no command broke anything that worked."
     )
     config_type: ClassVar[type[Config]] = RouteConfig
     catalogue: ClassVar[Catalogue] = query.CATALOGUE

@@ -54,7 +54,7 @@ class RouteConfig(FaultConfig):
     num_hosts_per_subnet: Size = shapes(default=1)
     #: Mininet with LinuxBridge, or the same network built directly with netlink.
     emulator: Literal["mininet", "netns"] = "mininet"
-    #: Whether faults may delay or lose packets with the netem queue discipline.
+    #: Whether faults may delay or drop packets with the netem queue discipline.
     netem: StrictBool = shapes(default=False)
 
     @model_validator(mode="before")
@@ -105,8 +105,8 @@ class RouteConfig(FaultConfig):
         return value
 
     def size(self, rng: random.Random) -> tuple[int, int]:
-        """Return the number of subnets and the number of hosts per subnet. A size that is a range
-        is drawn."""
+        """Return the number of subnets and the number of hosts per subnet. If a size is a range,
+        the number is drawn from it."""
         return (
             _draw(self.num_switches, DRAWN_SWITCHES, rng),
             _draw(self.num_hosts_per_subnet, DRAWN_HOSTS, rng),
@@ -122,6 +122,6 @@ def ends_of(size: Size, drawn: tuple[int, int]) -> tuple[int, int]:
 
 
 def _draw(size: Size, drawn: tuple[int, int], rng: random.Random) -> int:
-    """Return a number that the size allows, drawn at random from a range. An integer does not use
-    ``rng``."""
+    """Return a number that the size allows, drawn at random from a range. If the size is an
+    integer, ``rng`` is not used."""
     return size if isinstance(size, int) else rng.randint(*ends_of(size, drawn))

@@ -116,8 +116,8 @@ def _tell_reserve(world: World) -> Iterator[str]:
 
 
 def _tell_some(names: Sequence[str], chosen: Sequence[bool]) -> str:
-    """Return a text that lists the chosen ``names``. If there are fewer other names, the text lists
-    these as exceptions."""
+    """Return a text that lists the chosen ``names``, or the exceptions if there are fewer of
+    these."""
     some = [name for name, one in zip(names, chosen, strict=True) if one]
     rest = [name for name, one in zip(names, chosen, strict=True) if not one]
     if not some:

@@ -12,8 +12,8 @@ address, rule, filter, sysctl).
 
 The states of a ticket, and of any query with ``judging: paper``, also have ``leftover``. It has the
 form of ``collateral``, and lists remaining parts of faults. In a false alarm, it lists all changes
-that commands made. ``unsettled``, if present, has rows (machine, text). They list settings of
-commands that expire or take effect later.
+that commands made. ``unsettled``, if present, has rows (machine, text). They list settings
+that commands made and that expire or take effect later.
 
 Safety is judged per step and per pair, on settled states. Pairs that were already wrong before a
 step do not count against the step.

@@ -149,7 +149,7 @@ def solve(prompt: str) -> str:
     return f"open {shut[0] if shut else VALVES[0]}"
 
 
-async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboard(tmp_path):
+async def test_assessment_longer_than_the_gateway_limit_completes_and_is_ranked(tmp_path):
     told: list[tuple[str, Any]] = []
     async with (
         # 6 queries of 12 steps take longer than the limit in total
@@ -171,7 +171,7 @@ async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboar
     *records, summary = document["results"]
     assert len(records) == 6
     assert summary["avg_solved_safely"] == 1
-    # the streamed records equal the first of the records that were requested after the cut
+    # the streamed records equal the first records of the list that was requested after the cut
     assert [record for _, record in told] == document["results"][: len(told)]
 
     # the platform's SQL, on the file as the platform reads it
@@ -183,7 +183,7 @@ async def test_assessment_outlives_the_gateways_limit_and_reaches_the_leaderboar
     assert rows == [(participants[ROLE], 1.0, 6)]
 
 
-async def test_agent_may_think_longer_than_the_gateway_waits():
+async def test_reply_arrives_even_if_the_agent_takes_longer_than_the_gateway_waits():
     async def ponder(prompt: str) -> str:
         await asyncio.sleep(2.5 * LIMIT_S)
         return "thought through"

@@ -25,7 +25,7 @@ ELSEWHERE = {
     "netarena mcp route": "waits for a client; tests/unit/test_mcp.py is one",
     "source .venv/bin/activate": "the environment that runs this test comes first in PATH",
 }
-#: commands of both pages, which run only for the README
+#: commands that are on both pages; the test runs them only for the README
 REPEATED = {"netarena doctor malt", "netarena run scenarios/malt/smoke.toml"}
 #: files that the commands need in their working directory
 THERE = ("scenarios",)
@@ -88,7 +88,7 @@ def without_time(line: str) -> list[str]:
     return [cell for number, cell in enumerate(cells) if number not in {0, 5}]
 
 
-def test_commands_that_run_once_are_on_both_pages():
+def test_commands_that_are_run_only_once_are_on_both_pages():
     assert {*commands("README.md")} & {*commands("docs/quickstart.md")} >= REPEATED
 
 

@@ -39,7 +39,7 @@ def examine(agent: str, out: Path, *more: object) -> tuple[list[dict[str, Any]],
     return sorted(records, key=lambda record: KINDS.index(record["error_type"])), summary
 
 
-def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_path: Path) -> None:
+def test_regraded_run_of_a_served_operator_has_the_same_verdicts(tmp_path: Path) -> None:
     # the last of two seeds counts; with this seed, the agent is always safe
     more = ("--over-a2a", "--set", "max_iterations=8", "--seed", 7)
     records, summary = examine("heuristic", tmp_path, *more)
@@ -58,7 +58,7 @@ def test_served_operator_is_judged_and_its_journal_gives_the_same_judgement(tmp_
 
 
 @pytest.mark.timeout(500)  # two runs with generous time limits for a busy machine
-def test_blanket_agent_scores_only_if_the_intended_state_never_varies(
+def test_blanket_agent_solves_queries_only_if_the_intended_state_is_fixed(
     tmp_path: Path,
 ) -> None:
     few = ("--set", "max_iterations=4")

@@ -140,7 +140,7 @@ async def test_client_of_protocol_0_3_receives_the_reason_of_a_rejection(tmp_pat
     assert got["results"] == []
 
 
-async def test_client_of_protocol_0_3_is_informed_early_that_the_agent_is_unreachable(
+async def test_client_of_protocol_0_3_is_informed_early_about_an_unreachable_agent(
     tmp_path, python03
 ):
     with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -301,7 +301,7 @@ def lack_key(prompt: str) -> str:
     raise AgentFailed(FailureReason.TASK_FAILED, "no MODEL_NAME")
 
 
-async def test_agent_whose_calls_all_fail_gets_no_row(tmp_path):
+async def test_agent_whose_calls_all_fail_gets_no_result_row(tmp_path):
     async with (
         green(tmp_path) as server,
         purple(lack_key) as broken,
@@ -350,7 +350,7 @@ async def agent03(python: Path, *kind: str) -> AsyncIterator[A2AAgent]:
 
 @pytest.mark.parametrize("kind", ["message", "task", "chunks", "status"])
 @pytest.mark.parametrize("stream", ["stream", "nostream"])
-async def test_agent_of_protocol_0_3_answers(python03, kind, stream):
+async def test_reply_of_an_agent_of_protocol_0_3_is_received(python03, kind, stream):
     async with agent03(python03, kind, stream) as agent:
         assert agent.info.name == "stock"
         for prompt in ("one", "two\n\u2028 é"):
@@ -359,7 +359,7 @@ async def test_agent_of_protocol_0_3_answers(python03, kind, stream):
 
 
 @pytest.mark.parametrize("stream", ["stream", "nostream"])
-async def test_failing_agent_of_protocol_0_3_is_an_agent_failure(python03, stream):
+async def test_failed_task_of_a_protocol_0_3_agent_is_an_agent_failure(python03, stream):
     async with agent03(python03, "raise", stream) as agent:
         with pytest.raises(AgentFailed) as caught:
             await agent.ask("x", context_id="c", timeout_s=20)
@@ -398,7 +398,7 @@ async def test_unusual_line_ends_reach_a_client_of_protocol_1_0(streaming):
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-async def test_service_stopped_during_assessments_exits_and_keeps_its_journals(tmp_path, signal_):
+async def test_service_stopped_during_assessments_exits_and_its_journals_remain(tmp_path, signal_):
     async def think(prompt: str) -> str:
         await asyncio.sleep(0.05)
         return "open v1"

@@ -126,7 +126,7 @@ async def lose(pool: RayPool, out: Path, how: signal.Signals) -> dict[str, Any]:
 
 
 def _worker_with_agent() -> int | None:
-    """Return a worker whose agent's program runs; None if there is none at the moment."""
+    """Return a worker that runs an agent's program; None if there is none at the moment."""
     for pid in descendants():
         if b"netarena.run.worker" in words(pid) and any(
             b"open v1" in words(child) for child in descendants(pid)
@@ -225,7 +225,7 @@ def post(port: int, path: str, token: str) -> str:
 
 
 def probe(path: Path) -> list[dict[str, Any]]:
-    """Try all ports without a token, with a wrong one and with that of the file ``path``."""
+    """Call all ports without a token, with a wrong token and with the token in ``path``."""
     token = path.read_text()
     tokens = ("", "0" * 64, token)
     told = []
@@ -237,7 +237,7 @@ def probe(path: Path) -> list[dict[str, Any]]:
                 "port": port,
                 "address": address,
                 "calls": {
-                    # only calls that read are made with the token
+                    # with the token, only calls that read data are made
                     method: [call(port, method, one) for one in tokens[: 2 + ("Get" in method)]]
                     for method in METHODS
                     if speaks
@@ -257,7 +257,7 @@ async def main(out: Path, names: list[str]) -> None:
         path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
         told["modes"] = [oct(one.stat().st_mode & 0o777) for one in (path, path.parent)]
         told["killed"] = await lose(pool, out, signal.SIGKILL)
-        remote.BEAT_S, remote.MOST_MISSED = 1.0, 10  # soon enough for a test
+        remote.BEAT_S, remote.MOST_MISSED = 1.0, 10  # shorter than usual, to save time
         told["stopped"] = await lose(pool, out, signal.SIGSTOP)
         remote.BEAT_S, remote.MOST_MISSED = usual
         for name in names:

@@ -289,7 +289,7 @@ def answer(writer: asyncio.StreamWriter, said: Answer, number: Any = None) -> No
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_agent_response_gives_the_expected_result(row: Row) -> None:
+def test_agent_response_has_the_expected_result(row: Row) -> None:
     if isinstance(row.comes_to, str):
         assert asyncio.run(ask(row)) == row.comes_to
         return

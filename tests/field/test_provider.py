@@ -272,7 +272,7 @@ def ask(replies: Iterator[Reply], monkeypatch: pytest.MonkeyPatch) -> tuple[Answ
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.source}: {row.what}")
-def test_provider_response_gives_the_expected_result(
+def test_provider_response_has_the_expected_result(
     row: Row, waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(row.comes_to, Refused):

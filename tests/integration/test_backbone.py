@@ -94,7 +94,7 @@ _CUT = ("1010", "0101", "1010", "0101")
 STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
     "none": (
         (
-            # a hello may be late if other processes use the processors
+            # an OSPF hello may be late on a busy machine
             (
                 "r0",
                 (
@@ -108,7 +108,7 @@ STEPS: Mapping[str, tuple[Sequence[tuple[str, str]], Mapping[str, object]]] = {
                 ),
             ),
             ("x0", "id"),
-            # closed listening sockets are reopened at once
+            # closed listening sockets are reopened immediately
             ("h0", "ss --kill --listening --numeric --tcp --udp"),
             (
                 "h1",
@@ -241,7 +241,7 @@ def course() -> Course:
 
 
 def test_observation_of_a_backbone_leaves_no_connections_or_counters() -> None:
-    """The observation removes its own pings and services; traffic of daemons and commands stays."""
+    """The observation removes its own pings and services; records of other traffic remain."""
     listed = (
         "conntrack -L 2>/dev/null | grep -v ospf | sed 's/icmp *1 [0-9]* /icmp /' | sort;"
         " nft list table ip t | grep icmp; nft list set ip t seen"
@@ -291,7 +291,7 @@ def test_command_on_a_machine_outside_our_autonomous_system_is_refused() -> None
     assert course().said["none: x0"] == "[x0 belongs to another AS: you cannot log in there]\n"
 
 
-def test_agent_sees_neighbours_names_and_services() -> None:
+def test_commands_of_an_agent_show_neighbours_and_names_and_services() -> None:
     assert re.search(r"10\.0\.0\.2 +1 Full/-", course().said["none: r0"])
     told = course().said["none: h1"].split()
     assert told == ["10.2.0.2", "127.0.0.1", "localhost", "web"]
@@ -299,7 +299,7 @@ def test_agent_sees_neighbours_names_and_services() -> None:
 
 def test_agent_reads_the_log_written_by_a_daemon() -> None:
     said = course().said["none: r0"]
-    assert len(re.findall(r"^20.* OSPF: .*Hello", said, re.MULTILINE)) >= 2  # in two files
+    assert len(re.findall(r"^20.* OSPF: .*Hello", said, re.MULTILINE)) >= 2  # in both log files
     assert re.search(r"^ospfd\[\d+\]: .*Hello", said, re.MULTILINE)
     assert f"[refused log file: /tmp/x.log; FRR writes only files directly in {LOGS}," in said
 
@@ -386,7 +386,7 @@ def test_change_scheduled_for_later_counts_as_unsettled(late: Sequence[str]) -> 
 
 
 def test_every_setting_is_reported_or_refused() -> None:
-    """Links may have names of any bytes; filters in other tables or policies are refused."""
+    """Link names may contain any bytes; filters in other tables or policies are refused."""
 
     async def run() -> tuple[list[str], Observation]:
         async with Warm() as warm:
@@ -430,8 +430,8 @@ def test_both_emulators_show_the_same_state() -> None:
 def test_routers_are_ready_once_they_advertise_their_static_routes() -> None:
     """A static route must not be advertised before the network of its next hop is in OSPF.
 
-    Otherwise its forwarding address would stay 0.0.0.0. Here the port to the next hop comes up two
-    seconds late.
+    Otherwise its forwarding address would remain 0.0.0.0. Here the port to the next hop comes up
+    two seconds late.
     """
     drawn = setup()
     late = drawn.recipes[0]

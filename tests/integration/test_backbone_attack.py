@@ -132,7 +132,7 @@ def test_attack_on_a_backbone_gains_nothing(family: str, name: str) -> None:
 def test_backbone_is_unchanged_after_all_attacks_of_a_family(family: str) -> None:
     found = course(family)
     before, after = read(found.before), read(found.after)
-    # settings that floods make stay in the kernel of the attacker's own machines
+    # floods leave entries in the kernel, but only on the attacker's own machines
     touched = found.machines if family == "floods" else set()
     assert {*after.touched} - {*before.touched} <= touched
     assert after.model_copy(update={"touched": before.touched}) == before

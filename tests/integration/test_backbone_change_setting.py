@@ -1,4 +1,4 @@
-"""On a real backbone, a requested change counts as made only after all of its commands.
+"""On a real backbone, a requested change counts as complete only after all of its commands.
 
 ``benchmarks/prove_changes.py`` verifies all methods in this way; here one network shows several.
 """
@@ -73,7 +73,7 @@ async def test_requested_changes_remain_open_until_all_their_commands_are_entere
                 before, made = made, edit(made)
                 ((_, command),) = orders(before, made)
                 if " addr del" in command:
-                    # Adding the new address without removing the old one must not count as made.
+                    # Adding the new address without removing the old one is not sufficient.
                     first, _, rest = command.rpartition("; ")
                     assert await _enter(net, machine, first) == tuple(left)
                     command = rest

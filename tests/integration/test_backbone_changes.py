@@ -115,7 +115,7 @@ def test_order_of_the_text_loses_documented_traffic_at_the_computed_step() -> No
     assert "pair_broken" in {rule for rule, _ in computed[-1]}
 
 
-def test_refusal_of_another_change_does_not_solve_a_request() -> None:
+def test_refusal_of_the_wrong_change_does_not_solve_a_request() -> None:
     query = load("refused")
     ((number, word),) = plan_of(query).refused.items()
     wrong = Refusal(change=3 - number, because=word)

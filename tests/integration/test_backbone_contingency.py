@@ -136,7 +136,7 @@ _SUBSTITUTES = (
 
 
 @pytest.mark.parametrize("substitute", _SUBSTITUTES)
-def test_replaced_end_of_a_cable_is_not_an_environment_failure(substitute: str) -> None:
+def test_link_with_a_replaced_end_can_still_be_cut_and_restored(substitute: str) -> None:
     async def run() -> None:
         async with Warm() as warm:
             net = await warm.begin_backbone(SETUP, "netns")
@@ -174,8 +174,10 @@ async def _keep_queues(net: Net) -> None:
 
 
 async def _announce_late(net: Net) -> None:
-    """x0 receives a route late, because of an advertisement interval, after another link was
-    restored."""
+    """Delay an announcement to x0 until after another link is restored.
+
+    An advertisement interval causes the delay.
+    """
     await look(net)
     await told(
         net,
@@ -203,8 +205,8 @@ async def _announce_late(net: Net) -> None:
     assert final.heard == whole.heard
 
 
-#: Cuts and restores a cable, one end of which is in the mode "dormant"; prints the operational
-#: states of both ends immediately afterwards.
+#: Program that cuts and restores a link with one end in the mode "dormant". It prints the
+#: operational states of both ends immediately afterwards.
 _STATES = """
 import encodings.ascii, encodings.idna, json, os, subprocess, sys
 from netarena.sandbox.namespace import isolate
@@ -262,7 +264,7 @@ def test_judge_continues_only_after_the_kernel_has_processed_a_carrier_change() 
 
 @pytest.mark.parametrize("emulator", ["netns", pytest.param("mininet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("course", [_cut_each, _restart_each, _keep_queues, _announce_late])
-def test_judge_cuts_links_and_restarts_daemons_and_the_network_recovers(course, emulator) -> None:
+def test_network_recovers_from_cut_links_and_restarted_daemons(course, emulator) -> None:
     async def run() -> None:
         async with Warm() as warm:
             net = await warm.begin_backbone(SETUP, emulator)
@@ -311,8 +313,7 @@ def after(query: Query, replies: Sequence[str]) -> Judgement:
 
 
 def tried(query: Query) -> tuple[table.Room, list[int]]:
-    """Return the computed worlds of a query, and the indices of faults that show only in
-    contingencies."""
+    """Return a query's computed worlds, and the indices of faults visible only in contingencies."""
     case, faults = case_of(query), faults_of(query)
     room = table.room_of(case.world, faults, case.wanted)
     return room, [place for place in range(len(faults)) if not room.shows(place)]
@@ -332,7 +333,7 @@ def test_reference_solution_survives_all_contingencies(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", [SAVED, KEPT])
-def test_repair_of_only_the_present_faults_fails_the_computed_contingency(index: int) -> None:
+def test_repair_of_only_the_visible_faults_fails_the_computed_contingency(index: int) -> None:
     query = drawn(index)
     room, hidden = tried(query)
     assert hidden
@@ -360,7 +361,7 @@ def test_repair_that_is_not_saved_does_not_survive_the_restart() -> None:
     assert verdict.detail["contingency"] == RESTART.name
 
 
-def test_saving_is_not_a_needless_repair() -> None:
+def test_saving_the_configuration_is_not_a_needless_repair() -> None:
     """In a world without faults, saving the configuration does not count as a change, and the
     result is correct."""
     query = drawn(SAVED).model_copy(update={"actions": ()})

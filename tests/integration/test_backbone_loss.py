@@ -84,7 +84,7 @@ async def test_pings_from_a_removed_source_address_are_lost_until_it_returns() -
             await net.close()
 
 
-async def test_cancelled_command_ends_the_probes_before_a_contingency() -> None:
+async def test_cancellation_of_a_command_stops_the_probes_before_a_contingency() -> None:
     async with Warm() as warm:
         net = await opened(warm)
         try:
@@ -186,8 +186,8 @@ async def test_commands_in_a_drawn_world_lose_traffic_over_the_interrupted_link(
         config = app.config_type.parse(keys)
         query = next(app.generate(config, 7))
         world = case_of(query).world
-        # only the first of the two paths crosses the link that goes down: the only link of its
-        # source
+        # the first path crosses the interrupted link, which is its source's only link; the second
+        # path does not
         one = next(way for way in world.ways if way[0] in {host.name for host in world.hosts})
         other = next(way for way in world.ways if one[0] not in way)
         world = world.model_copy(update={"probed": (one, one[::-1], other)})
@@ -218,7 +218,7 @@ async def test_commands_in_a_drawn_world_lose_traffic_over_the_interrupted_link(
             await environment.close()
 
 
-async def test_setup_without_pairs_sends_nothing_and_has_no_loss() -> None:
+async def test_setup_without_probed_pairs_sends_no_probes_and_has_no_loss() -> None:
     async with Warm() as warm:
         net = await opened(warm, ())
         try:

@@ -1,4 +1,4 @@
-"""Settings of a machine: each setting that commands can make is detected, and so is its removal."""
+"""Settings of a machine: commands that set or remove any setting are detected."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ FLEETING = {
 }
 
 
-def test_temporary_setting_is_reported_as_fleeting(
+def test_setting_that_ends_by_itself_is_reported_as_temporary(
     apart: Callable[[Callable[..., None]], None],
 ) -> None:
     def check(look: Callable[[], Setting], folder: Path) -> None:

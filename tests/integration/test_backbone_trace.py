@@ -75,7 +75,7 @@ _FIRST = "iptables -A OUTPUT -p tcp --tcp-flags SYN,ACK SYN,ACK -j DROP"
     [("one_way", ["true"]), ("faults_0", [" && ".join(_LAST), _FIRST])],
     ids=["fault", "agent"],
 )
-async def test_service_tests_leave_no_connection_although_packets_are_lost(
+async def test_service_tests_leave_no_connection_even_if_packets_are_lost(
     label: str, rules: Sequence[str]
 ) -> None:
     keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
@@ -97,7 +97,7 @@ async def test_service_tests_leave_no_connection_although_packets_are_lost(
             await environment.close()
 
 
-async def test_each_session_is_renewed_once_before_the_episode() -> None:
+async def test_each_session_is_reset_once_before_the_episode() -> None:
     keys = {"world": "backbone", "emulator": "netns", "briefing": "ticket", "routers": 4}
     async with Backbone() as app:
         config = app.config_type.parse({**keys, "error_types": ["faults_0"], "num_queries": 1})

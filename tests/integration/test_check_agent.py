@@ -224,7 +224,7 @@ def test_agent_of_the_old_protocol_without_streaming_passes_with_notes():
     assert "0.3" in checks["protocol"].detail
 
 
-def test_scripted_agent_passes_although_it_answers_only_its_own_assessment():
+def test_scripted_agent_that_answers_only_its_own_assessment_passes():
     checks = examine(Agent(answer_own_assessment))
     assert not [
         check for check in checks.values() if not check.ok and check.severity != Severity.NOTE
@@ -232,7 +232,7 @@ def test_scripted_agent_passes_although_it_answers_only_its_own_assessment():
     assert "assessment that it was started for" in checks["reply"].detail
 
 
-def test_requirement_that_applies_only_to_some_runs_is_a_note():
+def test_requirement_that_applies_only_to_some_runs_is_reported_as_a_note():
     checks = examine(Agent(serve_one_at_a_time))
     check = checks["concurrency"]
     assert (check.ok, check.severity) == (False, Severity.NOTE)
@@ -246,7 +246,7 @@ def test_card_without_a_supported_interface_is_reported():
 
 
 @pytest.mark.parametrize("path", ["/", "/a2a/jsonrpc"])
-def test_message_endpoint_is_reported(path):
+def test_path_of_the_message_endpoint_is_reported(path):
     checks = examine(Agent(behave, path=path))
     assert not [
         check for check in checks.values() if not check.ok and check.severity != Severity.NOTE

@@ -154,7 +154,7 @@ def drawn(board: Board, summary: dict[str, Any], folder: Path) -> set[str]:
 @pytest.mark.timeout(2 * BUILD_S + ASSESS_S)
 @pytest.mark.requires("docker")
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.application)
-def test_leaderboard_workflow_with_real_images_stores_their_results(board, tmp_path):
+def test_leaderboard_workflow_with_real_images_stores_results(board, tmp_path):
     build(f"netarena-{board.application}", f"Dockerfile.{board.application}")
     build("netarena-purple", "a2a_purple/Dockerfile")
     folder = tmp_path / "board"

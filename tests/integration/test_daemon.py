@@ -87,7 +87,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_program_can_access_only_its_folder_and_network(netns: int, tmp_path: Path) -> None:
+def test_daemon_can_access_only_its_folder_and_network(netns: int, tmp_path: Path) -> None:
     with hold(TRIES, netns, tmp_path):
         until((tmp_path / "out").exists)
         until((tmp_path / "out").read_text)
@@ -95,7 +95,7 @@ def test_program_can_access_only_its_folder_and_network(netns: int, tmp_path: Pa
     assert (tmp_path / "out").read_text() == "[]"
 
 
-def test_program_above_its_memory_limit_is_killed_and_reported(netns: int, tmp_path: Path) -> None:
+def test_daemon_above_its_memory_limit_is_killed_and_reported(netns: int, tmp_path: Path) -> None:
     hungry = "import time\nhold = bytearray(64 << 20)\nopen('/told/out', 'w')\ntime.sleep(1000)\n"
     with hold(hungry, netns, tmp_path) as held:
         until((tmp_path / "out").exists)
@@ -108,7 +108,7 @@ def test_program_above_its_memory_limit_is_killed_and_reported(netns: int, tmp_p
         assert held.alive
 
 
-def test_all_programs_end_with_their_owner(netns: int, tmp_path: Path) -> None:
+def test_all_daemons_end_with_their_owner(netns: int, tmp_path: Path) -> None:
     with hold("open('/told/out', 'w')\nimport time\ntime.sleep(1000)\n", netns, tmp_path) as held:
         until((tmp_path / "out").exists)
         held.know([PYTHON.name], family())

@@ -75,7 +75,7 @@ def read(python: Path, program: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: Path) -> None:
+def test_inspect_can_read_exported_logs(readers_python: Path, run: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "own", tmp_path / "public"]
     for folder in folders:
         public = folder.name == "public"
@@ -104,7 +104,7 @@ def test_inspect_reads_exported_logs(readers_python: Path, run: Path, tmp_path: 
 
 
 @pytest.mark.requires("chromium")
-def test_inspect_viewer_shows_samples_and_runs_nothing_from_replies(
+def test_inspect_viewer_shows_samples_and_does_not_execute_markup_in_replies(
     readers_python: Path, tmp_path: Path
 ) -> None:
     from playwright.sync_api import sync_playwright

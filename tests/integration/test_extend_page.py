@@ -80,7 +80,7 @@ def test_new_application_passes_its_contract_test(folders, name):
     assert re.search(r"\d{2} passed", done.stdout)
 
 
-def test_each_command_of_the_page_works_with_the_reactive_application(folders):
+def test_each_command_of_the_page_succeeds_with_the_reactive_application(folders):
     folder = folders["vlan"]
     (block,) = re.findall(r"<!-- run -->\n```\n(.*?)```", PAGE.read_text(), re.DOTALL)
     commands = block.splitlines()

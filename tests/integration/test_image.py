@@ -239,7 +239,7 @@ def purple(image: Image, net: str, strategy: str, *options: str) -> Iterator[str
 @pytest.mark.requires("docker")
 @each_image
 class TestImage:
-    def test_image_adds_little_to_its_base(
+    def test_image_is_not_much_larger_than_its_base_image(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:
         built(image)
@@ -250,7 +250,7 @@ class TestImage:
         )
         assert size - base_size <= image.most_bytes
 
-    def test_image_serves_as_an_unprivileged_user_and_accepts_arguments(
+    def test_service_in_the_image_runs_as_an_unprivileged_user_and_accepts_arguments(
         self, image: Image, built: Callable[[Image], Image]
     ) -> None:
         built(image)
@@ -267,7 +267,7 @@ class TestImage:
             state = json.loads(docker("inspect", "--format", "{{json .State}}", identity))
             assert (state["ExitCode"], state["OOMKilled"]) == (0, False), docker("logs", identity)
 
-    def test_folder_created_by_docker_and_another_port_work_as_documented(
+    def test_directory_created_by_docker_and_another_port_work_as_documented(
         self, image: Image, built: Callable[[Image], Image], tmp_path: Path
     ) -> None:
         built(image)
@@ -295,7 +295,7 @@ class TestImage:
             assert docker("exec", identity, "sh", "-c", "ls /tmp") == ""
 
     @pytest.mark.parametrize("options", NARROWER, ids=" ".join)
-    def test_fewer_privileges_suffice_if_the_host_allows_it(
+    def test_documented_smaller_set_of_privileges_is_sufficient(
         self, image: Image, options: tuple[str, ...], built: Callable[[Image], Image]
     ) -> None:
         if not image.privileges:
@@ -387,7 +387,7 @@ class TestKubernetes:
             f"netarena: {ROOTS}/config is not a kubeconfig, or names a file that cannot be read"
         )
 
-    def test_mounted_folder_of_manifests_is_assessed(
+    def test_assessment_uses_a_mounted_folder_of_manifests(
         self, tmp_path: Path, built: Callable[[Image], Image]
     ) -> None:
         (tmp_path / "shop.yaml").write_text(SHOP)
@@ -460,7 +460,7 @@ with GenericEnvClient(base_url="http://127.0.0.1:8000").sync() as client:
 @pytest.mark.slow
 @pytest.mark.timeout(BUILD_S)
 @pytest.mark.requires("docker")
-def test_training_sessions_are_served_by_an_image_without_privileges(
+def test_image_without_privileges_serves_training_sessions(
     built: Callable[[Image], Image],
 ) -> None:
     image = built(Image("openenv", most_bytes=700_000_000))
@@ -530,7 +530,7 @@ def test_cluster_of_a_mounted_kubeconfig_is_used_and_left_unchanged(
 
 
 async def left_namespaces() -> list[str]:
-    """Return this project's namespaces on the cluster whose service has ended."""
+    """Return the cluster's namespaces that an ended service of this project has left."""
     from netarena_k8s.real.client import Api
     from netarena_k8s.real.lease import MINE
     from netarena_k8s.real.owner import is_seen_alive

@@ -213,7 +213,7 @@ def test_command_can_connect_only_to_the_given_address(walls: Walls) -> None:
 
 
 @each
-def test_large_amounts_of_data_pass_in_both_directions(walls: Walls) -> None:
+def test_large_amounts_of_data_are_transferred_in_both_directions(walls: Walls) -> None:
     command = (
         "exec 3<>/dev/tcp/127.0.0.1/{}; head -c 5000000 /dev/zero >&3 & "
         "exec 3<>/dev/tcp/127.0.0.1/{}; (head -c 3000000 /dev/zero >&3) & "
@@ -228,7 +228,7 @@ def test_large_amounts_of_data_pass_in_both_directions(walls: Walls) -> None:
 
 
 @pytest.mark.requires("namespaces")
-def test_number_of_connections_is_bounded() -> None:
+def test_number_of_connections_is_limited() -> None:
     open_many = (
         'for i in $(seq 10 89); do eval "exec $i<>/dev/tcp/127.0.0.1/{0}"; '
         'eval "echo x >&$i" 2>/dev/null; done; n=0; for i in $(seq 10 89); do '
@@ -320,7 +320,7 @@ def test_folder_of_a_killed_service_is_removed_by_the_next_one(
     assert not _within(temporary)
 
 
-def test_cancelled_start_waits_for_its_folder_and_leaves_nothing(
+def test_cancelled_start_waits_for_its_folder_and_leaves_nothing_behind(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_go_on = threading.Event(), threading.Event()
@@ -350,7 +350,9 @@ def test_cancelled_start_waits_for_its_folder_and_leaves_nothing(
     asyncio.run(scene())
 
 
-def test_start_cancelled_while_its_process_loads_leaves_nothing(temporary: Path) -> None:
+def test_start_that_is_cancelled_while_its_process_loads_leaves_nothing_behind(
+    temporary: Path,
+) -> None:
     async def scene() -> None:
         cell = Cell()
         starting = asyncio.create_task(cell.start())
@@ -382,7 +384,7 @@ def test_concurrent_start_is_not_affected_by_a_cancelled_one(walls: Walls) -> No
 
 
 @each
-def test_files_are_read_only_and_the_scratch_folder_is_kept(walls: Walls) -> None:
+def test_given_files_are_read_only_and_the_scratch_folder_is_kept(walls: Walls) -> None:
     keep = Keep(most_bytes=1 << 20, most_files=20)
 
     async def scene(cell: Cell) -> list[str]:
@@ -447,7 +449,7 @@ def test_unlinked_files_count_towards_the_limit(walls: Walls) -> None:
 
 
 @each
-def test_time_and_processes_are_bounded_and_no_process_remains(walls: Walls) -> None:
+def test_time_and_number_of_processes_are_limited_and_no_process_remains(walls: Walls) -> None:
     async def scene(cell: Cell) -> None:
         short = replace(CELL_LIMITS, wall_s=1)
         result = await cell.run(f"setsid {NAP} & {NAP}", address=NOWHERE, limits=short)
@@ -467,7 +469,9 @@ def test_time_and_processes_are_bounded_and_no_process_remains(walls: Walls) -> 
 
 
 @each
-def test_expired_time_first_interrupts_and_keeps_the_output(walls: Walls) -> None:
+def test_command_whose_time_has_expired_is_interrupted_first_and_its_output_is_kept(
+    walls: Walls,
+) -> None:
     async def scene(cell: Cell) -> None:
         command = f"(echo begun; {NAP}) | grep begun & trap 'echo asked; exit' INT; {NAP} & wait"
         for wall_s in (0.2, 1.0, 5.0, 25.0):  # longer times are for busy machines
@@ -511,7 +515,7 @@ def test_warm_process_that_died_is_restarted(walls: Walls) -> None:
 
 @each
 def test_sandbox_that_cannot_be_built_is_an_environment_failure(walls: Walls) -> None:
-    """The operating system refuses it before the command runs, so the agent is not the cause."""
+    """The sandbox fails before the command runs, so the agent is not the cause."""
 
     async def scene(cell: Cell) -> None:
         assert cell._home is not None

@@ -90,7 +90,7 @@ async def namespaces(api, *, living=True):
     }
 
 
-def test_boutique_is_deployed_broken_observed_and_renewed(cluster):
+def test_boutique_is_deployed_then_broken_then_observed_then_renewed(cluster):
     async def scene():
         world = boutique()
         async with real(cluster) as one:
@@ -114,7 +114,7 @@ def test_boutique_is_deployed_broken_observed_and_renewed(cluster):
                 policy["metadata"]["generation"]
                 for policy in await one.api.find("NetworkPolicy", sight.namespace)
             }
-            assert generations == {1}  # no generation shows which policy was written
+            assert generations == {1}  # metadata.generation does not show which policy was written
             with pytest.raises(EnvironmentFailed, match="nosuch not found"):
                 await deployed.write([policy.model_copy(update={"name": "nosuch"})])
             await deployed.close()
@@ -145,7 +145,7 @@ COMMANDS = [
 ]
 
 
-def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next(cluster):
+def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next_agent(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(SMALL)
@@ -188,7 +188,7 @@ def test_agent_has_only_its_permissions_and_leaves_nothing_for_the_next(cluster)
 SEEN = "jsonpath='{.metadata.labels.seen}'=yes"
 
 
-def test_agent_sees_no_versions_from_before_its_episode(cluster):
+def test_agent_cannot_read_object_versions_from_before_its_episode(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             first = await one.deploy(SMALL)
@@ -287,7 +287,7 @@ async def names(api, kind):
     return {one["metadata"]["name"] for one in await api.find(kind, "default")}
 
 
-def test_namespace_with_foreign_objects_is_refused_unchanged(cluster):
+def test_namespace_with_foreign_objects_is_refused_and_not_changed(cluster):
     async def scene():
         async with (
             real(cluster) as one,
@@ -304,7 +304,7 @@ def test_namespace_with_foreign_objects_is_refused_unchanged(cluster):
     asyncio.run(scene())
 
 
-def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster):
+def test_boutique_of_the_reference_is_replaced_but_foreign_objects_are_not_changed(cluster):
     labels = {"app": "frontend"}
     shop = theirs(
         "frontend",
@@ -331,7 +331,7 @@ def test_boutique_of_the_reference_is_replaced_and_foreign_objects_stay(cluster)
                 ):
                     await asyncio.to_thread(start_another, cluster)
                 # another user's object in the middle of an episode: the episode is invalid, and the
-                # object stays
+                # object is not deleted
                 async with standing(one.api, theirs("theirs")):
                     with pytest.raises(
                         EnvironmentFailed, match="NetArena did not create the NetworkPolicy theirs"
@@ -427,7 +427,7 @@ def test_leftovers_of_a_killed_service_in_a_namespace_are_removed_by_its_lease(c
     asyncio.run(scene())
 
 
-def test_service_reuses_a_given_namespace_at_once_after_it_was_killed(cluster):
+def test_restarted_service_immediately_reuses_the_namespace_of_a_killed_service(cluster):
     with killed(cluster, "default") as (_, kill):
         kill()
 
@@ -440,7 +440,7 @@ def test_service_reuses_a_given_namespace_at_once_after_it_was_killed(cluster):
         asyncio.run(scene())
 
 
-def test_leftovers_of_a_remote_service_are_removed_while_another_runs(cluster, monkeypatch):
+def test_leftovers_of_a_remote_service_are_removed_while_another_service_runs(cluster, monkeypatch):
     from netarena_k8s.real import cluster as module
     from netarena_k8s.real.manifest import namespace_manifest
     from netarena_k8s.real.owner import HEARD_NOTE, OWNER_NOTE, SILENT_S, self_notes
@@ -482,7 +482,7 @@ def test_leftovers_of_a_remote_service_are_removed_while_another_runs(cluster, m
     asyncio.run(scene())
 
 
-def test_namespaces_of_a_killed_service_are_removed_and_of_a_live_one_stay(cluster):
+def test_namespaces_of_a_service_are_removed_only_after_it_was_killed(cluster):
     with killed(cluster) as (name, kill):
         assert name.startswith("shop-")
 
@@ -567,7 +567,7 @@ def briefly(monkeypatch):
 
 
 @pytest.mark.usefixtures("briefly")
-def test_plug_in_error_caused_by_the_agent_is_judged_as_measured(cluster):
+def test_plug_in_error_caused_by_the_agent_is_judged_by_measured_traffic(cluster):
     async def scene():
         async with real(cluster) as one, Cell({"kubectl": program()}) as cell:
             deployed = await one.deploy(CALLER)
@@ -680,7 +680,9 @@ class Motley:
 
 
 @pytest.mark.usefixtures("briefly")
-def test_assessment_with_an_agent_that_stops_the_plug_in_gets_all_verdicts(cluster, tmp_path):
+def test_assessment_with_an_agent_that_stops_the_plug_in_has_a_verdict_for_each_episode(
+    cluster, tmp_path
+):
     async def scene():
         async with Kubernetes() as green:
             config = KubernetesConfig(
@@ -722,7 +724,7 @@ def test_delete_never_removes_an_object_created_later(cluster):
     asyncio.run(scene())
 
 
-def test_plug_in_that_is_also_wrong_about_the_intended_policies_gives_no_verdict(
+def test_no_verdict_is_given_if_the_plug_in_also_fails_with_the_intended_policies(
     cluster, monkeypatch
 ):
     from netarena_k8s.real import workload_set
@@ -751,7 +753,7 @@ def test_plug_in_that_is_also_wrong_about_the_intended_policies_gives_no_verdict
     asyncio.run(scene())
 
 
-def test_missing_permissions_are_named(cluster, tmp_path, monkeypatch):
+def test_missing_permissions_are_listed_by_name(cluster, tmp_path, monkeypatch):
     from netarena_k8s.real.diagnosis import examine
 
     async def scene():
@@ -770,8 +772,8 @@ def test_missing_permissions_are_named(cluster, tmp_path, monkeypatch):
     asyncio.run(scene())
 
 
-def test_permissions_limited_to_a_namespace_suffice_for_it(cluster, tmp_path):
-    """The doctor reports this, and an assessment runs with these permissions."""
+def test_permissions_in_one_namespace_suffice_for_that_namespace(cluster, tmp_path):
+    """The doctor accepts these permissions, and an assessment runs with them."""
     from netarena_k8s.cluster import render_kubeconfig
     from netarena_k8s.real.client import encoded, path_of
     from netarena_k8s.real.rbac import INSIDE, SHARED
@@ -884,7 +886,7 @@ def checkout(folder, image):
 
 #: images of a folder's workloads: stand-ins, or the images in the manifests
 @pytest.mark.parametrize("images", ["standin", "boutique"])
-def test_manifests_of_a_user_are_deployed_broken_and_repaired(cluster, tmp_path, images):
+def test_manifests_of_a_user_are_deployed_and_their_fault_is_repaired(cluster, tmp_path, images):
     folder = checkout(tmp_path, "netarena/standin:1")
     done = netarena(
         *("run", "k8s", "--json", "--seed", "1", "--out", str(tmp_path / "out")),

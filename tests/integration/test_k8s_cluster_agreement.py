@@ -1,7 +1,7 @@
 """A real cluster and the evaluator agree on the allowed traffic, with drawn faults and policies.
 
-NETARENA_SETS=200 tests that many sets of each kind instead of a few, in four namespaces at once. A
-set takes about a second.
+NETARENA_SETS=200 tests that many sets of each kind instead of a few, in four namespaces at
+the same time. A set takes about a second.
 
 Rules for a named port that a selected pod does not declare are left out, because kube-router 2.2.1
 enforces them wrongly: they should allow nothing, but kube-router allows everything.
@@ -24,7 +24,7 @@ from netarena_k8s.world.policy import selects
 pytestmark = [pytest.mark.requires("cluster"), pytest.mark.slow]
 
 SETS = int(os.environ.get("NETARENA_SETS", "3"))
-#: number of namespaces that are measured at once
+#: number of namespaces that are measured at the same time
 SHOPS = 4 if SETS > 20 else 1
 NAMES = sorted(KINDS)
 EXISTENCE = ("Exists", "DoesNotExist")
@@ -218,21 +218,21 @@ def measured(cluster, world, sets):
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_measured_effects_of_single_boutique_faults_equal_computed_ones(cluster):
+def test_measured_effects_of_single_boutique_faults_equal_the_computed_effects(cluster):
     assert measured(cluster, boutique(), single_faults(boutique())) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_measured_effects_of_boutique_fault_pairs_equal_computed_ones(cluster):
+def test_measured_effects_of_boutique_fault_pairs_equal_the_computed_effects(cluster):
     assert measured(cluster, boutique(), faulty_sets(boutique(), [2], 1)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_measured_effects_of_faults_in_a_varied_world_equal_computed_ones(cluster):
+def test_measured_effects_of_faults_in_a_varied_world_equal_the_computed_effects(cluster):
     world = by_number(varied(random.Random(5)))
     assert measured(cluster, world, faulty_sets(world, [1, 2, 3], 2)) == {}
 
 
 @pytest.mark.timeout(240 + 12 * SETS)
-def test_measured_effects_of_random_policies_equal_computed_ones(cluster):
+def test_measured_effects_of_random_policies_equal_the_computed_effects(cluster):
     assert measured(cluster, boutique(), random_sets(boutique(), 3)) == {}

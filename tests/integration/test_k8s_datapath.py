@@ -253,7 +253,7 @@ def test_answer_of_another_pod_does_not_count_as_a_connection() -> None:
     with_plane(scene)
 
 
-def test_killed_data_plane_leaves_nothing_and_is_restarted() -> None:
+def test_killed_data_plane_leaves_no_process_and_is_restarted() -> None:
     async def scene(cluster: Wired) -> None:
         shop = await cluster.deploy(boutique())
         await shop.look()

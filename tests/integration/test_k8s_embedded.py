@@ -128,7 +128,7 @@ READING = [
 ]
 
 
-def test_kubectl_reads_the_application_and_is_refused_everything_else(tmp_path):
+def test_kubectl_can_read_the_application_but_nothing_else(tmp_path):
     async def scene(one):
         async def check(words, code, text):
             assert text in await one.kubectl(*words.split(" "), code=code)
@@ -201,7 +201,7 @@ def test_changes_by_an_administrator_are_reported(tmp_path):
     run(tmp_path, scene)
 
 
-def test_python_client_reads_and_watches(tmp_path):
+def test_python_client_can_read_and_watch_objects(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library's imports cause warnings
         from kubernetes import client, config, watch
@@ -275,7 +275,7 @@ def test_episodes_have_their_own_ports_and_tokens_until_they_end():
     asyncio.run(scene())
 
 
-def test_idle_connections_of_one_episode_do_not_block_another():
+def test_idle_connections_of_one_episode_do_not_block_another_episode():
     async def scene():
         async with Embedded() as cluster, contextlib.AsyncExitStack() as heard:
             one, two = [await cluster.deploy(boutique()) for _ in range(2)]
@@ -317,7 +317,7 @@ async def ask_until_it_fails(deployed):
         await deployed.look()
 
 
-def test_dead_server_fails_its_episodes_and_is_replaced():
+def test_dead_server_is_replaced_and_its_episodes_fail():
     async def scene():
         async with Embedded() as cluster:
             one = await cluster.deploy(boutique())
@@ -362,7 +362,7 @@ def test_hanging_server_is_killed_and_replaced():
 
 
 def test_late_answer_of_one_episode_does_not_restart_the_server():
-    """Other requests are answered meanwhile; the agent may have caused the delay."""
+    """Other requests are answered in the meantime; the agent may have caused the delay."""
 
     async def scene():
         async with Embedded() as cluster:
@@ -427,7 +427,7 @@ def test_episodes_on_a_dead_server_are_repeated(tmp_path):
     assert all(one.safe for one in episodes)
 
 
-def test_server_process_answers_orders_and_bounds_connections(monkeypatch):
+def test_server_process_answers_requests_and_limits_connections(monkeypatch):
     """The server runs in this process, where its steps can be traced."""
     # idle connections stay open, so that only the limit closes new connections
     monkeypatch.setattr(process, "_HANDSHAKE_S", 600.0)
@@ -506,7 +506,7 @@ def test_thread_above_its_cpu_share_pauses_but_still_answers_the_grader():
 
 
 async def refused(port):
-    """Wait until a new connection is closed at once, which shows that the others were accepted."""
+    """Wait until a new connection is closed immediately; then the earlier ones were accepted."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         closed = False

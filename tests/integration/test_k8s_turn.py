@@ -97,7 +97,7 @@ def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) ->
             watching = asyncio.create_task(kubectl.run("kubectl get netpol -w"))
             await running.wait()
             assert await patch(port, token, NAME, SHUT) == 0
-            # closed at once, without a response
+            # closed immediately, without a response
             assert "ended 1\n" in await elsewhere(cell, shop.access)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -116,7 +116,7 @@ def test_credential_is_valid_only_for_its_command_while_it_runs(walls: Walls) ->
     asyncio.run(scene())
 
 
-def test_connections_and_pending_requests_end_with_the_command() -> None:
+def test_connections_and_pending_requests_end_when_the_command_ends() -> None:
     async def scene() -> None:
         async with Embedded() as cluster:
             shop = await cluster.deploy(boutique())

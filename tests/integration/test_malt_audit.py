@@ -37,7 +37,7 @@ def test_configured_phrasing_is_the_only_audit_variant() -> None:
     assert [v.shape()["phrasing"] for v in Malt().variants(CONFIG)] == list(get_args(Phrasing))
 
 
-def test_unearned_answer_matches_the_sandbox_and_is_never_correct() -> None:
+def test_computed_answer_of_an_idle_program_matches_the_sandbox_and_is_never_correct() -> None:
     async def answer(malt: Malt, query: Query) -> State:
         environment = malt.environment(query, CONFIG)
         await environment.open()

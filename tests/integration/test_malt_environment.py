@@ -127,7 +127,7 @@ async def test_failing_program_is_neither_correct_nor_safe(malt, queries, body, 
     "data", ["'x' * (17 << 20)", "[0] * 10**6", "list(graph_data)", "itertools.count()"]
 )
 async def test_oversized_data_is_wrong_but_the_network_is_still_judged(malt, queries, data):
-    """A correct graph stays safe even if the data is oversized, as it does if a number is wrong."""
+    """A correct graph is safe even if the data is oversized, as it is if a number is wrong."""
     query = queries["remove-count"]
     (reply,) = malt.solve(query)
     assert reply.count('"data": data') == 1
@@ -160,7 +160,9 @@ async def test_answer_too_large_for_the_journal_is_refused(malt, queries):
     ],
     ids=["cpu", "wall"],
 )
-async def test_limits_end_the_program_and_not_the_service(monkeypatch, queries, limits, body, says):
+async def test_program_above_a_limit_ends_and_the_service_continues(
+    monkeypatch, queries, limits, body, says
+):
     monkeypatch.setattr(environment, "LIMITS", limits)
     query = queries["count"]
     async with Malt() as malt:
@@ -190,7 +192,7 @@ return {"type": "text", "data": 0, "updated_graph": graph_data}
     assert (await play(malt, query, reply)).judgement.correct
 
 
-async def test_forged_message_is_judged_like_any_other_answer(malt, queries):
+async def test_forged_result_message_is_judged_like_any_other_answer(malt, queries):
     for claim in (
         {"correct": True, "safe": True},
         {"type": "text", "data": None, "data_graph": "same", "updated": {"nodes": 1}},

@@ -77,7 +77,7 @@ async def test_program_gets_the_network_of_its_query_and_its_limits(malt, model)
         }
 
 
-async def test_network_above_the_limit_waits_until_another_is_released(malt):
+async def test_network_above_the_limit_waits_until_another_network_is_released(malt):
     kinds = [{"columns": 1, "ports": number} for number in (1, 2, 3)]
     worlds = [malt.environment(draw(kind)[0], malt.config_type()) for kind in kinds]
     released = malt.environment(draw("released")[0], malt.config_type())
@@ -85,7 +85,7 @@ async def test_network_above_the_limit_waits_until_another_is_released(malt):
     third = asyncio.ensure_future(worlds[2].open())
     await released.open()
     await asyncio.wait([third], timeout=0.2)
-    assert not third.done(), "two other networks at a time"
+    assert not third.done(), "only two networks may be open at a time"
     pids = {use.sandbox.pid for use in malt._sandboxes._uses.values()}
     await worlds[0].close()
     async with asyncio.timeout(60):
@@ -100,7 +100,7 @@ async def test_network_above_the_limit_waits_until_another_is_released(malt):
         await worlds[1].execute({"code": ""})
 
 
-async def test_network_that_cannot_be_opened_occupies_no_slot(malt, tmp_path, model):
+async def test_network_whose_model_file_is_missing_occupies_no_slot(malt, tmp_path, model):
     query = draw(model)[0]
     (tmp_path / "model.textproto").unlink()
     with pytest.raises(EnvironmentFailed, match="does not exist"):

@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_merged_shards_equal_one_run_and_are_read_by_all_commands(
+def test_merged_shards_equal_one_run_and_all_commands_can_read_them(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(name, tmp_path / "whole") == 0

@@ -60,7 +60,7 @@ print(json.dumps([*names, os.readlink("/proc/self/ns/user"), owner(current_netwo
     assert own is None
 
 
-def test_worker_keeps_its_capabilities_over_a_network() -> None:
+def test_worker_keeps_its_capabilities_in_the_namespaces_of_its_machines() -> None:
     inside("""
 import pathlib, socket, subprocess
 cable(one, other)
@@ -85,7 +85,7 @@ print(json.dumps([result.output, os.readlink(f"/proc/self/fd/{owner(one)}")]))
 
 
 def test_links_of_another_machine_cannot_be_changed() -> None:
-    """The attacker knows the ids of the other network and of its link; only the owner differs."""
+    """The attacker has the ids of the other network and of its link, but does not own them."""
     said, inner = inside("""
 cable(one, other)
 from netarena_network.attack import FAMILIES
@@ -121,7 +121,7 @@ print(json.dumps([os.read(read, 8000).decode(), result.output]))
     assert beside == "done\n"
 
 
-def test_error_of_a_refused_namespace_has_its_errno() -> None:
+def test_error_about_a_refused_namespace_contains_the_errno() -> None:
     number = inside("""
 import pathlib
 pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")

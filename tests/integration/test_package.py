@@ -97,7 +97,7 @@ def environment(wheel, tmp_path_factory):
     """Return a function that installs the wheel and exactly one extra, and returns the commands.
 
     All extras share one environment: uv removes the packages that an extra does not name. The
-    packages that stay keep their compiled modules, so an extra costs seconds instead of minutes.
+    remaining packages keep their compiled modules, so an extra costs seconds instead of minutes.
     """
     uv = shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv")
     assert uv is not None, "uv is part of the dev requirements"

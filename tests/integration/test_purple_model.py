@@ -117,13 +117,13 @@ async def test_answer_includes_its_token_usage(plain, stub):
         ("no-json", "fine", 2),
     ],
 )
-async def test_failing_provider_is_asked_again(plain, case, text, calls):
+async def test_request_to_a_failing_provider_is_repeated(plain, case, text, calls):
     reply = await ask(plain, f"case: {case}")
     assert reply.text == text
     assert reply.metadata["usage"]["calls"] == calls
 
 
-async def test_model_that_calls_tools_is_informed_that_it_has_none(plain, stub):
+async def test_model_that_calls_tools_is_told_that_no_tools_exist(plain, stub):
     await ask(plain, "case: tools again")
     assert any("no tools" in each["messages"][-1]["content"] for each in stub.asked)
 
@@ -151,7 +151,7 @@ async def test_permanent_provider_error_fails_the_task_with_the_reason(plain, ca
     assert KEY not in caught.value.detail
 
 
-async def test_time_for_a_reply_is_bounded(stub):
+async def test_time_for_a_reply_is_limited(stub):
     with model_agent(stub, "--timeout", "2") as url:
         for case in ("slow", "always-limited"):
             with pytest.raises(AgentFailed) as caught:

@@ -205,7 +205,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("case", WAYS)
-async def test_refused_request_form_is_replaced_from_then_on(stub, case):
+async def test_refused_request_form_is_replaced_in_all_later_requests(stub, case):
     asked = provider(stub)
     system = Message(role="system", content="be brief")
     pieces, answer = await ask(asked, case, system)
@@ -218,7 +218,7 @@ async def test_refused_request_form_is_replaced_from_then_on(stub, case):
     assert "be brief" in str(stub.asked[-1]["messages"])
 
 
-async def test_refusal_for_another_reason_changes_nothing(stub):
+async def test_refusal_for_another_reason_does_not_change_the_request_form(stub):
     asked = provider(stub)
     with pytest.raises(AgentFailed, match=r"the provider refused the request: .*quota"):
         await ask(asked, "spent")
@@ -235,7 +235,7 @@ async def test_request_form_that_also_fails_is_not_used_again(stub):
 
 
 @pytest.mark.parametrize("status", NOT_LOADING)
-async def test_refusal_that_mentions_loading_is_final(stub, status):
+async def test_refusal_that_mentions_loading_is_not_retried(stub, status):
     with pytest.raises(AgentFailed, match=r"the provider refused the request: .*loading"):
         await ask(provider(stub), f"not-loading-{status}")
 
@@ -268,7 +268,7 @@ async def test_stream_that_ends_only_with_its_done_line_is_complete(stub):
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 1)
 
 
-async def test_streams_that_are_always_truncated_are_replaced_by_complete_answers(stub):
+async def test_streams_that_are_always_truncated_are_replaced_with_complete_answers(stub):
     asked = provider(stub)
     pieces, answer = await ask(asked, "never-done")
     assert (pieces, answer.text, answer.usage.calls) == ("that is all", "that is all", 3)
@@ -283,7 +283,7 @@ async def test_anthropic_stream_has_tokens_and_cost(stub):
     assert answer.usage.cost_usd
 
 
-async def test_gemini_stream_is_accepted_at_once_with_tokens_and_cost(stub):
+async def test_first_gemini_stream_is_accepted_with_tokens_and_cost(stub):
     stub.calls.clear()
     asked = Provider("gemini/gemini-2.5-flash", api_base=stub.url, environ={})
     pieces, answer = await ask(asked, "gemini")
@@ -306,7 +306,7 @@ async def test_streaming_can_be_switched_off(stub):
     assert "stream_options" not in stub.asked[-1]
 
 
-async def test_roles_alternate_after_the_notice_that_no_tools_exist(stub):
+async def test_notice_that_no_tools_exist_is_appended_to_the_user_message(stub):
     stub.calls.clear()
     await ask(provider(stub), "tools")
     (message,) = stub.asked[-1]["messages"]

@@ -44,7 +44,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, lacking: Callable[[str], str]
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_ray_workers_give_the_same_verdicts_findings_and_moves_as_one_process(
+def test_verdicts_and_findings_and_moves_on_ray_workers_equal_those_of_one_process(
     name: str, told: dict[str, Any], requirement: Callable[[str], None]
 ) -> None:
     for need in NEEDS[name]:
@@ -57,7 +57,7 @@ def test_ray_workers_give_the_same_verdicts_findings_and_moves_as_one_process(
 @pytest.mark.parametrize(
     ("how", "reason"), [("killed", "signal 9"), ("stopped", "it did not answer for 10 s")]
 )
-def test_lost_worker_affects_only_its_own_episodes_and_all_have_an_outcome(
+def test_lost_worker_affects_only_its_own_episodes_and_each_has_an_outcome(
     how: str, reason: str, told: dict[str, Any]
 ) -> None:
     episodes = told[how]["episodes"]
@@ -71,7 +71,7 @@ def test_lost_worker_affects_only_its_own_episodes_and_all_have_an_outcome(
     assert all(one["moves"][0] == "open v1" for one in others), others
 
 
-def test_program_of_an_agent_gets_no_variable_of_ray(told: dict[str, Any]) -> None:
+def test_program_of_an_agent_gets_no_environment_variables_of_ray(told: dict[str, Any]) -> None:
     assert "NETARENA_CONTEXT=" in told["killed"]["environ"]
     assert "RAY_" not in told["killed"]["environ"]
 

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment resumes, and ends with the same result.
+"""A run that was killed at any moment has the same result after it is resumed.
 
 Some of the moments are in the middle of a journal line.
 """
@@ -85,7 +85,7 @@ def test_reference_run_has_solved_and_unsolved_queries(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.999])
-def test_run_killed_at_any_time_resumes_to_the_same_verdicts(
+def test_resumed_run_that_was_killed_at_any_time_has_the_same_verdicts(
     share: float, whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -102,7 +102,7 @@ def test_run_killed_at_any_time_resumes_to_the_same_verdicts(
     assert json.loads((out / "results.json").read_text())["results"][-1]["complete"]
 
 
-def test_run_killed_twice_with_a_truncated_line_resumes_to_the_same_verdicts(
+def test_resumed_run_that_was_killed_twice_with_a_truncated_line_has_the_same_verdicts(
     whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

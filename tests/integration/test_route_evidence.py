@@ -46,7 +46,7 @@ def test_each_machine_of_a_network_is_a_candidate():
 @pytest.mark.requires("backbone")
 @pytest.mark.xdist_group("backbone")
 @pytest.mark.slow
-def test_routers_of_a_backbone_are_read_with_their_daemons():
+def test_evidence_of_backbone_routers_includes_their_daemons():
     query, found = read(world="backbone", routers=4)
     machines = [one for one in found.candidates if one.trace]
     routers = [one for one in machines if "router" in one.role]

@@ -113,7 +113,9 @@ def _methods() -> list[tuple[World, Fault]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(_SHARES))
-def test_machine_configured_in_one_pass_equals_the_shell_lines_of_each_method(share: int) -> None:
+def test_machine_configured_in_one_pass_has_the_same_settings_as_with_shell_lines(
+    share: int,
+) -> None:
     cases = _methods()
     assert len(cases) == 111
     found = [_found(world, [part]) for world, part in cases[share::_SHARES]]
@@ -121,7 +123,9 @@ def test_machine_configured_in_one_pass_equals_the_shell_lines_of_each_method(sh
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_machines_with_locks_and_faults_equal_their_shell_lines(seed: int) -> None:
+def test_machines_with_locks_and_faults_have_the_same_settings_as_with_shell_lines(
+    seed: int,
+) -> None:
     rng = random.Random(f"forms-{seed}")
     kinds = rng.sample(list(table.KINDS), 2)
     drawn = next(

@@ -63,7 +63,7 @@ NO_FIELDS = (
 )
 
 
-def test_filter_on_packet_fields_cannot_separate_pings_from_probes(apart):
+def test_filter_on_packet_fields_affects_pings_and_probes_equally(apart):
     net = apart(standard(2, 3, random.Random(1)))
     target = net.world.addresses[-1]
     pinged = f"ping -q -c 10 -i 0.001 -W 0.01 {target} | grep -q ' 0% packet loss'"
@@ -117,7 +117,7 @@ NO_ORIGINS = (
 )
 
 
-def test_filter_on_packet_origin_cannot_separate_pings_from_probes(apart):
+def test_filter_on_packet_origin_affects_pings_and_probes_equally(apart):
     """The rules match the origin of a machine's own packets: user, group, processor, marks."""
     net = apart(standard(2, 2, random.Random(1)))
     target = net.world.addresses[-1]
@@ -297,7 +297,7 @@ def grown(before: dict[str, int], after: dict[str, int]) -> set[str]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("emulator", ["netns", "mininet"])
 @pytest.mark.parametrize("place", ["r0", "h1"])
-def test_no_filter_rule_separates_pings_from_probes(
+def test_no_filter_rule_affects_only_pings_or_only_probes(
     emulator, place, apart, monkeypatch, requirement
 ):
     if emulator == "mininet":
@@ -390,7 +390,7 @@ def _serving(servers: serve.Servers) -> Iterator[None]:
 
 
 @pytest.mark.requires("root", "clients")
-def test_no_filter_rule_separates_curl_and_dig_from_service_probes(tmp_path):
+def test_no_filter_rule_affects_only_service_probes_or_only_curl_and_dig(tmp_path):
     spaces = {"h1": _space(), "h2": _space()}
 
     def run(machine: str, text: str) -> str:

@@ -57,7 +57,7 @@ def test_new_network_is_in_its_intended_state(apart):
     }
 
 
-def test_broken_pair_is_visible_and_works_at_once_after_the_repair(apart):
+def test_broken_pair_is_visible_and_works_immediately_after_the_repair(apart):
     net = apart(make(2, 2))
 
     net.do("r0", "ip link set dev {p}_r0-eth1 down")
@@ -111,7 +111,7 @@ def test_replies_waiting_for_arp_do_not_block_other_pairs(apart):
 
 
 @pytest.mark.xdist_group("kernel")
-async def test_queue_that_delays_replies_is_stopped(requirement):
+async def test_queue_of_the_agent_that_delays_all_replies_is_removed(requirement):
     requirement("episodes")
     async with Warm() as warm:
         network = make()
@@ -134,7 +134,7 @@ async def test_queue_that_delays_replies_is_stopped(requirement):
 
 
 @pytest.mark.xdist_group("kernel")
-def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatch):
+def test_arp_table_filled_by_other_networks_does_not_change_the_matrix(apart, monkeypatch):
     """The entries fill the table in the first round: no address is learned, and pings fail."""
     net = apart(make(2, 2))
     net.do("r0", "sysctl -w net.ipv4.ip_forward=0")
@@ -167,7 +167,9 @@ def test_arp_table_filled_by_others_does_not_change_the_matrix(apart, monkeypatc
             if rounds:
                 found = measure(prober, *patience)
             else:
-                for _ in range(20):  # other networks on this machine may free entries meanwhile
+                for _ in range(
+                    20
+                ):  # other networks on this machine may free entries in the meantime
                     filled, measured = threading.Event(), threading.Event()
                     filling = threading.Thread(target=fill, args=(others, filled, measured))
                     filling.start()
@@ -253,7 +255,7 @@ def space_of_others():
         os.close(found[0])
 
 
-def test_learned_arp_entries_are_removed_and_configured_ones_stay(apart):
+def test_learned_arp_entries_are_removed_and_configured_entries_remain(apart):
     net = apart(make(2, 2))
     wrong = "ip neigh replace 192.168.1.100 lladdr 02:00:00:00:00:01 dev {p}_r0-eth1 nud"
 
@@ -422,7 +424,7 @@ def test_reachability_cannot_be_forged(apart, name):
     assert thieves == ({net.name(thief)} if thief else set())
 
 
-def test_pair_that_works_intermittently_counts_as_not_working(apart, monkeypatch):
+def test_intermittently_working_pair_counts_as_broken(apart, monkeypatch):
     net = apart(make(2, 2))
 
     net.do(
@@ -479,7 +481,7 @@ READ = (
 )
 
 
-def test_observation_leaves_no_filter_counters_connections_or_arp_entries(apart):
+def test_observation_changes_no_filter_counters_or_connections_or_arp_entries(apart):
     net = apart(make(2, 2))
 
     def run(text):
@@ -488,7 +490,7 @@ def test_observation_leaves_no_filter_counters_connections_or_arp_entries(apart)
         return answer["output"]
 
     run(f"set -e; port={net.name('r0')}-eth1; {RECORDERS}")
-    # records of the agent's own traffic stay
+    # records of the agent's own traffic remain
     run(f"ping -q -c 3 -i 0.01 {net.world.addresses[1]}")
     before = run(READ)
     assert net.observe()["matrix"] == list(net.world.intended)
@@ -510,7 +512,7 @@ def test_switches_send_no_multicast_reports(apart):
     assert reports == "0\n"
 
 
-def test_observation_sends_the_same_traffic_whatever_the_state(apart):
+def test_observation_sends_the_same_traffic_regardless_of_the_state(apart):
     """The network is first as intended, then broken, then repaired."""
     net = apart(make(2, 2))
     least_s = observation_s(20)
@@ -540,7 +542,7 @@ def test_observation_sends_the_same_traffic_whatever_the_state(apart):
     assert min(times) >= least_s
 
 
-def test_each_pair_of_a_large_network_is_probed_again_in_some_observation(apart, monkeypatch):
+def test_each_pair_of_a_large_network_has_a_repeated_probe_in_some_observation(apart, monkeypatch):
     """As in a large network, each machine repeats one probe in each observation."""
     monkeypatch.setattr(prober, "_AGAIN", 1)
     net = apart(make(2, 2))
@@ -643,7 +645,7 @@ def test_change_that_ends_later_by_itself_leaves_the_state_unsettled(apart, begi
         ("sysctl -w net.ipv4.tcp_syncookies=0", "sysctl -w net.ipv4.tcp_syncookies=1"),
     ],
 )
-def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo):
+def test_each_change_in_a_false_alarm_is_reported_until_it_is_undone(apart, change, undo):
     net = apart(make(2, 1), traced=True)
 
     def left(command):
@@ -656,7 +658,7 @@ def test_false_alarm_reports_each_change_until_it_is_undone(apart, change, undo)
     assert left(undo) == []
 
 
-async def test_command_sees_no_sysctl_file_that_is_older_than_the_command(warm):
+async def test_sysctl_files_are_not_older_than_the_command_that_reads_them(warm):
     """The kernel gives the file of a sysctl the time of its first lookup."""
     network = make(2, 1)
     router = network.router.name
@@ -675,7 +677,7 @@ async def test_command_sees_no_sysctl_file_that_is_older_than_the_command(warm):
         await net.close()
 
 
-def test_permanent_arp_entries_are_known_from_the_start(apart, monkeypatch):
+def test_permanent_arp_entries_exist_from_the_start(apart, monkeypatch):
     monkeypatch.setattr(world, "MAX_NEIGHBOURS", 5)
     net = apart(make(2, 2))
 
@@ -687,7 +689,7 @@ def test_permanent_arp_entries_are_known_from_the_start(apart, monkeypatch):
     assert not net.works("h1", "r0")
 
 
-def test_network_that_differs_from_its_intended_state_is_refused(monkeypatch, requirement):
+def test_new_network_that_differs_from_its_intended_state_is_refused(monkeypatch, requirement):
     requirement("root")
     monkeypatch.setattr(worker, "HEALTHY_S", 0.1)
     network = make(2, 1)
@@ -766,7 +768,7 @@ async def test_command_can_start_as_many_processes_as_the_prompt_says(warm, emul
 
 
 def test_tcpdump_captures_without_a_ring_buffer(apart, tmp_path):
-    """A program that prints its input takes the place of the real tcpdump."""
+    """A program that prints its input replaces the real tcpdump."""
     net = apart(make())
     reader = tmp_path / "tcpdump"
     reader.write_text(
@@ -819,7 +821,7 @@ def test_name_lookup_does_not_wait_for_a_missing_server(apart):
     assert "nobody: Name or service not known" in said["output"]
 
 
-async def test_machine_shows_its_own_links_and_hides_consoles_of_absent_daemons(warm):
+async def test_machine_shows_only_its_own_links_and_no_consoles_of_missing_daemons(warm):
     network = make()
     net = await warm.begin_world(network, "netns")
     try:

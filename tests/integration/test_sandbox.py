@@ -93,14 +93,16 @@ async def test_concurrent_results_are_not_mixed_up() -> None:
     assert [result.value for result in results] == [[x] * 50 for x in range(40)]
 
 
-async def test_waiting_requests_are_served_in_order_without_using_their_time() -> None:
+async def test_waiting_requests_are_served_in_order_and_waiting_does_not_count_as_run_time() -> (
+    None
+):
     order: list[int] = []
 
     async def one(sandbox: PythonSandbox, number: int) -> float:
         # Only a program's own run time counts. Four programs in sequence take longer than the limit
         # of one program.
         result = await sandbox.run({"code": "def main(): time.sleep(0.5)"})
-        assert result.status is PythonStatus.OK, "waiting counted as running"
+        assert result.status is PythonStatus.OK, "waiting time counted as run time"
         order.append(number)
         return result.queued_s
 
@@ -216,7 +218,7 @@ async def test_missing_package_is_a_config_error() -> None:
         PythonSandbox(GUEST, parallel=1000)
 
 
-async def test_results_up_to_the_size_limit_pass() -> None:
+async def test_results_up_to_the_size_limit_are_accepted() -> None:
     code = "def main(): return 'x' * request['size']"
     async with small(limits=PythonLimits(result_bytes=100_000)) as sandbox:
         fits = await sandbox.run({"code": code, "size": 100_000 - 3})
@@ -225,7 +227,7 @@ async def test_results_up_to_the_size_limit_pass() -> None:
         assert (above.status, above.value) == (PythonStatus.TOO_LARGE, None)
 
 
-async def test_program_can_use_one_gibibyte_and_no_more() -> None:
+async def test_program_can_use_one_gibibyte_of_memory_and_no_more() -> None:
     code = "def main(): return len(bytearray(request['mib'] << 20))"
     async with small() as sandbox:
         assert (await sandbox.run({"code": code, "mib": 1000})).value == 1000 << 20
@@ -332,7 +334,7 @@ async def test_hostile_result_does_not_block_the_service(kind: str) -> None:
     assert read == ({PythonStatus.OK} if kind not in refused else read - {PythonStatus.OK})
 
 
-async def test_results_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_of_programs_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each result occupies its slot until it is read."""
     reading, most, places = 0, 0, set()
 
@@ -353,7 +355,7 @@ async def test_results_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert max(places) <= 2
 
 
-async def test_sleeping_programs_do_not_delay_others() -> None:
+async def test_sleeping_programs_do_not_delay_other_programs() -> None:
     async with small() as sandbox:
         sleeping = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(2 * PARALLEL)]
         await until(lambda: len(asleep(sandbox.pid)) == 2 * PARALLEL, "no children")
@@ -397,7 +399,7 @@ async def test_cpu_limit_is_enforced_and_reported_with_eight_concurrent_programs
         ({"cpu_s": 10.0, "overdue": True}, PythonStatus.WALL),
     ],
 )
-def test_killed_program_gets_the_status_of_its_exceeded_limit(
+def test_status_of_a_killed_program_shows_the_exceeded_limit(
     end: dict[str, Any], status: PythonStatus
 ) -> None:
     told = _End(
@@ -423,9 +425,9 @@ async def test_wall_clock_pauses_for_programs_that_wait_for_the_cpu() -> None:
         os.sched_setaffinity(0, ours)
     assert [result.value for result in results] == ["done"] * 4
     longest_s = max(result.elapsed_s for result in results)
-    assert longest_s > 1.5, "the test kept nobody waiting"
+    assert longest_s > 1.5, "no program had to wait for the processor"
     assert asleep_too.status is PythonStatus.WALL
-    assert 1 <= asleep_too.elapsed_s < longest_s, "a sleeper got the time of those that waited"
+    assert 1 <= asleep_too.elapsed_s < longest_s, "the sleeping program got additional time"
 
 
 async def test_wall_clock_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +601,7 @@ async def test_machine_without_a_required_protection_is_refused_unless_allowed(
     # the doctor's findings agree with the protections of answers
     assert (user[1] != os.geteuid()) is own_user
     if "landlock" in missing:
-        assert read[1] is True, "the test's filter did not take landlock away"
+        assert read[1] is True, "the test's filter did not disable landlock"
     else:
         assert read[0] == "raised"
     if missing == ["landlock"] or own_user:  # no limit on processes applies to root

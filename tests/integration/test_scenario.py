@@ -60,7 +60,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_services_are_started_assessed_and_stopped(tmp_path, capsys):
+def test_services_of_a_scenario_are_started_and_assessed_and_stopped(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     text = file.path.read_text()
     file.path.write_text(text.replace('role = "toy', 'agentbeats_id = "019c"\nrole = "toy'))
@@ -80,7 +80,7 @@ def test_services_are_started_assessed_and_stopped(tmp_path, capsys):
     assert json.loads(earlier.read_text()) == document
 
 
-def test_participant_can_be_a_program_started_each_turn(tmp_path, monkeypatch):
+def test_participant_can_be_a_program_that_is_started_for_each_turn(tmp_path, monkeypatch):
     (tmp_path / "programs.toml").write_text(
         '[green_agent]\napplication = "toy"\n'
         '[[participants]]\nrole = "says"\nexec = "sh -c \'echo $WORD\'"\n'
@@ -132,7 +132,7 @@ def test_interrupted_scenario_leaves_nothing_behind(tmp_path, green):
     assert file.left() == []
 
 
-def test_service_that_does_not_start_stops_the_others(tmp_path, capsys):
+def test_other_services_are_stopped_if_a_service_does_not_start(tmp_path, capsys):
     file = File(tmp_path, "oracle")
     text = file.path.read_text()
     file.path.write_text(text.replace("netarena.cli serve toy", "netarena.cli serve nonsense"))
@@ -163,7 +163,7 @@ def test_conflicting_options_are_refused(tmp_path, capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
-def test_agent_that_was_not_started_is_named(tmp_path, capsys):
+def test_error_names_the_agent_that_was_not_started(tmp_path, capsys):
     port = free_port()
     Path("x.toml").write_text(
         f'[green_agent]\nendpoint = "http://127.0.0.1:{port}"\n'

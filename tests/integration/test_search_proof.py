@@ -31,7 +31,7 @@ def scope_of(application, **values):
         ),
     ],
 )
-def test_computed_verdicts_equal_those_of_live_worlds(name, values):
+def test_computed_verdicts_equal_the_verdicts_of_live_worlds(name, values):
     scope = scope_of(name, **values)
     kind = "action" if name == "malt" else "fault"
     weak = frozenset({next(one for one in scope.space.singles if one.axis == kind)})

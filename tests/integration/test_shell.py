@@ -35,7 +35,7 @@ def _netns() -> Iterator[int]:
     here."""
     made: list[int] = []
 
-    def make() -> None:  # a thread can have its own network namespace, which ends with it
+    def make() -> None:  # a thread can have its own network namespace, which ends with the thread
         leave_network()
         made.append(current_network())
 
@@ -70,25 +70,27 @@ def processes_with(mark: str) -> list[str]:
 def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
-def test_output_error_and_status_are_returned_in_order() -> None:
+def test_output_and_errors_and_status_are_returned_in_order() -> None:
     result = run("echo one; echo two >&2; echo thr\u00e9e; exit 3")
     assert result == CommandResult("one\ntwo\nthr\u00e9e\n", 3)
 
 
-def test_command_can_be_a_program_of_many_lines() -> None:
+def test_command_can_have_many_lines() -> None:
     command = "for i in 1 2; do\n  cat <<END\n$i 'x' \"y\"\nEND\ndone | sort -r | tr 1 3"
     assert run(command).output == "2 'x' \"y\"\n3 'x' \"y\"\n"
 
 
-def test_command_killed_by_a_signal_has_its_exit_status() -> None:
+def test_command_killed_by_a_signal_has_exit_status_128_plus_the_signal() -> None:
     assert run("kill -TERM $$").exit == 128 + signal.SIGTERM
 
 
-def test_command_sees_only_the_sandbox_and_not_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_can_access_only_the_sandbox_and_not_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NETARENA_TEST_SECRET", SECRET)
     seen = run(
         "env; cat /proc/*/environ; ls -a / /etc /tmp /run /dev/shm /usr/local; hostname; "
@@ -124,7 +126,7 @@ def test_command_without_a_network_has_only_loopback_and_no_capabilities() -> No
     assert run("sysctl -w net.ipv4.ip_forward=1").exit != 0
 
 
-def test_two_capabilities_hold_in_the_given_network(netns: int) -> None:
+def test_command_in_a_given_network_has_two_capabilities(netns: int) -> None:
     result = run(
         "ip addr show dev v0 | grep -c 10.5.0.1; grep CapEff /proc/self/status; "
         "sysctl -w net.ipv4.ip_forward=1; iptables -A INPUT -j ACCEPT; iptables-legacy -S INPUT; "
@@ -147,7 +149,7 @@ def test_two_capabilities_hold_in_the_given_network(netns: int) -> None:
     assert run("sysctl -w kernel.core_pattern=x || cat /tmp/x", netns=netns).exit != 0
 
 
-def test_namespace_is_left_after_a_failure(netns: int) -> None:
+def test_thread_leaves_the_namespace_after_an_exception(netns: int) -> None:
     before = Path("/proc/thread-self/ns/net").readlink()
     with suppress(ZeroDivisionError), shell.entered(netns):
         assert Path("/proc/thread-self/ns/net").readlink() != before
@@ -250,7 +252,7 @@ def _over_at_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
         ("echo begun | (cat; sleep 99) | grep begun", "begun\n", END_S),
     ],
 )
-def test_expired_time_first_interrupts_and_keeps_the_output(
+def test_command_whose_time_has_expired_is_interrupted_first_and_its_output_is_kept(
     command: str, output: str, asked_first_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a busy machine may be too slow for the usual half second
@@ -271,7 +273,7 @@ def test_interrupted_ping_prints_its_statistics(netns: int) -> None:
     assert result.timed_out
 
 
-def test_daemon_ends_with_its_command() -> None:
+def test_daemon_that_a_command_started_ends_with_the_command() -> None:
     mark = f"mark-{os.getpid()}-daemon"
     result = run(
         f"(setsid nohup bash -c 'trap \"\" TERM HUP; exec -a {mark} sleep 999' "
@@ -281,7 +283,7 @@ def test_daemon_ends_with_its_command() -> None:
     assert processes_with(mark) == []
 
 
-def test_command_is_one_session_with_all_its_background_processes() -> None:
+def test_command_and_its_background_processes_share_one_session() -> None:
     """The scheduler gives each session as much CPU time as any other."""
     of_session = "cut -d ' ' -f 6 /proc/self/stat"
     behind = f'(setsid bash -c "{of_session}; touch /tmp/told" &)'
@@ -292,12 +294,12 @@ def test_command_is_one_session_with_all_its_background_processes() -> None:
     assert result.output.count("\n") == 3
 
 
-def test_files_are_removed_with_their_command() -> None:
+def test_files_of_a_command_are_removed_when_it_ends() -> None:
     run("echo evil > /tmp/x; echo evil > /run/x")
     assert run("cat /tmp/x /run/x 2> /dev/null | wc -c").output == "0\n"
 
 
-def test_watcher_can_end_the_command() -> None:
+def test_watcher_function_can_stop_the_command() -> None:
     seen: list[int] = []
 
     def watch(pid: int) -> str:
@@ -319,7 +321,7 @@ def test_long_output_keeps_its_beginning_and_end() -> None:
     assert len(result.output) < 1100
 
 
-def test_command_dies_with_its_caller(tmp_path: Path) -> None:
+def test_command_is_killed_when_its_caller_dies(tmp_path: Path) -> None:
     mark = f"mark-{os.getpid()}-orphan"
     program = (
         "from netarena.sandbox.shell import run\n"
@@ -344,7 +346,7 @@ def neighbours(netns: int) -> int:
     return int(run("ip neigh | grep -vc PERMANENT", netns=netns).output)
 
 
-def test_packet_flood_is_stopped_whatever_the_command(netns: int) -> None:
+def test_packet_flood_is_stopped_regardless_of_the_command(netns: int) -> None:
     send = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nwhile True: "
     result, note = guarded(netns, f'python3 -c \'{send}s.sendto(b"", ("10.5.0.1", 9))\'')
     assert result.stopped == "it sent more than 1000 packets per second"
@@ -356,7 +358,7 @@ def test_diagnostic_traffic_is_not_a_flood(netns: int) -> None:
     assert (result.exit, result.stopped, note) == (0, "", "")
 
 
-def test_arp_table_is_bounded_and_flushed(netns: int) -> None:
+def test_arp_table_is_limited_and_flushed(netns: int) -> None:
     guarded(netns, "ip neigh add 10.5.0.9 lladdr 02:00:00:00:00:09 nud permanent dev v0")
     add = "neigh replace 10.5.1.$i lladdr 02:00:00:00:00:01 nud reachable dev v0"
     lines = f"for i in $(seq 250); do echo {add}; done > /tmp/b"
@@ -386,7 +388,7 @@ def test_broadcast_storm_is_stopped(netns: int) -> None:
     run("ip link del bridge1; ip link del bridge2; ip link del x1; ip link del x2", netns=netns)
 
 
-def test_nftables_rules_are_bounded_over_all_commands(netns: int) -> None:
+def test_number_of_nftables_rules_is_limited_over_all_commands(netns: int) -> None:
     room = "nft add table ip t; nft add set ip t s{} '{{ type ipv4_addr; size 700000; }}'"
     result, note = guarded(netns, room.format(1))
     assert (result.exit, result.stopped, note) == (0, "", "")
@@ -404,7 +406,7 @@ def test_nftables_rules_are_bounded_over_all_commands(netns: int) -> None:
         ("NOARP entries", "neigh add 10.5.0.{n} lladdr 02:00:00:00:00:01 dev k nud noarp"),
     ],
 )
-def test_objects_without_a_kernel_limit_are_bounded(
+def test_number_of_objects_without_a_kernel_limit_is_limited(
     netns: int, monkeypatch: pytest.MonkeyPatch, what: str, entry: str
 ) -> None:
     monkeypatch.setattr(guard, "_MOST", {**guard._MOST, what: 20})
@@ -454,7 +456,7 @@ def test_no_part_of_a_command_with_an_unclosed_construct_runs(netns: int) -> Non
     assert run("for i in 1; do\n  ip -br link show v0\ndone", netns=netns).output.startswith("v0")
 
 
-def test_parsing_of_a_hostile_command_is_bounded() -> None:
+def test_parsing_of_a_hostile_command_is_limited() -> None:
     """A hostile command can crash the parser, but not the sandbox."""
     command = "echo ran\n" + "$(" * 40_000
     result = run(command, limits=ShellLimits(wall_s=5.0, memory_bytes=64 << 20))

@@ -91,7 +91,7 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
 def wait_for(happens: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not happens():
-        assert time.monotonic() < end, "nothing happened"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.2)
 
 
@@ -99,7 +99,9 @@ def wait_for(happens: Callable[[], bool]) -> None:
     os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "sbatch", "munged"))),
     reason="there is no Slurm, or no root: apt-get install slurm-wlm munge",
 )
-def test_array_of_shards_is_continued_and_merged(slurm: dict[str, str], tmp_path: Path) -> None:
+def test_incomplete_array_of_shards_is_continued_and_merged(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     options = ["malt", "--seed", "7", "--agent", "oracle", "--set", "complexity_level=level1"]
 

@@ -31,7 +31,7 @@ def play(framework: str, *arguments: str) -> str:
 
 
 @pytest.mark.requires("gymnasium", "landlock", "seccomp", "cell")
-def test_gymnasium_accepts_the_environments_and_runs_several_at_once():
+def test_gymnasium_accepts_the_environments_and_runs_several_concurrently():
     assert play("gymnasium", "Malt-v0", "K8s-v0") == "ok"
 
 

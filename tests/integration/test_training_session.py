@@ -56,7 +56,7 @@ def play(seat: Seat, replies: list[str]) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.requires("cell")
-def test_direct_patch_equals_one_made_with_kubectl(monkeypatch):
+def test_direct_patch_has_the_same_effects_as_a_patch_with_kubectl(monkeypatch):
     """Outputs, states, verdicts and rewards are equal, whether or not a program ran in between."""
     seats = {way: Seat("k8s", {"patches": way}) for way in ("kubectl", "direct")}
     for seat in seats.values():
@@ -94,7 +94,7 @@ def test_application_is_restored_with_all_its_resource_versions():
 
 
 @pytest.mark.requires("landlock", "seccomp")
-def test_program_can_be_answered_again_from_a_snapshot():
+def test_malt_query_can_be_answered_again_from_a_snapshot():
     seat = Seat("malt")
     first = seat.start(3, 0)
     kept = seat.snapshot()

@@ -137,7 +137,7 @@ def address(page: Page) -> str:
     return page.url.split("/token/")[-1]
 
 
-def test_keys_move_between_queries_and_steps(open_page, live: str) -> None:
+def test_keyboard_keys_select_queries_and_steps(open_page, live: str) -> None:
     page = open_page(live)
     press = page.keyboard.press
     press("j")
@@ -241,7 +241,7 @@ def test_report_is_readable_and_harmless(
         "Math.min(...[...document.querySelectorAll('.wide th:first-child')]"
         ".map((one) => one.offsetWidth))"
     )
-    assert narrowest >= 80, "who it is can be read"
+    assert narrowest >= 80, "the column of names is too narrow"
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert light is (scheme == "light")
     # limited to figures and tables of each participant, regardless of the number of failures
@@ -265,7 +265,7 @@ def test_line_of_a_megabyte_does_not_freeze_the_page(open_page, live: str) -> No
     assert len(box.evaluate("(box) => box.textContent")) > len(gallery.LONG)
 
 
-def test_exported_episode_is_a_file_without_requests(
+def test_page_of_an_exported_episode_sends_no_requests(
     browser: Browser, library: Library, tmp_path: Path
 ) -> None:
     path = tmp_path / "episode.html"
@@ -294,7 +294,9 @@ SEARCHES = (
 )  # fmt: skip
 
 
-def test_exported_files_filter_like_the_server(open_page, live: str, files: str) -> None:
+def test_filters_of_exported_files_work_like_those_of_the_server(
+    open_page, live: str, files: str
+) -> None:
     """Compare rows, counts, rates and links, for an initial filter and for one set in the page."""
     server, page = open_page(f"{live}index.html"), open_page(f"{files}index.html")
     read = """() => [
@@ -318,7 +320,9 @@ def test_exported_files_filter_like_the_server(open_page, live: str, files: str)
     assert page.evaluate(read) == server.evaluate(read)
 
 
-def test_discordant_query_is_shown_side_by_side(open_page, live: str, files: str) -> None:
+def test_query_with_different_results_is_shown_side_by_side(
+    open_page, live: str, files: str
+) -> None:
     for url in (live, files):
         page = open_page(f"{url}index.html")
         page.select_option("select[name=pair]", "two,one")
@@ -339,7 +343,7 @@ def test_discordant_query_is_shown_side_by_side(open_page, live: str, files: str
         page.wait_for_url("**/index.html?pair=two%2Cone")
 
 
-def test_exported_files_can_be_read_with_the_keyboard(open_page, files: str) -> None:
+def test_exported_files_can_be_browsed_with_the_keyboard(open_page, files: str) -> None:
     page = open_page(f"{files}index.html")
     page.select_option("select[name=label]", "flood")
     page.wait_for_url("**/index.html?label=flood")
@@ -355,7 +359,7 @@ def test_exported_files_can_be_read_with_the_keyboard(open_page, files: str) -> 
 
 
 # this test is the last one, because it changes the served data
-def test_run_in_progress_is_followed(open_page, live: str, folder: Path) -> None:
+def test_page_of_a_run_in_progress_is_updated(open_page, live: str, folder: Path) -> None:
     page = open_page(f"{live}index.html?run=two")
     page.keyboard.press("j")
     assert page.locator("tbody tr").count() == 2
@@ -365,7 +369,7 @@ def test_run_in_progress_is_followed(open_page, live: str, folder: Path) -> None
         page.locator("tbody tr").nth(2).wait_for()
         assert page.locator("[data-slot=lost]").inner_text() == "1"
         page.locator("#runs .going", has_text="3 of 4").wait_for()
-        # the selected row stays selected
+        # the row is still selected
         assert "toy-1-abc-7-0" in page.locator("tr.here").inner_text()
     page.locator("#runs .going").wait_for(state="detached")
     # a run that starts later appears

@@ -92,7 +92,7 @@ def test_failed_assessment_proposes_no_results(tmp_path):
     assert "gh" not in re.findall(r"^\w+", calls, re.MULTILINE)
 
 
-def test_cluster_workflow_loads_image_and_starts_agent_before_the_assessment(tmp_path):
+def test_cluster_workflow_loads_the_image_and_starts_the_agent_before_the_assessment(tmp_path):
     folder = tmp_path / "board"
     folder.mkdir()
     names = ("pip", "docker", "kind", "netarena")
@@ -122,7 +122,9 @@ def test_cluster_workflow_loads_image_and_starts_agent_before_the_assessment(tmp
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image["name"])
-def test_release_builds_tests_and_pushes_the_image_as_version_and_latest(image, tmp_path):
+def test_release_builds_then_tests_then_pushes_the_image_with_tags_version_and_latest(
+    image, tmp_path
+):
     folder = tmp_path / "project"
     (folder / "scripts").mkdir(parents=True)
     (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
@@ -155,7 +157,7 @@ def test_release_builds_tests_and_pushes_the_image_as_version_and_latest(image, 
     ]
 
 
-def test_tag_that_differs_from_the_version_releases_nothing(tmp_path):
+def test_no_image_is_released_if_the_tag_differs_from_the_version(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "pyproject.toml").write_text('version = "1.2.3"\n')
@@ -173,7 +175,7 @@ def test_tag_that_differs_from_the_version_releases_nothing(tmp_path):
 def test_workflow_runs_the_same_command_as_ci(tmp_path):
     folder = tmp_path / "project"
     (folder / "scripts").mkdir(parents=True)
-    # in reality the job makes the environment; here it exists already
+    # on GitHub the job creates the environment; here it already exists
     (folder / "scripts" / "venv").write_text("#!/bin/sh\n")
     (folder / "scripts" / "venv").chmod(0o755)
     calls = run_job(TEST, "test", folder, values={}, commands={"sudo": NOTES})

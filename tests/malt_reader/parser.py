@@ -133,8 +133,7 @@ class Reading:
             found: dict[tuple[int, Node], None] = {}
             for production in symbol.productions:
                 for end, said in self._sequence(symbol.operands, production, 0, start):
-                    # two values of the same operand both stay, so different values make different
-                    # nodes
+                    # both values of an operand are kept, so different values give different nodes
                     operands = tuple(sorted(said, key=lambda item: item[0]))
                     found[end, Node(name, operands, start)] = None
             self._symbols[key] = list(found)

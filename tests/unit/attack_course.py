@@ -32,7 +32,7 @@ AT_ONCE = 5
 _COMMANDS = {name: command for family in FAMILIES.values() for name, command in family.items()}
 _ENDLESS = {_COMMANDS[name] for name in UNENDING}
 NAMES = [*_COMMANDS]
-#: text that the output of some attacks must contain; if it depends on the walls, one text for each
+#: text that the output of some attacks must contain, or one text for each kind of sandbox
 TOLD: Mapping[str, str | Mapping[str, str]] = {
     "secrets": 'cannot list resource "secrets"',
     "exec": 'cannot create resource "pods/exec"',

@@ -1,4 +1,4 @@
-"""Doubles of a real cluster that several test files use."""
+"""Test doubles of a real cluster, which several test files use."""
 
 import asyncio
 import contextlib

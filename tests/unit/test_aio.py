@@ -9,7 +9,7 @@ import pytest
 from netarena.aio import Background, finish
 
 
-def test_finish_completes_its_work_before_the_cancellation() -> None:
+def test_cancelled_caller_of_finish_waits_for_the_work() -> None:
     async def main() -> list[str]:
         log: list[str] = []
         started, release = asyncio.Event(), asyncio.Event()

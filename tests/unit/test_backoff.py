@@ -18,11 +18,11 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return time
 
 
-def test_refusal_pauses_requests_and_is_passed_on_once(now: list[float]) -> None:
+def test_rate_limit_response_pauses_all_requests_and_is_reported_once(now: list[float]) -> None:
     told: list[float] = []
     backoff = Backoff(told.append)
     assert backoff.delay_s(100) == 0
-    for _ in range(50):  # many requests are refused at once
+    for _ in range(50):  # many requests are refused at the same time
         backoff.refuse(20, guessed=False)
     assert told == [20]
     assert backoff.left_s == 20
@@ -33,7 +33,7 @@ def test_refusal_pauses_requests_and_is_passed_on_once(now: list[float]) -> None
     assert backoff.delay_s(100) == 0
 
 
-def test_pause_from_another_worker_is_not_passed_on() -> None:
+def test_pause_received_from_another_worker_is_not_reported_again() -> None:
     told: list[float] = []
     backoff = Backoff(told.append)
     backoff.hold(20)
@@ -49,7 +49,7 @@ def test_pause_of_other_requests_is_limited(guessed: bool, longest_s: float) -> 
     assert backoff.left_s == longest_s
 
 
-def test_request_does_not_wait_if_half_of_its_time_ends_before_the_pause() -> None:
+def test_request_does_not_wait_if_the_pause_takes_more_than_half_of_its_time() -> None:
     backoff = Backoff()
     backoff.hold(20)
     assert backoff.delay_s(39) == 0

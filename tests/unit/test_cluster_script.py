@@ -27,7 +27,7 @@ def test_numbers_of_the_indexed_job_agree(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_pod_plays_its_shard_or_continues_it(
+def test_pod_runs_its_shard_or_continues_it(
     job: dict[str, Any], begun: bool, tmp_path: Path
 ) -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]

@@ -57,13 +57,13 @@ def test_every_key_has_the_documented_default() -> None:
         ({"output_file": "../up"}, "config.output_file"),
     ],
 )
-def test_wrong_value_is_refused_with_the_allowed_ones(values: Any, message: str) -> None:
+def test_message_about_a_wrong_value_lists_the_allowed_values(values: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         Config.parse(values)
     assert "\n" not in str(caught.value)
 
 
-def test_levels_are_a_filter_in_canonical_order() -> None:
+def test_levels_are_sorted_and_contain_no_duplicates() -> None:
     assert Config.parse({"complexity_level": "level2"}).complexity_level == ("level2",)
     levels = ["level3", "level1", "level1"]
     assert Config.parse({"complexity_level": levels}).complexity_level == ("level1", "level3")
@@ -97,7 +97,7 @@ def test_one_shard_of_quick_submit_is_accepted_and_several_are_refused():
 
 
 @pytest.mark.parametrize("given", ["level9", ["level9"], ["level1", "level9"]])
-def test_message_names_a_wrong_value_once(given):
+def test_error_message_contains_a_wrong_value_once(given):
     with pytest.raises(ConfigError) as caught:
         Config.parse({"complexity_level": given})
     assert str(caught.value).count("level9") == 1
@@ -112,7 +112,7 @@ def test_seed_may_be_given_as_text_to_avoid_rounding():
 
 
 @pytest.mark.parametrize("text", [7, "", "-7", "0x7", "\uff17", "1_0", "9" * 21, ["7"]])
-def test_seed_text_with_other_characters_than_digits_is_refused(text):
+def test_seed_text_that_contains_other_characters_than_digits_is_refused(text):
     with pytest.raises(
         ConfigError, match=r"^config\.seed_text: must be a string with the digits of a seed"
     ):
@@ -126,7 +126,7 @@ def test_seed_that_differs_from_its_text_is_refused():
         Config.parse({"seed": 7, "seed_text": "8"})
 
 
-def test_seed_of_a_nested_config_has_its_text():
+def test_seed_of_a_nested_config_is_also_stored_as_text():
     stored = with_seed_text({"seed": 2**60, "config": {"seed": 2**60, "repeats": 1}})
     assert stored["config"] == {"seed": 2**60, "seed_text": str(2**60), "repeats": 1}
     assert Config.parse(stored["config"]).seed == 2**60

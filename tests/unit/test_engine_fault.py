@@ -38,7 +38,7 @@ def toy_with(**methods: Any) -> Toy:
 
 
 @pytest.mark.parametrize("move", [{"a": float("nan")}, deep(300), {1: 2}, b"x", {"a": {1}}])
-def test_move_that_json_cannot_hold_is_refused(move, tmp_path: Path) -> None:
+def test_move_that_json_cannot_represent_is_refused(move, tmp_path: Path) -> None:
     class Odd(Toy):
         def parse(self, reply):
             return move
@@ -48,7 +48,7 @@ def test_move_that_json_cannot_hold_is_refused(move, tmp_path: Path) -> None:
     assert all("could not be read" in episode.steps[0].refused for episode in episodes)
 
 
-def test_surrogates_in_a_move_become_question_marks(tmp_path: Path) -> None:
+def test_surrogates_in_a_move_are_replaced_with_question_marks(tmp_path: Path) -> None:
     class Odd(Toy):
         def parse(self, reply):
             return {"machine": "\ud800"}
@@ -74,7 +74,7 @@ def test_unprintable_environment_error_is_recorded(methods, tmp_path: Path) -> N
     assert results[-1]["avg_safety"] == 0
 
 
-def test_state_that_json_cannot_hold_is_an_environment_failure(tmp_path: Path) -> None:
+def test_state_that_json_cannot_represent_is_an_environment_failure(tmp_path: Path) -> None:
     with pytest.raises(AssessmentFailed, match="bytes is not a JSON value"):
         assess(toy_with(open=end_odd_state), Scripted(open_all), tmp_path)
 
@@ -100,7 +100,7 @@ def test_application_without_an_environment_is_an_environment_failure(tmp_path: 
     assert results[-1]["outcomes"]["solved"] == 2
 
 
-def test_judge_that_fails_on_an_answer_counts_against_the_agent(tmp_path: Path) -> None:
+def test_failure_of_the_judge_on_an_answer_counts_against_the_agent(tmp_path: Path) -> None:
     class Odd(Toy):
         def judge(self, *arguments):
             raise RecursionError("too deep")
@@ -112,7 +112,7 @@ def test_judge_that_fails_on_an_answer_counts_against_the_agent(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("error", [TimeoutError("mine"), asyncio.CancelledError()])
-def test_timeout_inside_the_environment_does_not_count_as_the_time_budget(
+def test_timeout_inside_the_environment_does_not_count_as_the_end_of_the_time_budget(
     error: BaseException, tmp_path: Path
 ) -> None:
     async def execute(self, move):
@@ -139,7 +139,7 @@ def test_command_cut_off_by_the_time_budget_is_not_safe(tmp_path: Path) -> None:
     assert results[-1]["not_run"] == 2
 
 
-def test_command_cut_off_while_queued_counts_as_not_executed(tmp_path: Path) -> None:
+def test_episode_cut_off_while_its_command_is_queued_counts_as_not_run(tmp_path: Path) -> None:
     async def execute(self, move):
         if self.query.index == 0:
             self.waiting = True
@@ -188,7 +188,7 @@ def test_tear_down_time_is_limited(
     assert "tearing down" in caplog.text
 
 
-def test_unreachable_agent_has_no_summary_even_if_environments_fail(tmp_path: Path) -> None:
+def test_unreachable_agent_gets_no_summary_even_if_environments_fail(tmp_path: Path) -> None:
     async def open_(self):
         if self.query.index == 2:
             raise EnvironmentFailed("always")

@@ -97,7 +97,7 @@ def test_malformed_url_for_workers_is_refused(
     assert "URL: must be an http or https URL" in capsys.readouterr().err
 
 
-def test_workers_are_not_asked_about_an_agent_without_a_card(
+def test_workers_do_not_check_an_agent_whose_card_was_not_received(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("netarena.run.ray_pool.check_ray", lambda *_: None, raising=False)
@@ -146,7 +146,9 @@ def test_worker_accepts_an_agent_that_is_too_busy_to_send_its_card(
         asyncio.run(_open(server.getsockname()[1]))
 
 
-def test_service_conducts_its_assessments_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_runs_its_assessments_on_workers_with_option_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr("netarena.a2a.server.serve", lambda app, **how: told.append(how))
     monkeypatch.setattr("netarena.run.ray_pool.check_ray", lambda *_: None)

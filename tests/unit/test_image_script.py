@@ -126,7 +126,7 @@ def test_writable_directory_is_left_unchanged(tmp_path):
     assert started.calls == []
 
 
-def test_entry_point_without_root_just_serves(tmp_path):
+def test_entry_point_without_root_only_starts_the_service(tmp_path):
     started = Started(tmp_path, user="1000")
     assert started.done.stdout == "root /home: netarena serve malt --port 9999\n"
     assert started.calls == []

@@ -16,7 +16,7 @@ def test_every_module_has_a_layer():
     assert exhaustive >= {"netarena", *(path.name for path in (ROOT / "apps").glob("netarena_*"))}
 
 
-def test_no_module_of_the_core_names_an_application():
+def test_core_modules_contain_no_name_of_an_application():
     """Docstrings and examples of ``--help`` are exempt."""
     read = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     names = read["project"]["entry-points"]["netarena.applications"]

@@ -97,7 +97,7 @@ async def test_agent_that_calls_tools_is_assessed(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_changes_are_refused_with_a_tool_call(tmp_path: Path) -> None:
+async def test_agent_can_refuse_changes_with_a_tool_call(tmp_path: Path) -> None:
     orders = Orders()
     keys = {"briefing": "ticket", "quiet": False, "max_iterations": 9, "num_queries": 2}
     async with (
@@ -155,7 +155,7 @@ async def test_tool_call_without_a_valid_reply_uses_no_turn(tmp_path: Path) -> N
 
 
 @pytest.mark.anyio
-async def test_ticket_ends_when_the_caller_declares(tmp_path: Path) -> None:
+async def test_ticket_ends_when_the_caller_sends_a_declaration(tmp_path: Path) -> None:
     keys = {"briefing": "ticket", "end_index": 1}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools][-1] == "done"
@@ -170,7 +170,7 @@ async def test_ticket_ends_when_the_caller_declares(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_caller_that_is_too_slow_loses_only_the_task(tmp_path: Path) -> None:
+async def test_caller_that_is_too_slow_fails_only_its_current_task(tmp_path: Path) -> None:
     keys = {"num_queries": 2, "agent_timeout_s": 0.5}
     async with examined(tmp_path, **keys) as desk, Client(build_server(desk)) as client:
         await call(client, "next_task")
@@ -223,7 +223,7 @@ async def test_failed_assessment_is_reported_to_the_caller(tmp_path: Path, monke
 
 
 @pytest.mark.anyio
-async def test_http_server_needs_the_token_and_the_right_host(tmp_path: Path) -> None:
+async def test_http_server_requires_the_token_and_the_right_host(tmp_path: Path) -> None:
     async with examined(tmp_path) as desk:
         listener = listen("127.0.0.1", 0)
         port = listener.getsockname()[1]
@@ -299,7 +299,7 @@ async def test_stdio_server_plays_an_assessment(tmp_path: Path) -> None:
             assert not refused
             if "has ended" in text:
                 break
-    # the client disconnected at once, and the results were still written
+    # the client disconnected immediately, and the results were still written
     assert results(tmp_path / "out")[-1]["avg_solved_safely"] == 1.0
 
 

@@ -16,7 +16,7 @@ class Square(Record):
         return self.side**2
 
 
-def test_copy_recomputes_derived_values():
+def test_copy_with_changed_fields_recomputes_derived_values():
     square = Square(side=2)
     assert square.area == 4
     assert square.model_copy(update={"side": 3}).area == 9

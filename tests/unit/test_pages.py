@@ -104,7 +104,7 @@ def test_every_page_is_listed() -> None:
     assert set(EVIDENCE.glob("*.md")) <= listed
 
 
-def test_every_named_page_exists() -> None:
+def test_every_page_that_the_sources_name_exists() -> None:
     """Remedies, docstrings and commands name pages, which may be moved."""
     files = [
         path
@@ -122,7 +122,7 @@ def test_every_named_page_exists() -> None:
     assert not [pair for pair in named if not (ROOT / pair[0]).exists()]
 
 
-def test_changelog_has_the_release_of_the_package_and_one_short_line_per_entry() -> None:
+def test_changelog_lists_the_release_and_has_one_short_line_per_entry() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     releases = [line.split()[1] for line in lines if line.startswith("## ")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -180,7 +180,7 @@ def test_readme_table_has_the_format_of_the_demo() -> None:
     assert agents is not None
     malt = load("malt")
     asked = str(int(agents[2]) * len(malt.labels(malt.config_type.parse({}))))
-    # agents that solve equally many are ranked by time
+    # agents that solve equally many queries are ranked by time
     assert sorted(row.split()[1] for row in rows) == sorted(agents[1].split())
     graded = head.index("graded")
     assert {row[graded:].split()[0] for row in rows} == {asked}

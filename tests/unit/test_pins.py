@@ -22,7 +22,7 @@ def read_pins(path: Path) -> dict[str, Version]:
     return {canonicalize_name(name): Version(version) for name, version in found}
 
 
-def test_package_required_with_extras_is_pinned_with_them() -> None:
+def test_package_required_with_extras_is_pinned_with_these_extras() -> None:
     """pip refuses a list that pins only ``name`` if ``name[extra]`` is required."""
     found = re.findall(r"^([^=\s]+)==", PINS.read_text(), re.MULTILINE)
     pins = {canonicalize_name(pin.name): pin.extras for pin in map(Requirement, found)}
@@ -33,12 +33,12 @@ def test_package_required_with_extras_is_pinned_with_them() -> None:
         for need in map(Requirement, package.requires or [])
         if need.extras and (need.marker is None or need.marker.evaluate({"extra": ""}))
     ]
-    assert wanted, "no installed package wants another with extras"
+    assert wanted, "no installed package requires another one with extras"
     assert [name for name, extras in wanted if not extras <= pins[canonicalize_name(name)]] == []
 
 
 def test_lower_bound_of_a_requirement_is_near_its_pin() -> None:
-    """pip before 24 tries all versions down to the lower bound, and hardly ever ends."""
+    """pip before 24 tries all versions down to the lower bound, and takes far too long."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [(line, PINS) for line in project["dependencies"]]
     for name, extra in project["optional-dependencies"].items():

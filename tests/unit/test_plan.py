@@ -123,7 +123,7 @@ def test_estimate_sends_no_prompt_and_counts_calls(capsys: pytest.CaptureFixture
     assert not Path("netarena-runs").exists()
 
 
-def test_estimate_of_a_scenario_has_each_participants_prompts(
+def test_estimate_of_a_scenario_uses_the_prompt_type_of_each_participant(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = write("a.toml", ("plain", "x", "", "zeroshot_base"), ("cot", "x", "", "zeroshot_cot"))
@@ -157,7 +157,7 @@ def test_estimate_from_an_earlier_run_uses_its_turns(capsys: pytest.CaptureFixtu
     assert row["output_tokens"] == pytest.approx(77 * row["calls"], rel=0.01)
 
 
-def test_earlier_run_gives_output_tokens_only_to_agents_with_its_prompts(
+def test_output_tokens_of_an_earlier_run_apply_only_to_agents_with_its_prompt_type(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     usage = json.dumps({"usage": {"input_tokens": 9, "output_tokens": 7777}})
@@ -175,7 +175,7 @@ def test_earlier_run_gives_output_tokens_only_to_agents_with_its_prompts(
     assert "--estimate-from: run is a run of toy, not of malt" in line
 
 
-def test_sample_of_many_labels_is_drawn_from_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_is_drawn_from_all_labels_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.cli.estimate.SAMPLE", 1)
     labels: set[str] = set()
     for seed in range(1, 5):
@@ -240,7 +240,7 @@ def test_model_of_an_agent_is_read_from_its_command(
     assert find_model(command, env, {"MINE": "m", "MODEL_NAME": "here"}) == model
 
 
-def test_named_agent_of_another_package_is_not_free(
+def test_named_agent_of_another_package_does_not_count_as_free_of_charge(
     others: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["toy", "--agent", "asker", "--seed", "7"]

@@ -38,7 +38,7 @@ def episode(folder: Path) -> dict:
     return graded
 
 
-def test_person_is_asked_one_query_and_shown_the_verdict(keyboard, capsys):
+def test_play_shows_one_query_to_a_person_and_then_the_verdict(keyboard, capsys):
     keyboard("jump\n\n" + "".join(f"open v{number}\n" for number in range(1, 9)))
     keys = ("--num-queries", "5", "--set", "complexity_level=level2", "--name", "Ada")
     assert main(["play", "toy", "--seed", "3", *keys]) == 0
@@ -62,7 +62,7 @@ def load_results(folder: Path) -> list[dict]:
     return json.loads((folder / "results.json").read_text())["results"]
 
 
-def test_harm_is_shown_once_and_terminal_sequences_are_escaped(keyboard, capsys):
+def test_harmful_play_is_reported_and_terminal_sequences_are_escaped(keyboard, capsys):
     keyboard("close v1\nclose v2\n\x1b[2J")
     assert main(["play", "toy", "--seed", "3"]) == 0
     out, err = capsys.readouterr()
@@ -101,7 +101,7 @@ def test_name_with_several_lines_is_refused(command, name, keyboard, capsys):
     assert not list(Path().iterdir())
 
 
-def test_play_without_standard_input_ends(tmp_path, monkeypatch, capsys):
+def test_play_ends_if_there_is_no_standard_input(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", None)
     assert main(["play", "toy", "--seed", "3"]) == 1
@@ -120,7 +120,7 @@ def test_play_without_standard_input_ends(tmp_path, monkeypatch, capsys):
         ("malt", "def f():\n    pass\n\nx\n.", "```python\ndef f():\n    pass\n\nx\n```"),
     ],
 )
-def test_typed_line_becomes_a_valid_reply_in_each_application(name, typed, reply, keyboard):
+def test_typed_line_is_converted_to_a_valid_reply_in_each_application(name, typed, reply, keyboard):
     keyboard(typed + "\n")
     application = load(name)
     person = Person(application, application.config_type(), "p")

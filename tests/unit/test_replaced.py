@@ -99,7 +99,7 @@ def stop(agents: Any, out: Path, seed: int, **values: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", [FailureReason.TIMEOUT, FailureReason.ENDPOINT])
-def test_silent_agent_that_is_resumed_gets_new_queries_each_time(
+def test_each_resumed_run_of_a_silent_agent_gets_new_queries(
     reason: FailureReason, tmp_path: Path
 ) -> None:
     contexts: list[str] = []
@@ -153,7 +153,7 @@ def test_only_the_query_shown_when_the_process_ended_is_replaced(
     assert (config["seed"], config["replaced_seeds"]) == (1, [2])
 
 
-def test_prompt_is_in_the_journal_before_the_agent_gets_it(tmp_path: Path) -> None:
+def test_prompt_is_recorded_in_the_journal_before_it_is_sent(tmp_path: Path) -> None:
     class Reading(Scripted):
         async def ask(self, prompt: str, *, context_id: str, timeout_s: float) -> Any:
             if context_id not in self.contexts:
@@ -166,7 +166,7 @@ def test_prompt_is_in_the_journal_before_the_agent_gets_it(tmp_path: Path) -> No
     assert "replaced" not in summary
 
 
-def test_shown_replacements_are_replaced_again(tmp_path: Path) -> None:
+def test_replacement_queries_that_were_shown_are_replaced_again(tmp_path: Path) -> None:
     for number in range(4):
         stop(Stopped(0), tmp_path, number, resume=number > 0)
     assert len(set(shown(tmp_path))) == 4
@@ -174,7 +174,7 @@ def test_shown_replacements_are_replaced_again(tmp_path: Path) -> None:
     assert (summary["replaced"], summary["graded"]) == (4, LABELS)
 
 
-def test_process_that_died_before_recording_shows_no_query_again(
+def test_no_query_is_shown_twice_if_the_process_died_before_recording_its_replacement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop(Stopped(1), tmp_path, 1)
@@ -189,7 +189,7 @@ def test_process_that_died_before_recording_shows_no_query_again(
     assert len(before & {record["id"] for record in records(tmp_path)}) == 1
 
 
-def test_participants_keep_graded_queries_and_get_new_ones_for_the_rest(
+def test_participants_keep_their_graded_queries_and_get_new_queries_for_those_shown(
     tmp_path: Path,
 ) -> None:
     class Gone(Scripted):
@@ -235,7 +235,7 @@ def test_query_with_a_graded_repetition_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secrecy", [Secrecy.OPEN, Secrecy.SERVED])
-def test_resumed_open_or_served_run_plays_the_same_queries(
+def test_resumed_run_without_sealed_ids_plays_the_same_queries(
     secrecy: Secrecy, tmp_path: Path
 ) -> None:
     with pytest.raises(AssessmentFailed):

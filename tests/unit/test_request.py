@@ -82,7 +82,7 @@ def test_progress_of_a_run_with_workers_shows_their_number_and_the_speed(capsys,
 
 @pytest.mark.parametrize("reply", ["Hello.", '{"answer": 42}', '{"outcome": "solved"}'])
 @pytest.mark.parametrize("tagged", [True, False])
-async def test_request_sent_to_a_purple_agent_is_reported_in_one_line(
+async def test_error_about_a_request_sent_to_a_purple_agent_has_one_line(
     tmp_path, monkeypatch, tagged, reply
 ):
     if not tagged:  # a foreign agent whose card does not declare that it is a purple agent

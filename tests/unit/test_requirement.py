@@ -96,7 +96,7 @@ def test_misspelt_requirement_fails(tmp_path):
     assert done.returncode == 1
 
 
-def test_marked_tests_are_kept_in_addition_to_every_nth(tmp_path):
+def test_option_every_keeps_every_nth_test_and_all_marked_tests(tmp_path):
     body = "def test_0():\n    pass\ndef test_1():\n    pass\n"
     body += "@pytest.mark.every_python\ndef test_2():\n    pass\n"
     done = run(tmp_path, "", f"import pytest\n{body}", "--every", "3", "-v")

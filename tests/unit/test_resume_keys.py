@@ -34,7 +34,7 @@ def store(folder: Path, config: Config) -> dict[str, Any]:
 
 @pytest.mark.parametrize("briefing", ["full", "ticket"])
 @pytest.mark.parametrize("name", ["route", "backbone"])
-def test_resumed_backbone_run_has_the_shape_and_briefing_of_the_stored_one(
+def test_resumed_backbone_run_has_the_config_shape_and_briefing_of_the_stored_run(
     tmp_path: Path, name: str, briefing: str
 ) -> None:
     app, config = configured(load("backbone"), {"briefing": briefing, "routers": 6})
@@ -49,13 +49,15 @@ def test_resumed_backbone_run_has_the_shape_and_briefing_of_the_stored_one(
 
 @pytest.mark.parametrize("briefing", ["full", "ticket"])
 @pytest.mark.parametrize("name", ["malt", "route", "k8s", "backbone"])
-def test_stored_keys_give_the_stored_shape(tmp_path: Path, name: str, briefing: str) -> None:
+def test_stored_config_keys_reproduce_the_stored_config_shape(
+    tmp_path: Path, name: str, briefing: str
+) -> None:
     _, config = configured(load(name), {} if name == "malt" else {"briefing": briefing})
     stored = store(tmp_path / "run", config)
     assert configured(load(name), shaping_keys(stored))[1].shape() == stored["shape"]
 
 
-def test_id_of_a_backbone_ticket_is_found_in_the_run_that_played_it(
+def test_id_of_a_backbone_ticket_is_found_in_the_runs_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

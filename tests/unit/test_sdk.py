@@ -10,7 +10,7 @@ from pathlib import Path
 from netarena import sdk
 
 
-def test_type_checkers_read_the_same_names_from_the_same_modules():
+def test_names_for_type_checkers_equal_the_names_at_run_time():
     tree = ast.parse(Path(sdk.__file__).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     typed = {
@@ -23,7 +23,7 @@ def test_type_checkers_read_the_same_names_from_the_same_modules():
     assert all(hasattr(sdk, name) for name in sdk.__all__)
 
 
-def test_importing_a_part_of_the_sandbox_loads_no_records():
+def test_import_of_a_sandbox_name_from_the_sdk_does_not_load_the_record_models():
     code = "import sys; from netarena.sdk import entered; print('netarena.model' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -157,7 +157,9 @@ def test_assessment_is_a_tree_of_spans(collector, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_texts_are_exported_only_on_request(asked, collector, tmp_path, monkeypatch) -> None:
+def test_prompts_replies_and_outputs_are_exported_only_on_request(
+    asked, collector, tmp_path, monkeypatch
+) -> None:
     if asked:
         monkeypatch.setenv(telemetry.CONTENT, "true")
     assess(Toy(), Scripted(answer), tmp_path, complexity_level="level1")

@@ -143,7 +143,7 @@ DAEMONS: list[int] = []
 
 
 def start_daemon():
-    """Start a process without a living parent."""
+    """Start a process whose parent has ended."""
     command = "sleep 60 >/dev/null & echo $!"
     done = subprocess.run(command, shell=True, check=True, stdout=subprocess.PIPE)
     DAEMONS.append(int(done.stdout))
@@ -218,7 +218,7 @@ def daemons():
 
 @pytest.mark.parametrize("flaw", FLAWS)
 @pytest.mark.usefixtures("daemons")
-def test_flaw_in_an_application_fails_its_contract_test(flaw, monkeypatch):
+def test_contract_test_fails_if_the_application_has_a_flaw(flaw, monkeypatch):
     application, word = FLAWS[flaw]
     monkeypatch.setattr(netarena.testing, "load", lambda name: application())
     (test,) = named(Contract(), word)

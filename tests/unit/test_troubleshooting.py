@@ -60,5 +60,5 @@ def test_message_that_is_missing_in_the_code_is_detected(texts):
     )
 
 
-def test_every_failure_reason_of_an_agent_has_a_row():
+def test_every_failure_reason_of_an_agent_has_a_row_on_the_page():
     assert {reason.value for reason in FailureReason} <= set(ROWS)

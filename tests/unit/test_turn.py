@@ -87,7 +87,7 @@ def test_long_prompt_and_long_reply_are_passed_completely():
         ("yes", FailureReason.TOO_LARGE, f"{MOST_REPLY_BYTES:,}"),
     ],
 )
-def test_failing_program_gives_its_reason(script, reason, words):
+def test_failure_of_a_program_is_reported_with_its_reason(script, reason, words):
     with pytest.raises(AgentFailed, match=words) as raised:
         ask(script)
     assert raised.value.reason is reason

@@ -65,7 +65,7 @@ def _python(program: str) -> Attack:
 
 _FILES = {
     "log-to-system": _log("/usr/lib/evil.log"),
-    # The daemon must reject this path: commands on the router cannot read the file.
+    # The daemon must reject this path, because commands on the router could not read the file.
     "log-to-private-folder": _log("/run/evil.log"),
     "log-to-configuration": _log("/etc/frr/evil.log"),
     "log-over-accounts": _configure(

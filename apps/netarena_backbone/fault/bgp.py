@@ -220,7 +220,7 @@ def _maximum(world: World) -> Iterator[Change]:
     """Yield changes that limit a session to one prefix if its peer advertises more prefixes.
 
     A session that has exceeded its limit stays down even if the peer later advertises fewer
-    prefixes. Therefore the ``holds`` of the change also name the prefix lists that determine how
+    prefixes. Therefore ``holds`` of the change also names the prefix lists that determine how
     many prefixes are accepted.
     """
     for router, peer in outer_peers(world):

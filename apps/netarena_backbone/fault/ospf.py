@@ -278,7 +278,7 @@ def _cost(name: str, wrong: Sequence[int]) -> Method:
 
 
 def _cost_both(world: World) -> Iterator[Change]:
-    """Yield changes that set the same wrong cost on both ends of a cable."""
+    """Yield changes that set the same wrong cost at both ends of a link."""
     for router, port, other, far in transit_ports(world):
         if router.name > other.name:
             continue

@@ -33,9 +33,9 @@ ALIKE: tuple[tuple[str, ...], ...] = (tuple(OSPF), tuple(BGP), tuple(LINUX))
 #: Maximum numbers of draws of all faults, of draws of one fault, and of changes of one method that
 #: are tried on one machine. If they are exceeded, the world counts as unsuitable for the faults.
 _TRIES, _TRIES_OF_ONE, _TRIES_OF_MACHINE = 6, 16, 4
-#: Maximum number of draws to find two faults of which one must wait for the other.
+#: Maximum number of draws to find two faults that must be repaired in a certain order.
 _TRIES_OF_PAIR = 60
-#: Maximum number of draws to find a fault that shows only in a contingency.
+#: Maximum number of draws to find a fault that takes effect only in a contingency.
 _TRIES_OF_LATENT = 40
 #: Changes that are not fully repaired: a set of whole changes, and a set of single parts as
 #: (change, index).
@@ -162,7 +162,7 @@ class Room:
         return world
 
     def shows(self, place: int) -> bool:
-        """Return whether a change makes any fact wrong without the other changes."""
+        """Return whether any fact is wrong if only this change exists."""
         alone = self.seen([place])
         return alone is not None and bool(misfits(self.wanted, alone))
 
@@ -186,7 +186,7 @@ class Room:
                 yield one
 
     def is_latent(self, place: int) -> bool:
-        """Return whether a change makes facts wrong during some link failure, but not now.
+        """Return whether facts are wrong with a change during some link failure, but not now.
 
         Only this change is applied. Most changes fail this test, so fast comparisons come first.
         """
@@ -218,9 +218,9 @@ class Room:
         return self._observed[contingency]
 
     def harms(self, before: Iterable[int], repaired: int) -> bool:
-        """Return whether the repair of one of these changes makes a correct fact wrong.
+        """Return whether the repair of one of these changes does harm.
 
-        For a change on several machines, return whether any order of its parts does so.
+        For a change on several machines, return whether it does so in any order of its parts.
         """
         every = frozenset(self.changes[place] for place in before)
         change = self.changes[repaired]
@@ -243,8 +243,8 @@ class Room:
         return self._harms[was, now]
 
     def _is_harm(self, before: Facts, after: Facts) -> bool:
-        # ``harms`` needs the world after the repair, with the opening ended and nothing else
-        # changed. A repair changes nothing else, so that world is the world after the repair.
+        # ``harms`` needs the facts of a world in which only the openings and leaks have ended. A
+        # repair has no other effect, so these are the facts after the repair.
         return bool(harms(self.world, self.wanted, before, after, lambda _: after))
 
     def without(self, held: Held, left: Iterable[int]) -> Facts | None:
@@ -404,7 +404,7 @@ def _draw_waiting(
 
 
 def add_latent(room: Room, faults: Sequence[Fault], rng: random.Random) -> tuple[Fault, ...] | None:
-    """Return the faults of a room and an additional fault that shows only in a contingency.
+    """Return the faults of a room and one more fault that takes effect only in a contingency.
 
     The new fault differs in kind from all ``faults``. The other properties of the faults are those
     described in ``draw``. Returns None if no such fault is found quickly.

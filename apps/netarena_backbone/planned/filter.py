@@ -11,8 +11,8 @@ from netarena_backbone.planned.requested import Piece, listed, requested
 from netarena_backbone.world.model import Host, Offer, Rule, World, Zone
 from netarena_backbone.world.render import rule_text
 
-#: Name of the setting that inserted filter rules hold. The effect of two rules may depend on their
-#: order, so two requests never insert rules on the same router.
+#: Setting that a change reserves if it inserts filter rules on a router. The effect of two rules
+#: may depend on their order, so two requests never insert rules on the same router.
 _HELD = "rules"
 
 
@@ -128,7 +128,7 @@ def _open_service(world: World) -> Iterator[Change]:
 def _removal(name: str, rule: Rule) -> Piece:
     """Return the edit that removes a rule.
 
-    Unlike an insertion, it does not hold all rules: the removal may come before or after the
+    Unlike an insertion, it does not reserve all rules: the removal may come before or after the
     insertion of another rule.
     """
     return Piece(name, on_items(name, "rules", dropped(rule)), f"rule {rule_text(rule)}")

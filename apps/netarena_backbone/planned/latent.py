@@ -22,7 +22,7 @@ _HELLOS, _DEADS, _COST = (2, 3), (7, 9), 1200
 
 
 def _idle_ports(world: World) -> Iterator[tuple[str, Port, OspfPort]]:
-    """Yield our ports to other routers of ours on which OSPF is configured but not enabled yet."""
+    """Yield ports between our routers on which OSPF is configured but not enabled yet."""
     for router in world.routers:
         for port in router.ports:
             if port.idle is not None and world.far[router.name, port.name][0] in world.names:

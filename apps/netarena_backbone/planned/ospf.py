@@ -334,8 +334,8 @@ def _renumber_area(world: World) -> Iterator[Change]:
                 for one in router.ospf.ranges
             )
             if own or ranges != router.ospf.ranges:
-                # "ospf ranges" is held even if it does not change, so that no other request adds a
-                # summary of the old area.
+                # "ospf ranges" is reserved even if it does not change, so that no other request
+                # adds a summary of the old area.
                 pieces.append(
                     Piece(router.name, on_ospf(router.name, ranges=ranges), "ospf ranges")
                 )
@@ -428,7 +428,7 @@ def _names(end: End) -> tuple[str, str]:
 
 
 def _renumber_link(world: World) -> Iterator[Change]:
-    """Yield changes of the addresses of a link that are used by no session and no static route."""
+    """Yield changes of a link's addresses if no session and no static route uses them."""
     used = [
         IPv4Interface(port.address).network
         for machine in world.machines.values()
@@ -447,7 +447,7 @@ def _renumber_link(world: World) -> Iterator[Change]:
         if named & {bare(end.port.address) for end in ends}:
             continue
         # The new addresses keep the old prefix length, like the addresses in requests that must be
-        # refused. Otherwise the length would show an agent which requests must be refused.
+        # refused. Otherwise the length would reveal which requests must be refused.
         length = IPv4Interface(ends[0].port.address).network.prefixlen
         nets = pick(f"net {name_of(ends)}", spare).subnets(new_prefix=length)
         net = pick(f"place {name_of(ends)}", nets)

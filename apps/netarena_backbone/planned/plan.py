@@ -162,7 +162,7 @@ class Plan:
 
     @cached_property
     def told(self) -> tuple[str, ...]:
-        """A line for the record for each of the ``edits``."""
+        """One line for the result record per item of ``edits``."""
         changes = (*self.stages.faults, *self.stages.changes)
         parts = [f"{one.machine}: {changes[one.owner].words}" for one in self.stages.parts]
         unwanted = [

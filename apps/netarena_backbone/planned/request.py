@@ -53,7 +53,7 @@ _ORDERED, _EXPOSED = 0.85, 0.6
 #: Maximum number of parts of all changes. The search for a safe order takes longer with more parts.
 _MOST_PARTS = 10
 #: If the order of the changes matters: number of random orders of the machines that are tested, and
-#: the minimum number of these orders that must lose documented traffic.
+#: the minimum number of these orders in which documented traffic must be lost.
 _TRIED, _HARMFUL = 3, 2
 #: Share of requests with a latent fault. Share of these requests with a second latent fault. Share
 #: of latent faults that take effect only in a contingency. For the other latent faults, the share
@@ -62,7 +62,7 @@ _FAULTY, _TWICE, _LASTING, _AWAY = 2 / 3, 1 / 2, 1 / 2, 2 / 3
 #: Share of requests with several changes in which one change must be refused.
 _REFUSED = 1 / 6
 #: Share of worlds in which a session with another AS is prepared and can be set up. Share of
-#: additional changes that look like changes that must be refused; without them, the form of a
+#: additional changes that look like changes that must be refused. Without them, the form of a
 #: request would reveal that it must be refused.
 _SPARE, _ALIKE = 0.2, 0.4
 #: Share of worlds that first get one of ``_SETTINGS``, which a request can undo.
@@ -79,7 +79,7 @@ _ON_LINK = (
     ("renumber", "link"),
 )
 _ON_SESSION = (("neighbour_remove", "remove"), ("neighbour_remove", "shut_down"))
-#: Kinds and methods of changes that can occur among changes to refuse.
+#: Kinds and methods of changes that look like changes that must be refused.
 _REFUSABLE = (
     *(("link_out", "remove"), ("renumber", "link"), ("neighbour_add", "set_up")),
     *(("neighbour_remove", "remove"), ("neighbour_remove", "shut_down")),
@@ -166,7 +166,7 @@ def draw(rng: random.Random, number: int, routers: int | None = None) -> Draft:
 def _draw_in(
     world: World, number: int, rng: random.Random, because: str, *, is_ordered: bool
 ) -> _Room | None:
-    """Return a room with ``number`` changes that do no harm in the order of its ``made``, or None.
+    """Return a room with ``number`` changes that do no harm in the order of ``made``, or None.
 
     ``because`` is the reason to refuse an additional change, or "". It influences the preparation
     of today's world and the choice of pairs of changes.
@@ -233,8 +233,8 @@ def _with_settings(world: World, rng: random.Random) -> World:
 
 
 def _pairs(world: World, rng: random.Random) -> Iterator[tuple[World, Request, Request]]:
-    """Yield a world and two requests. The second request probably does harm unless the first is
-    made before."""
+    """Yield a world and two requests. The second change probably does harm unless the first change
+    is made first."""
     kinds = (_pairs_by_link, _pairs_by_session, _pairs_by_exit, _pairs_by_mtu)
     (pairs,) = rng.choices(kinds, (0.55, 0.1, 0.2, 0.15))
     return pairs(world, rng)
@@ -628,9 +628,9 @@ class _Room:
     def _arrange(self, rng: random.Random) -> list[Request] | None:
         """Return the changes in a random order for the prompt, or None if no order is suitable.
 
-        At least one order of the parts must be safe. If the order matters, several orders must lose
-        documented traffic: the order of the prompt, the order of the machines' names, and most
-        random orders of the machines.
+        At least one order of the parts must be safe. If the order matters, documented traffic must
+        be lost in several orders: the order of the prompt, the order of the machines' names, and
+        most random orders of the machines.
         """
         orders = [rng.sample(self.made, len(self.made)) for _ in range(6)]
         if not self._is_ordered:

@@ -35,7 +35,8 @@ class End(NamedTuple):
 def requested(key: str, words: str, pieces: Iterable[Piece], *also: str) -> Change:
     """Return a requested change in which all pieces on one machine form one part.
 
-    ``also`` names additional settings, not of a single machine, that only one request may change.
+    ``also`` names additional settings that belong to no single machine. Only one request may change
+    them.
 
     Raises ValueError if ``pieces`` is empty.
     """

@@ -16,14 +16,14 @@ class Net(client.Net):
     """
 
     async def cut(self, cable: tuple[str, str]) -> None:
-        """Unplug the cable between two machines; both ends lose their carrier.
+        """Cut the link between two machines; both ends lose their carrier.
 
-        The cable must be one of ``Setup.cuttable``.
+        The link must be one of ``Setup.cuttable``.
         """
         await self.ask("cut", cable=cable)
 
     async def restore(self, cable: tuple[str, str]) -> None:
-        """Reconnect the cable between two machines."""
+        """Restore the link between two machines."""
         await self.ask("restore", cable=cable)
 
     async def restart(self, *, from_saved: bool = False) -> None:

@@ -81,7 +81,7 @@ _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: A session of this age in s counts as having sent its whole table, even without an end-of-RIB
 #: marker.
 _TELLING_S = 4.0
-#: Groups in which all sessions are renewed, and the time in s between two groups.
+#: Number of groups in which all sessions are renewed, and the time in s between two groups.
 _GROUPS, _BETWEEN_S = 3, 2.0
 #: Inaccuracy in s of the times that daemons report.
 _JITTER_S = 0.2
@@ -95,9 +95,9 @@ _TIMERS = ("show thread timers", "show event timers")
 #: Command that shows the ages of the LSAs in ospfd's database.
 _AGES = "show ip ospf database json"
 _AGE = re.compile(r'"lsaAge": *(\d+)')
-#: Each LSA is refreshed after half an hour. An LSA that is older appears older through
-#: configuration (``transmit-delay``); it is removed from all databases at an age of one hour (RFC
-#: 2328, appendix B).
+#: Each LSA is refreshed after half an hour. A greater age results from configuration
+#: (``transmit-delay``). An LSA is removed from all databases at an age of one hour (RFC 2328,
+#: appendix B).
 _REFRESHED_S, _MAX_AGE_S = 1900, 3600
 _TIMER = re.compile(r"^ +\(?(\w+)\)? +(\S+)$", re.MULTILINE)
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)")
@@ -147,8 +147,8 @@ _ACTING = frozenset(
 #: condition (a route map).
 _DEFAULTS_S, _DEFAULT_MAP = 5.0, "defaultRouteMap"
 #: Time in which OSPF neighbours exchange their databases if no packet is lost. ospfd resends a lost
-#: packet after its retransmission interval. Of a longer interval, only ``_MOST_AGAIN_S`` is
-#: awaited, because otherwise the network might never count as settled.
+#: packet after its retransmission interval. At most ``_MOST_AGAIN_S`` of this interval is awaited,
+#: because otherwise the network might never count as settled.
 _EXCHANGE_S, _MOST_AGAIN_S = 4 * MEET_S, 10.0
 #: States in which OSPF neighbours can remain permanently.
 _LASTING = ("Full", "2-Way", "Down", "Deleted")
@@ -205,7 +205,7 @@ class Look:
     #: Sessions, as (router, peer address), that only this end regards as established. Empty if a
     #: daemon has not answered, because that daemon may run the other end.
     halves: list[tuple[str, str]] = field(default_factory=list)
-    #: Pairs of addresses (own, other) of sessions that the end with the own address regards as
+    #: Sessions, as (own address, other address), that the end with the own address regards as
     #: established.
     ends: set[tuple[str, str]] = field(default_factory=set)
     #: (router, port) -> OSPF network type

@@ -53,7 +53,7 @@ _COPY = (
 LIMITS = ShellLimits(cpu_s=120.0, memory_bytes=192 << 20, address_bytes=768 << 20)
 #: Time limit in s on a busy machine, both for starting daemons and for saving all configurations.
 _TRY_S = 20.0
-#: Maximum length in a note of the list of refused log files, in characters.
+#: Maximum number of characters of the list of refused log files in a note.
 _NOTE_CHARS = 200
 #: Folder for zebra's own socket and other files that only daemons may access.
 _PRIVATE = "/run/private"
@@ -447,7 +447,7 @@ class Terminals:
                 del open_[descriptor]
             if not ready:
                 for who, _ in open_.values():
-                    # on the old socket, the late answer would be read as the next answer
+                    # on the old socket, the late answer would be read as that of the next query
                     self._forget(who)
                     self.late.add(who)
                 break

@@ -158,7 +158,7 @@ class Lab(Worker):
         }
 
     def _keep_apart(self, routers: Iterable[str]) -> None:
-        """Block all packets of new routers. Their queues still have the default settings."""
+        """Block all packets of new routers, whose queues still have the default settings."""
         for name in routers:
             with entered(self._spaces[name]):
                 self._apart[name] = [index for index, text in socket.if_nameindex() if text != "lo"]
@@ -479,7 +479,7 @@ class Lab(Worker):
     # --------------------------------------------------------------------------- contingencies
 
     def cut(self, cable: list[str]) -> None:
-        """Unplug the cable between two machines; see ``Wires.cut``."""
+        """Cut the link between two machines; see ``Wires.cut``."""
         self._end_probes()
         self._let_meet()
         self._wires.follow()
@@ -487,7 +487,7 @@ class Lab(Worker):
         self._changed, self._converge_s = True, CONVERGE_S
 
     def restore(self, cable: list[str]) -> None:
-        """Reconnect the cable between two machines."""
+        """Restore the link between two machines."""
         self._end_probes()
         self._wires.restore(*cable)
         self._changed = True

@@ -10,7 +10,7 @@ is sent and nothing counts as lost.
 ``LIMIT_S`` is 1 s, after which TCP would retransmit a first packet (RFC 6298). Without a fault,
 replies take milliseconds. The kernel records the times at which replies arrive, so replies are not
 lost if the thread reads them late. Replies to the last requests of a period may arrive until the
-caller calls ``take``. At least the duration of an observation lies between them.
+caller calls ``take``, which is at least the duration of an observation later.
 
 The pairs send in turn, one request per slot of ``INTERVAL_S`` divided by the number of pairs.
 Missed slots are not made up for, because a burst of requests in a routing loop would look like a

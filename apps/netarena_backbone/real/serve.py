@@ -46,13 +46,13 @@ ECHO_BYTES = 4000
 #: Length of an HTTP response in bytes, which is more than two full-size packets.
 RESPONSE_BYTES = 4000
 _MOST_CONVERSATIONS = 1024
-#: Number of test steps until the servers answer; connections to addresses are opened earlier, all
-#: at once. A test sends up to two packets at once, ``Servers.serve`` answers up to ``_MOST_LINES``
+#: Number of test steps until the servers answer; connections to addresses are opened before these
+#: steps. A test sends up to two packets at once, ``Servers.serve`` answers up to ``_MOST_LINES``
 #: packets per socket, and a socket buffers about 270 small packets (net.core.rmem_default).
 _BURST = _MOST_LINES // 2
 #: Maximum number of requests and responses that are stored until ``Servers.heard`` is called.
 _MOST_HEARD = 4096
-#: Time in s after which missing answers are expected only if the kernel is busy.
+#: Time in s within which all answers arrive unless the kernel is busy.
 _PATIENCE_S = 0.02
 _MOST_S = 5.0
 _PORTS = range(1, 65536)
@@ -557,7 +557,7 @@ class _Client:
             self.begin()
 
     def _finish(self) -> None:
-        """Close the connection like ``curl``."""
+        """Close the connection in the same way as ``curl``."""
         assert self.socket is not None
         tag = self._got.partition(b'ETag: "')[2].partition(b'"')[0]
         self._mark = tag
@@ -632,8 +632,8 @@ def ask(
     servers: Servers,
     wait: Callable[[], object],
 ) -> str:
-    """Test all services at once; return a string with ``1`` for each service that answered, else
-    ``0``.
+    """Test all services in parallel; return a string with ``1`` for each service that answered,
+    else ``0``.
 
     ``wait`` returns when the kernel has processed all packets.
     """

@@ -47,8 +47,8 @@ _FILES = ("services", "zone", "resolver")
 FRR = "frr"
 
 #: Netlink attributes that count as settings: from <linux/if_link.h>, the address, MTU, queue and
-#: bridge; from if_addr.h, all except times; from rtnetlink.h, all except caches, and of queues only
-#: the kind; from neighbour.h, the IP and MAC address.
+#: bridge; from if_addr.h, all except times; from rtnetlink.h, all except caches, but only the kind
+#: and options of queues; from neighbour.h, the IP and MAC address.
 _UP, _NOARP, _MULTICAST, _IFNAME = 0x1, 0x80, 0x1000, 3
 _KIND, _OPTIONS = 1, 2
 _OF_LINKS = (1, 4, 6, 10)

@@ -1,10 +1,10 @@
-"""The judge's ports inside the cables that contingencies cut.
+"""The judge's ports inside the links that contingencies cut.
 
-Such a cable consists of two veth pairs and a bridge between them (``build``). If both ports of the
-bridge are down, both machines lose their carrier, as if the cable were unplugged. Otherwise each
-machine has a carrier if the interface at the other end is up, as with a cable without a bridge.
+Such a link consists of two veth pairs and a bridge between them (``build``). If both ports of the
+bridge are down, both machines lose their carrier, as if a cable were unplugged. Otherwise each
+machine has a carrier if the interface at the other end is up, as on a link without a bridge.
 
-Agents may rename, move, delete and replace the machines' ends of a cable, but cannot reach the
+Agents may rename, move, delete and replace the machines' ends of a link, but cannot reach the
 judge's ports. Therefore an end is identified by the index of its interface, which the kernel
 reports as the peer of the judge's port.
 """
@@ -44,7 +44,7 @@ _Peer: TypeAlias = tuple[bytes | None, ...]
 
 
 class _Wire(NamedTuple):
-    """A cable with a bridge: its ends, and the port of the bridge towards each end."""
+    """A link with a bridge: its ends, and the port of the bridge towards each end."""
 
     ends: tuple[End, ...]
     ports: tuple[int, ...]
@@ -53,7 +53,7 @@ class _Wire(NamedTuple):
 
 
 class Wires:
-    """The cables that contingencies cut.
+    """The links that contingencies cut.
 
     ``netlinks`` contains a socket in each machine's namespace, and under the name "" a socket in
     the bridges' namespace. The object must be created in the bridges' namespace.
@@ -71,9 +71,9 @@ class Wires:
         self._cut: set[frozenset[str]] = set()
 
     def cut(self, one: str, other: str) -> None:
-        """Unplug the cable between two machines; return when both have lost their carrier.
+        """Cut the link between two machines; return when both have lost their carrier.
 
-        Raises KeyError for an unknown cable, and EnvironmentFailed if a machine does not lose its
+        Raises KeyError for an unknown link, and EnvironmentFailed if a machine does not lose its
         carrier.
         """
         pair = frozenset((one, other))
@@ -82,7 +82,7 @@ class Wires:
         self._await_carriers(pair)
 
     def restore(self, one: str, other: str) -> None:
-        """Plug in the cable between two machines again; return when the carriers are back.
+        """Restore the link between two machines; return when the carriers are back.
 
         Raises the same errors as ``cut``.
         """
@@ -118,7 +118,7 @@ class Wires:
         )
 
     def _await_carriers(self, pair: frozenset[str]) -> None:
-        """Wait until the kernel has processed the changed carriers at both ends of a cable.
+        """Wait until the kernel has processed the changed carriers at both ends of a link.
 
         Without this wait, the kernel would notify daemons of the change up to a second later. Ends
         that the agent has removed are not awaited.
@@ -135,7 +135,7 @@ class Wires:
             ]
             judge = self._netlinks[""]
             inner = [link for link in links(judge) if link.ifindex in wire.ports]
-            # after its carrier is back, a bridge port may not forward at once
+            # after its carrier is back, a bridge port may not forward immediately
             shut = [
                 forward(link.ifindex) for link in inner if link.flags & IFF_UP and blocked(link)
             ]

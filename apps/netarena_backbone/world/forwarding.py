@@ -166,7 +166,7 @@ def _node(machine: Machine) -> _Node:
 
 
 class _Fabric:
-    """All machines with their cables, and the cached paths of packets between them.
+    """All machines with their links, and the cached paths of packets between them.
 
     The machines' settings include everything that decides how packets are forwarded, except routes.
     """
@@ -185,7 +185,7 @@ class _Fabric:
         #: Column -> (machine, incoming port, which is "" at the source) -> rest of the path. The
         #: rest of a path does not depend on the source.
         self._courses: dict[_Column, dict[tuple[str, str], _Course]] = {}
-        #: A similar recent fabric, and the machines whose settings or cables differ from it.
+        #: A similar recent fabric, and the machines whose settings or links differ from it.
         self._model: ReferenceType[_Fabric] | None = None
         self._changed: frozenset[str] = frozenset()
 
@@ -197,7 +197,7 @@ class _Fabric:
                 self._model, self._changed = ref(other), changed
 
     def _difference(self, other: _Fabric) -> frozenset[str] | None:
-        """Return the machines whose settings or cables differ, or None if there are too many."""
+        """Return the machines whose settings or links differ, or None if there are too many."""
         if self._nodes.keys() != other._nodes.keys() or self._packet_bytes != other._packet_bytes:
             return None
         names = {name for name, node in self._nodes.items() if node is not other._nodes[name]}
@@ -457,8 +457,8 @@ def _talk(trip: _Trip, port: int) -> tuple[bool, bool]:
 
 
 def _goes(trip: _Trip, packet: Packet, flow: _Flow) -> bool:
-    """Return whether a packet arrives; replies take the path back, and all other packets the path
-    there."""
+    """Return whether a packet arrives. Replies take the path ``back``, and all other packets take
+    the path ``there``."""
     if packet.reply:
         course, end, back = trip.back, trip.one, trip.to
     else:

@@ -101,7 +101,7 @@ def _used(tables: Tables) -> tuple[Neighbour, ...]:
 
 
 class Backup(NamedTuple):
-    """The path that traffic takes when one cable fails."""
+    """The path that traffic takes when one link fails."""
 
     cable: tuple[str, str]
     way: tuple[str, ...]
@@ -110,9 +110,9 @@ class Backup(NamedTuple):
 def backups(world: World) -> Mapping[tuple[str, str], Backup]:
     """Return the backup paths of the documented pairs.
 
-    The backup path of a pair applies if one certain cable fails. This is the first cable on the
+    The backup path of a pair applies if one certain link fails. This is the first link on the
     intended path without which the pair still communicates over a predictable path. Pairs without
-    such a cable have no entry.
+    such a link have no entry.
     """
     addresses = dict(world.endpoints)
     follower = Follower(world, settle(world).fib)

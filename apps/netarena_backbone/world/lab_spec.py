@@ -1,6 +1,6 @@
 """Data types for the input and output of the lab.
 
-A world (``model``) is rendered to a ``Setup``: machines with their cables and programs. The lab
+A world (``model``) is rendered to a ``Setup``: machines with their links and programs. The lab
 (``lab``) builds the setup and returns an ``Observation``. ``intent`` computes an ``Observation``
 from the world without a lab.
 """
@@ -39,7 +39,7 @@ class Recipe(Record):
     """Configuration of one machine, in the order in which the fields are applied.
 
     ``commands`` are shell lines for addresses, routes, filters and sysctls. They run in the
-    machine's namespace once its cables are up, and each must succeed. ``frr`` is the text of
+    machine's namespace once its links are up, and each must succeed. ``frr`` is the text of
     frr.conf, or None if no daemon runs.
 
     ``services`` are the lines of the file ``SERVICES``: a name, ``tcp`` or ``udp``, a local address

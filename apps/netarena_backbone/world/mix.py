@@ -50,7 +50,7 @@ from netarena_backbone.world.odd import (
 )
 
 _PASSIVE_TIMERS = ((1, 3), (1, 4), (1, 5), (2, 4), (2, 5), (5, 20), (10, 40))
-#: Timers of ports without neighbours. Their weights resemble the timers of ports with neighbours.
+#: Timers of ports without neighbours, about as frequent as on ports with neighbours.
 _MET_TIMERS = (*((1, 3),) * 8, *((1, 4), (1, 5)) * 2, (2, 4), (2, 5))
 _LOCAL = "127.0.0.1"
 _LOCAL_SERVICES = (("admin", 8000), ("cache", 6379), ("metrics", 9100), ("agent", 8125))
@@ -221,7 +221,7 @@ def _add_passwords(world: World, rng: random.Random) -> World:
 
 
 def _speak_across(world: World, rng: random.Random) -> World:
-    """Configure some sessions of directly connected routers with the addresses of their cable."""
+    """Configure some sessions of directly connected routers with the addresses of their link."""
     for link in world.inner_links():
         ends = (link.one, link.other)
         if rng.random() >= _FEW:
@@ -320,8 +320,8 @@ def _ports(world: World, spare: _Spare, rng: random.Random) -> _Edit:
 def _ranges(world: World, spare: _Spare, rng: random.Random) -> _Edit:
     """Add summaries of unused networks.
 
-    Area border routers get more summaries: a fault may add a summary that hides a network and is
-    not advertised, so such summaries must also be common without faults.
+    Area border routers get more summaries. A fault may add a summary that hides a network and is
+    not advertised. Therefore such summaries must also be common without faults.
     """
     del world
 
@@ -838,7 +838,7 @@ def _add_services(world: World, rng: random.Random) -> World:
             protocol: Protocol = "tcp"
             address = rng.choice((_LOCAL, bare(host.port.address)))
         else:
-            # Services of other hosts have the same name.
+            # Other hosts may have services with the same name.
             name, protocol, ports = rng.choice([one for one in SERVICES if one[0] not in names])
             port = rng.choice([one for one in range(ports[0], ports[0] + 9) if one not in taken])
             address = _LOCAL

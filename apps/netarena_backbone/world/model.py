@@ -313,7 +313,7 @@ class Host(Record):
 
 
 class Link(Record):
-    """A cable, given by the machine and port of each end."""
+    """A link, given by the machine and port of each end."""
 
     one: tuple[str, str]
     other: tuple[str, str]
@@ -395,7 +395,7 @@ class World(Record):
 
     @cached_property
     def far(self) -> dict[tuple[str, str], tuple[str, str]]:
-        """Machine and port -> machine and port at the other end of the cable."""
+        """Machine and port -> machine and port at the other end of the link."""
         ends = [(link.one, link.other) for link in self.links]
         return {a: b for one, other in ends for a, b in ((one, other), (other, one))}
 
@@ -435,7 +435,7 @@ class World(Record):
         return self.model_copy(update={"hosts": hosts})
 
     def inner_links(self) -> Iterator[Link]:
-        """Return the cables between our routers."""
+        """Return the links between our routers."""
         for link in self.links:
             if {link.one[0], link.other[0]} <= self.names:
                 yield link

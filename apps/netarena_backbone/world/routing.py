@@ -494,7 +494,8 @@ class _Ospf:
         for prefix, (cost, _, hop) in known.items():
             if hop.port:
                 yield Route(prefix, hop, _OSPF, cost)
-        # Worlds whose other ASes have different routers share the OSPF results.
+        # The OSPF results are shared with worlds whose other ASes have different routers, so this
+        # world may lack the router.
         router = self._world.router(name) if name in self._world.names else None
         if router is not None and router.ospf:
             for one in router.ospf.ranges:
@@ -557,7 +558,7 @@ def _stubs(router: Router, area: str) -> Iterator[tuple[IPv4Network, int]]:
 
 
 def is_adjacent(one: Router, here: Port, other: Router, there: Port) -> bool:
-    """Return whether the two ports of a cable form a full OSPF adjacency."""
+    """Return whether the two ports of a link form a full OSPF adjacency."""
     if here.ospf is None or there.ospf is None or one.ospf is None or other.ospf is None:
         return False
     if here.ospf.passive or there.ospf.passive or one.ospf.router_id == other.ospf.router_id:
@@ -812,7 +813,7 @@ class _Speakers:
     ) -> tuple[dict[str, dict[str, Path]], list[tuple[str, str]]]:
         """Return the converged best paths, and (router, prefix) of best paths that never converge.
 
-        Each round updates all routers at once. In the first round, the routers in ``asked`` select
+        Each round updates all routers. In the first round, the routers in ``asked`` select
         their best paths to the given prefixes. Only the sessions in ``told`` advertise changes.
         """
         best = dict(best)

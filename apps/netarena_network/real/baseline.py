@@ -25,7 +25,7 @@ BASELINE = {
     # Bridges join the multicast group 224.0.0.106 (RFC 4286) and report this at random times.
     # Packet counters would include these reports.
     "ipv4/igmp_link_local_mcast_reports": "0",
-    # With the value 1, bridged packets would pass the filters of the switches' namespace.
+    # With the value 1, bridged packets would traverse the filters of the switches' namespace.
     "bridge/bridge-nf-call-iptables": "0",
     "bridge/bridge-nf-call-arptables": "0",
     "bridge/bridge-nf-call-ip6tables": "0",

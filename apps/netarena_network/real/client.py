@@ -36,7 +36,8 @@ from netarena.sdk import (
 _START_S = 60.0  # time to start the interpreter and to import modules
 _STOP_S = 10.0
 _CLOSE_S = 30.0  # from SIGKILL to the end of every process
-#: Maximum size of one answer: a matrix of a million pairs, and differences on a thousand machines.
+#: Maximum size of one answer. The largest answer has a matrix of a million pairs, and differences
+#: on a thousand machines.
 _ANSWER_BYTES = 64 << 20
 #: Additional time that the sandbox needs on a busy machine, on top of a command's own timeout.
 _RUN_GRACE_S = 90.0
@@ -94,11 +95,11 @@ class Net:
     ) -> None:
         """Build the network with its faults and verify it.
 
-        Exactly the pairs in ``wanted`` must work. It has a row of ``0`` and ``1`` per source; by
-        default, the intended pairs must work.
+        ``wanted`` has a row of ``0`` and ``1`` per source. Exactly the pairs with ``1`` must work;
+        by default, the intended pairs must work.
 
         With ``traced``, states report the parts of faults that remain. If there are no faults, they
-        report the changes that commands of an agent made.
+        report the changes that an agent's commands made.
         """
         broken: dict[str, Any] = {}
         if commands := [[one.machine, one.command] for one in faults]:

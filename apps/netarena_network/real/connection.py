@@ -91,7 +91,7 @@ class _Tracker:
         self._netfilter = netfilter
         self.events = Netlink(NETFILTER)
         self._files: list[int] = []
-        # the kernel does not support connection tracking
+        # The files are missing if the kernel does not support connection tracking.
         with contextlib.suppress(FileNotFoundError):
             for name in ("nf_conntrack_count", "nf_conntrack_events"):
                 self._files.append(os.open(_TRACKED / name, os.O_RDONLY | os.O_CLOEXEC))
@@ -170,7 +170,7 @@ def _is_of_judge(entry: _Entry) -> bool:
 
 
 def _identifier(entry: _Entry) -> int | None:
-    """Return the identifier of the ping that an entry belongs to, or None if it is not a ping."""
+    """Return the identifier of an entry's ping, or None if the entry belongs to no ping."""
     protocol = attributes(attributes(entry.original).get(_PROTOCOL, b""))
     if protocol.get(_NUMBER, b"\0")[0] != _ICMP or _IDENTIFIER not in protocol:
         return None

@@ -2,7 +2,7 @@
 
 Packets use processor time, and all episodes share the processors. All namespaces of the kernel
 share one ARP table. Process limits do not cover the kernel memory of a namespace. A guard measures
-the use of these resources while a command runs on a machine. It measures once more after the
+the use of these resources while a command runs on a machine. It measures again after the
 command has ended, because the kernel may continue to send packets, for example in a bridge loop.
 """
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 #: Number of ARP entries per slot, and number of slots. All slots together are smaller than the
 #: default table, because other programs also need entries.
 PLACE, PLACES = 100, 9
-#: Maximum time in s to wait for slots, and pause between attempts. After this time, the process
-#: that holds the slots is assumed to hang, and the caller continues without slots.
+#: Maximum time in s to wait for slots, and pause between attempts. After the maximum time, the
+#: process that holds the slots is assumed to hang, and the caller continues without slots.
 _WAIT_S, _PAUSE_S = 15.0, 0.002
 #: Lock file of all networks that run as root on this machine. Other users cannot open it.
 MACHINE = "/run/netarena-turns"
@@ -48,7 +48,7 @@ class Turns:
 
     @contextmanager
     def take(self, entries: int) -> Iterator[None]:
-        """Hold enough slots for a number of entries, or all slots if the number is too large."""
+        """Hold enough slots for this number of ARP entries, or all slots if there are too few."""
         wanted = min(math.ceil(entries / PLACE), PLACES)
         deadline = time.monotonic() + _WAIT_S
         taken: list[int] = []
@@ -63,8 +63,8 @@ class Turns:
     def _wait(
         self, places: range | list[int], number: int, taken: list[int], deadline: float
     ) -> bool:
-        """Lock ``number`` of the slots in ``places``; return False if this fails before the
-        ``deadline``."""
+        """Lock ``number`` of the slots in ``places``; return False if they are not all locked
+        by the ``deadline``."""
         before = len(taken)
         while True:
             for place in places:

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from mininet.node import Host
     from mininet.nodelib import LinuxBridge
 
-#: Mininet's objects. References to them are kept, because their shells hold the namespaces.
+#: Mininet's objects. They stay referenced, because their shells keep the namespaces alive.
 _networks: list[Mininet] = []
 
 

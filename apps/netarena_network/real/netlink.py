@@ -335,7 +335,7 @@ def set_up(index: int, *, up: bool) -> Message:
 
 
 def unsettled(link: Link) -> bool:
-    """Return whether the kernel has not yet processed the carrier change at one end of a cable.
+    """Return whether the kernel has not yet processed a carrier change of a link.
 
     The carrier itself changes immediately, and the operational state follows later. Until then, if
     the carrier is back, the kernel drops outgoing packets and a bridge port does not forward. If
@@ -422,8 +422,8 @@ def nexthops(netlink: Netlink) -> int:
 def stop_queues(netlink: Netlink) -> bool:
     """Drop all packets that wait in queues; return whether there were any.
 
-    The links of these queues then drop all subsequent packets. The cause of the waiting is not
-    removed.
+    The links of these queues then drop all subsequent packets. The reason why the packets waited
+    is not removed.
     """
     waiting = {queue.ifindex for queue in queues(netlink) if queue.waiting}
     netlink.send([drop_all(index) for index in sorted(waiting)])
@@ -647,7 +647,7 @@ _NFT_NEWTABLE, _NFT_DELTABLE, _NFT_NEWCHAIN = _NFT | 0, _NFT | 2, _NFT | 3
 _TABLE_NAME, _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 1, 3, 4, 5, 7
 _HOOK_NUMBER, _HOOK_PRIORITY, _OUTPUT, _EARLIEST, _DROP = 1, 2, 3, -(1 << 31), 0
 _SET_TABLE, _SET_NAME, _SET_DESC, _DESC_SIZE, _ELEM_TABLE, _ELEM_SET = 1, 2, 9, 1, 1, 2
-#: Number of bytes that count for each element for which a set reserves memory. A reserved element
+#: Number of bytes counted per element for which a set only reserves memory. A reserved element
 #: needs a tenth of the memory of an existing element.
 _PLACE_BYTES = 1
 

@@ -381,10 +381,9 @@ class Prober:
         return 0.0
 
     def _holds(self, queues: Callable[[], Sequence[Queue]]) -> bool:
-        """Return whether a packet may be in a queue or on its way between two queues.
+        """Return whether a packet may be in a queue or in transit between two queues.
 
-        If two consecutive readings of the queues are equal, no packet was on its way between
-        queues.
+        If two consecutive readings of the queues are equal, no packet was in transit.
         """
         before = queues()
         if not before:
@@ -442,7 +441,7 @@ class Prober:
 
 
 class _Sight:
-    """Packets seen in one measurement, the ``number``-th of its network.
+    """Packets seen in one measurement; ``number`` counts the measurements of the network.
 
     ``look`` is the number of calls of ``Prober.look`` so far. A ping is identified by its place:
     its index in ``PINGS`` times the number of pairs, plus the number of its pair. ``drawn`` has
@@ -504,7 +503,7 @@ class _Sight:
         self._ping = ping
         conversation, self._again = PINGS[ping]
         self._begins = ping * self._pairs
-        # Each conversation has its own identifier, which connection trackers treat as a new
+        # Each conversation has its own identifier, so connection trackers treat it as a new
         # connection.
         self._conversation = self._number * CONVERSATIONS + conversation
         #: Counts for the current ping: requests that arrived, replies that were received, and pairs

@@ -40,7 +40,7 @@ class Records:
         with entered(space):
             netfilter = self._stack.enter_context(Netlink(NETFILTER))
             self._connections.add(netfilter)
-        # Filters are copied before sets. At this time, the rules still use the machine's own sets.
+        # Filters are copied first, while the rules still use the machine's own sets.
         self._shadows += [Shadow(netfilter), Sets(netfilter)]
         self._netlinks.append(netlink)
 

@@ -162,7 +162,7 @@ class Shadow:
             )
 
     def lift(self) -> None:
-        """Make the tables active again and delete the copies; raises OSError."""
+        """Make the tables active again and delete the copies; raise OSError if this fails."""
         if self._tables:
             self._netfilter.batch(
                 [
@@ -174,7 +174,7 @@ class Shadow:
             if self._lists:
                 self._await_end()
         for transaction in self._kept:
-            with contextlib.suppress(OSError):  # an anonymous set cannot be created again
+            with contextlib.suppress(OSError):  # fails for anonymous sets
                 self._netfilter.batch(transaction)
         self._kept = []
 
@@ -190,7 +190,7 @@ class Shadow:
         rule = attribute(_OF_TABLE, table.copy) + attribute(2, b"c\0")
         rule += attribute(_EXPRESSIONS | _NESTED, _expression(b"match", match))
         header = _HEADER.pack(_IPV4, 0, 0)
-        with contextlib.suppress(OSError):  # the kernel does not support iptables matches
+        with contextlib.suppress(OSError):  # fails if the kernel lacks iptables matches
             self._netfilter.batch(
                 [
                     _table(_IPV4, table.copy, _DORMANT),

@@ -1,4 +1,4 @@
-"""``tcpdump`` for agents' commands: this program captures packets, the real tcpdump prints them.
+"""``tcpdump`` for agents' commands. It captures packets, and the real tcpdump prints them.
 
 libpcap captures with a ring buffer in kernel memory. No limit covers this memory, so commands must
 not have a ring buffer. This program captures without a ring buffer and passes the packets to

@@ -53,7 +53,7 @@ from netarena_network.real.tool import room
 #: keep a link down permanently.
 READY_S = 1.5
 #: Time limits in s and minimum number of tries for repeated rounds. If the kernel's ARP table was
-#: full, a round is repeated for up to ROOM_S, but at least until the try _ROOM_TRIES. If a queue
+#: full, a round is repeated for up to ROOM_S, but tried at least _ROOM_TRIES times. If a queue
 #: was full, rounds are repeated for up to CROWD_S in total.
 ROOM_S, CROWD_S, _ROOM_TRIES = 20.0, 15.0, 3
 #: First and longest pause between repetitions. Pauses double each time, so that other networks can
@@ -238,7 +238,7 @@ class Worker:
         return ""
 
     def _await_links(self) -> None:
-        """Make the kernel process link changes at once.
+        """Make the kernel process link changes immediately.
 
         Links and bridges need up to a second to detect their other end. Without this call, a round
         would measure this delay. Pings do not change links.

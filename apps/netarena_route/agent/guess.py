@@ -69,7 +69,7 @@ _RESET_PORT = (
 
 
 def distract(world: World, rng: random.Random) -> str:
-    """Return a well-formed reply, such as an operator who guesses might send."""
+    """Return a well-formed reply with a random command that an operator might enter."""
     machine = rng.choice(world.machines)
     port = rng.choice(machine.interfaces)
     command = rng.choice(_PLAUSIBLE).format(

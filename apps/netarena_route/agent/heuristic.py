@@ -3,8 +3,8 @@
 The agent knows only the prompts of its conversation and follows a runbook. It inspects a machine,
 resets all entries that differ from the plan or from the defaults, and continues with the next
 machine. It inspects links, addresses, rules, routes, filters and two sysctls. The router comes
-first, then the hosts that miss most pings. In a ticket, the agent visits the machines that the
-ticket names. After the last machine, it declares that the ticket is done. The agent never finds
+first, then the hosts with the most failed pings. In a ticket, the agent visits the machines that
+the ticket names. After the last machine, it declares that the ticket is done. The agent never finds
 faults in other settings (queues, ARP, nftables, other tables of iptables, routing tables except
 main, other sysctls).
 """
@@ -198,8 +198,8 @@ def reset_links(view: View) -> Iterator[str]:
 
 
 def reset_addresses(view: View) -> Iterator[str]:
-    """Yield resets that give each port its planned address and remove other addresses from the
-    loopback."""
+    """Yield resets that give each port its planned address and remove additional addresses from
+    the loopback."""
     seen = _ADDRESS.findall(view.addresses)
     for name, address in view.own.items():
         if view.plan.serves(name) and [entry for port, entry in seen if port == name] != [

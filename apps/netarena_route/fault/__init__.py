@@ -1,1 +1,1 @@
-"""Tables of faults: methods, the packets that each method loses, and the repair commands."""
+"""Tables of faults: methods, the packets that are lost, and the repair commands."""

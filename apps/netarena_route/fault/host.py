@@ -49,8 +49,8 @@ def _to_wide(site: Site, packet: Packet) -> bool:
 
 
 def _asks_for(site: Site, packet: Packet) -> bool:
-    """Return whether a packet goes to a host of another subnet. An ARP request of the sender for
-    this host gets no answer.
+    """Return whether a packet goes to a host of another subnet, for which an ARP request of the
+    sender gets no answer.
 
     Packets to the router are excluded, because the router answers ARP requests for all of its
     addresses.

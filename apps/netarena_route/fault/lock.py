@@ -1,7 +1,7 @@
 """Intended settings that look like faults.
 
 In a varied network, some hosts are reserve hosts, which *locks* isolate. A lock is a method of the
-fault tables, with the same commands and numbers, at a site that involves a reserve host. Locks are
+fault tables, with the same commands and numbers, applied to a site with a reserve host. Locks are
 part of the intended state, so undoing a lock opens a pair that must not work. The prompt names the
 pairs that must not work, but locks and faults look the same on the machines.
 
@@ -227,7 +227,7 @@ class Locks:
         return False
 
     def _kept(self, kind: str) -> list[str]:
-        """Return the reserve hosts that a lock may isolate. If possible, they have no lock yet."""
+        """Return the reserve hosts that a lock may isolate, preferably hosts without a lock."""
         every = [name for name in self.plan.world.reserve if kind in PAIR or name not in self._open]
         covered = {name for pairs in self._closed for pair in pairs for name in pair}
         return [name for name in every if name not in covered] or every
@@ -269,7 +269,7 @@ class Locks:
             for command in entry.inject:
                 commands.setdefault(command.machine, []).append(command.command)
         if self.passage:
-            # The passage's entries are added last, so that they precede all other entries.
+            # The passage's entries are added last, so that no later entry is inserted before them.
             commands.setdefault(healthy.router.name, []).append(self.passage.inject)
         closed = frozenset[tuple[str, str]]().union(*self._closed)
         place = {name: index for index, name in enumerate(healthy.endpoints)}

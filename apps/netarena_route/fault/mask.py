@@ -58,7 +58,7 @@ _GENERAL = frozenset(
         ("policy_rule", "main_missing"),
     }
 )
-#: Share of single faults that are a missing guard.
+#: Share of missing guards among single faults.
 _GUARD_SHARE = 0.2
 #: Groups of kinds for faults, with weights. The last group has kinds that affect few pairs.
 _SOURCES: Sources = (((*PAPER, *ROUTER), 2), (tuple(HOST), 2), (tuple(PAIR), 6))
@@ -199,7 +199,7 @@ class _Draw:
         self._unguarded = self.plan.router
 
     def part(self) -> None:
-        """Separate two more random subnets in the plan."""
+        """Separate another random pair of subnets in the plan."""
         self._ends = self.rng.choice(pairs_to_part(self.plan.world))
         self.plan = Plan(keep_apart(self.plan.world, *self._ends))
 
@@ -512,7 +512,7 @@ def _let_past(
     """Return a bypass that suppresses the effect of ``passed``.
 
     Returns None if the bypass would open no pairs or too many pairs. Also returns None if it would
-    change which packets other faults lose.
+    change which packets are lost because of other faults.
     """
     plan = passage.plan
     held = [] if locks is None else locks.found

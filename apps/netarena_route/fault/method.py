@@ -332,7 +332,7 @@ class Method:
     inject: str
     #: Command line that repairs the fault on the machine.
     repair: str
-    #: Function that returns whether the fault loses a packet.
+    #: Function that returns whether the fault causes the loss of a packet.
     lost: Callable[[Site, Packet], bool]
     #: Resources that the method changes. Faults that change the same resource are never combined. A
     #: resource after ``~`` is only used and must stay unchanged, so two faults may share it.

@@ -29,9 +29,9 @@ def carried(
     world with the remaining faults and without the bypass. ``before`` and ``after`` are the
     matrices before and after the step.
 
-    A suppressed fault counts as repaired in two cases. In the first case, its machine is in
-    ``repaired``, the machines without remains of faults. In the second case, the bypass is closed
-    completely, and a pair that the fault breaks works.
+    ``repaired`` contains the machines without remains of faults. A suppressed fault counts as
+    repaired in two cases: its machine is in ``repaired``, or the bypass is closed completely and a
+    pair that the fault breaks works.
     """
     found: set[Pair] = set()
     place = {name: index for index, name in enumerate(world.endpoints)}

@@ -44,7 +44,7 @@ def _from_subnet(site: Site, packet: Packet) -> bool:
 
 
 def _gone(site: Site, packet: Packet) -> bool:
-    """Return whether a port without an address loses a packet.
+    """Return whether a packet is lost because a port has no address.
 
     The router has no route to the port's hosts, and the hosts cannot resolve the router's address.
     """
@@ -54,7 +54,7 @@ def _gone(site: Site, packet: Packet) -> bool:
 
 
 def _renamed(site: Site, packet: Packet) -> bool:
-    """Return whether a port with a wrong address loses a packet.
+    """Return whether a packet is lost because a port has a wrong address.
 
     The hosts cannot resolve the correct address. They still answer packets that the router sends
     from the wrong address.

@@ -133,13 +133,13 @@ class Passage:
         return not (by_rules(self.plan) and kind in _OF_RULES and site.preference <= _FIRST)
 
     def covers(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether the passage's entries let through all packets that a method would lose."""
+        """Return whether the passage's entries let through all packets that a method would drop."""
         return self.comes_first(kind, site) and all(
             self.passes(packet) for packet in self._lost(method, site, broken)
         )
 
     def spares(self, kind: str, method: Method, site: Site, broken: Collection[Pair]) -> bool:
-        """Return whether a method loses the same packets with and without the passage's entries."""
+        """Return whether a method drops the same packets with and without the passage's entries."""
         sort = kind, method.name
         if sort == _UNTRACKED or not self.comes_first(kind, site):
             return False
@@ -150,7 +150,7 @@ class Passage:
         return not self.moves(method, site)
 
     def moves(self, method: Method, site: Site) -> bool:
-        """Return whether a method loses different packets because the passage's entries change the
+        """Return whether a method drops different packets because the passage's entries change the
         routing table.
 
         The rules of a passage route packets with the main table instead of the intended table.
@@ -173,7 +173,7 @@ class Passage:
         ]
 
     def _lost(self, method: Method, site: Site, broken: Collection[Pair]) -> Iterator[Packet]:
-        """Yield the packets of broken pairs that a method loses."""
+        """Yield the packets of broken pairs that a method drops."""
         return (
             packet
             for pair in broken

@@ -24,7 +24,7 @@ ALL_KINDS: Mapping[str, tuple[Method, ...]] = MappingProxyType({**KINDS, **PAIR}
 PAPER_KINDS: tuple[str, ...] = tuple(PAPER)
 EXTENDED_KINDS: tuple[str, ...] = (*ROUTER, *HOST)
 #: Groups of kinds whose faults break similar sets of pairs: faults on the router break pairs of
-#: subnets, faults on hosts break pairs of one host.
+#: subnets, and faults on hosts break pairs of one host.
 ALIKE: tuple[tuple[str, ...], ...] = ((*PAPER, *ROUTER), tuple(HOST))
 #: The ten pairs of kinds of faults that the paper combines.
 PAIRS: tuple[tuple[str, ...], ...] = tuple(combinations(PAPER_KINDS, 2))
@@ -130,7 +130,7 @@ def apply(kind: str, method: Method, site: Site) -> Fault:
 def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
     """Return the connectivity matrix of the network with these faults, as ``World.intended``.
 
-    Each fault loses packets independently of the other faults, so the broken pairs are the union.
+    The effects of faults are independent, so a pair is broken if any of the faults breaks it.
     There are two exceptions. A fault that lets packets bypass another fault removes that fault's
     effect (``bypasses``). The pairs that a fault opens (``opens``) work unless another fault breaks
     them.
@@ -152,7 +152,7 @@ def expected(world: World, faults: Iterable[Fault]) -> tuple[str, ...]:
 
 
 def loses(plan: Plan, parts: Sequence[tuple[Method, Site]], source: str, target: str) -> bool:
-    """Return whether one of these methods, each at its site, loses a packet of a ping."""
+    """Return whether a packet of a ping is lost because of one of these methods at its site."""
     packets = plan.ping(source, target)
     return any(method.lost(site, packet) for method, site in parts for packet in packets)
 

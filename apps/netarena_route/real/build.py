@@ -41,8 +41,8 @@ def build_mininet(world: World) -> Mapping[str, int]:
     """Create machines, switches and links. Return a file descriptor for each machine's namespace.
 
     Links have no addresses. The calling thread must be in the switches' future namespace. Agents'
-    commands never run in Mininet's shells, because a command could break the next command. Raises
-    OSError, or Mininet's plain Exception.
+    commands never run in Mininet's shells, because a command could break its shell for the next
+    command. Raises OSError, or Mininet's plain Exception.
     """
     network = mn.begin()
     machines = {machine.name: network.addHost(machine.name, ip=None) for machine in world.machines}

@@ -58,7 +58,7 @@ def draft(
 ) -> tuple[dict[str, Form], dict[str, Draft[T]]]:
     """Return the form of each machine, and the drafts of the machines that had to be built.
 
-    ``faults`` has the commands that break a machine, by the machine's name. Raises OSError, and
+    ``faults`` maps the name of a machine to the commands that break it. Raises OSError, and
     subprocess.CalledProcessError if a command fails.
     """
     forms: dict[str, Form] = {}

@@ -299,7 +299,7 @@ def read(netlink: Netlink, listed: str) -> Form:
         addresses=found["addresses"],
         routes=found["routes"],
         rules=found["rules"],
-        # The kernel's order of these entries depends on hashes.
+        # The entries are sorted, because the kernel's order depends on hashes.
         neighbours=tuple(sorted(found["neighbours"])),
         queues=found["queues"],
         filters=canonical_filters(saved),

@@ -105,8 +105,8 @@ class Snapshot:
             for machine in world.machines
         }
         self._healthy = {name: list(one.entries) for name, one in held.items()}
-        #: (machine, address) pairs of another machine's address that the machine has by design,
-        #: because of locks.
+        #: (machine, address) pairs: the machine has this address of another machine by design,
+        #: because of a lock.
         self._granted = {
             (name, address)
             for name, one in held.items()
@@ -159,8 +159,8 @@ class Snapshot:
         return hold(machine, self._spaces[machine.name], self._netlinks[machine.name])
 
     def _stolen(self, name: str, held: Sequence[tuple[int, int]]) -> list[str]:
-        """Return the addresses of other machines in a machine's networks (first address,
-        length)."""
+        """Return the addresses of other machines that are in the networks ``held`` of a machine,
+        given as (first address, length)."""
         found = {
             owned
             for first, length in held

@@ -3,7 +3,7 @@ commands made.
 
 In addition to the entries of a snapshot, the dump contains queues, permanent ARP entries, links,
 sysctls and filter tables. Filter tables are included even if the intended machine has no filters.
-Tickets use the dump, because an incomplete repair may pass all pings.
+Tickets use the dump, because all pings may succeed after an incomplete repair.
 """
 
 from __future__ import annotations

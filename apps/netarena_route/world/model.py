@@ -63,7 +63,8 @@ NUM_RESERVE_SUBNETS = 2
 _MAX_SPELLED_OUT = 8
 
 
-#: Maximum number of ARP entries with which machines still use ARP; the (8,8) network has 576.
+#: Maximum number of ARP entries in a network that uses ARP; larger networks have permanent entries.
+#: The (8,8) network has 576.
 MAX_NEIGHBOURS = 900
 
 

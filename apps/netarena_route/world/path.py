@@ -1,8 +1,8 @@
 """Paths of packets in the intended network, as formulas for faults.
 
 A ping from one endpoint to another consists of two packets, an echo request and an echo reply. Each
-packet either stays within a subnet or passes the router. Faults lose packets, and a pair is broken
-if either of its packets is lost.
+packet either stays within a subnet or passes the router. A pair is broken if a fault causes the
+loss of either of its packets.
 """
 
 from __future__ import annotations

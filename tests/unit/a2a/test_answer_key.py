@@ -126,7 +126,9 @@ async def test_queries_cannot_be_drawn_from_the_output_of_a_service(
         assert str(tmp_path) not in "".join(client.heard)
         assert summary["config"]["benchmark_path"] == "q.jsonl"
     slow = stored_results(tmp_path / "run" / "slow")
-    assert slow[-1]["seed"] == slow[-1]["config"]["seed"] == stored["seed"], "nothing is left"
+    assert slow[-1]["seed"] == slow[-1]["config"]["seed"] == stored["seed"], (
+        "the stored results lack the seed"
+    )
     if secret is not None:
         assert stored["seed"] == derive_seed(secret, task_id)
         shape = Toy.config_type.parse(stored["config"]).shape_hash()

@@ -44,14 +44,14 @@ async def count(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
-async def test_requests_and_responses_pass():
+async def test_requests_and_responses_are_forwarded():
     async with service(count) as url, httpx.AsyncClient() as http:
         assert (await http.post(url, content=b"x" * MAX_BODY)).text == str(MAX_BODY)
         assert (await http.get(url)).text == "0"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_oversized_request_is_refused_unread(chunked):
+async def test_oversized_request_is_refused_without_reading_its_whole_body(chunked):
     sent = 0
 
     async def body() -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ async def test_oversized_request_is_refused_unread(chunked):
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_client_that_slightly_exceeds_the_limit_gets_the_reason(chunked):
+async def test_request_slightly_above_the_size_limit_is_refused_with_the_reason(chunked):
     async def body() -> AsyncIterator[bytes]:
         yield b"x" * MAX_BODY
         yield b"y"
@@ -155,7 +155,7 @@ async def test_slow_reader_is_dropped_and_the_producer_never_waits():
     assert given <= boundary.MAX_BEHIND + 2**23  # plus the buffers of the sockets
 
 
-async def test_producer_that_never_waits_lets_its_reader_run():
+async def test_reader_runs_even_if_the_producer_never_waits():
     given = 0
     seen = []
 
@@ -178,7 +178,7 @@ async def test_producer_that_never_waits_lets_its_reader_run():
     assert len(set(seen)) > 50
 
 
-async def test_buffers_of_all_readers_together_are_limited(monkeypatch):
+async def test_total_size_of_unsent_responses_is_limited(monkeypatch):
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 3 * 2**20)
     served = []
 
@@ -201,7 +201,7 @@ async def test_buffers_of_all_readers_together_are_limited(monkeypatch):
             client.close()
 
 
-async def test_response_refused_for_its_size_is_freed_at_once(monkeypatch):
+async def test_response_that_exceeds_the_buffer_limit_is_freed_immediately(monkeypatch):
     """No traceback, frame or reference cycle keeps the response in memory."""
     monkeypatch.setattr(boundary, "MAX_BEHIND_ALL", 2**20)
     made, most = [], 0

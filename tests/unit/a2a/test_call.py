@@ -35,7 +35,7 @@ async def ask(app, body: bytes, line: str) -> dict:
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_malformed_call_gives_an_error_without_a_traceback(tmp_path, caplog, line):
+async def test_response_to_a_malformed_call_is_an_error_without_a_traceback(tmp_path, caplog, line):
     app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
     get = b'{"jsonrpc":"2.0","id":%s,"method":"GetTask","params":%s}'
     for body, code, said in (
@@ -82,7 +82,7 @@ async def test_metadata_of_the_maximum_depth_is_accepted(tmp_path, line):
 
 
 @pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
-async def test_method_of_the_old_protocol_version_is_unknown_in_the_new_one(tmp_path, method):
+async def test_method_of_protocol_0_3_is_refused_in_protocol_1_0(tmp_path, method):
     app = create_app(Toy(), out=tmp_path, conduct=FakeConduct())
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"id": "x"}})
     answer = await ask(app, body.encode(), "1.0")

@@ -127,7 +127,7 @@ async def test_longest_idle_connection_is_closed_for_a_new_one(tmp_path, monkeyp
             writer.close()
 
 
-async def test_connection_that_waits_for_an_answer_is_kept(tmp_path, monkeypatch):
+async def test_connection_that_waits_for_an_answer_is_not_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "max_connections", lambda: 1)
     monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 100)
     conduct = FakeConduct()
@@ -193,7 +193,7 @@ async def over(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("said", [UPLOAD, STREAM], ids=["uploads", "streams"])
-async def test_incomplete_requests_do_not_block_others(tmp_path, monkeypatch, said):
+async def test_incomplete_requests_do_not_block_other_requests(tmp_path, monkeypatch, said):
     monkeypatch.setattr(connection, "max_connections", lambda: 4)
     conduct = FakeConduct()
     conduct.go.clear()
@@ -297,7 +297,7 @@ def test_request_head_with_many_fields_is_accepted():
     assert isinstance(read(head + body)[-1], h11.EndOfMessage)
 
 
-async def test_loop_iteration_reads_little_of_each_connection(tmp_path, monkeypatch):
+async def test_size_of_each_read_from_a_connection_is_limited(tmp_path, monkeypatch):
     sizes = []
 
     def note(self: Connection, data: bytes) -> None:

@@ -67,7 +67,7 @@ def test_header_values_are_not_in_the_representation():
         f'{{"url": "http://h", "headers": {{}}, "headers2": "{SECRET}"}}',
     ],
 )  # fmt: skip
-def test_invalid_credential_is_refused_without_repeating_it(text):
+def test_message_about_an_invalid_credential_does_not_contain_it(text):
     with pytest.raises(ConfigError) as caught:
         load_credentials({"NETARENA_HEADERS_X": text})
     assert "NETARENA_HEADERS_X" in str(caught.value)
@@ -90,7 +90,7 @@ def test_secrets_of_a_leaderboard_contain_the_seed_secret(environ, secret):
     assert read_seed_secret(environ) == secret
 
 
-def test_secrets_without_a_seed_secret_are_warned_about(caplog):
+def test_warning_is_logged_for_secrets_without_a_seed_secret(caplog):
     assert read_seed_secret({"GREEN_SECRETS_JSON": '{"netarena_sed": "s3cret"}'}) is None
     assert "GREEN_SECRETS_JSON has no key netarena_seed or holdout_key" in caplog.text
     assert "s3cret" not in caplog.text

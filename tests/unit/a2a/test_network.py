@@ -134,7 +134,7 @@ async def test_connection_goes_to_the_address_that_was_checked():
     assert not server.calls
 
 
-async def test_agent_with_several_addresses_is_reached_at_the_one_that_answers():
+async def test_agent_with_several_addresses_is_reached_at_an_address_that_answers():
     async with raw_server(replying(message03("hello"))) as server:
         port = server.url.rsplit(":", 1)[1].strip("/")
         # nothing listens at ::1 and 127.1.2.3
@@ -174,7 +174,7 @@ async def give_up(doors: Network, *hosts: str) -> None:
     assert doors.busy
 
 
-async def test_abandoned_lookups_still_count_and_each_task_has_its_own_limit(
+async def test_abandoned_lookups_count_towards_the_limits_of_their_task_and_of_all_tasks(
     monkeypatch,
 ):
     monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
@@ -197,7 +197,7 @@ async def test_abandoned_lookups_still_count_and_each_task_has_its_own_limit(
         assert OWN_LOOKUPS == 2
 
 
-async def test_slots_for_lookups_are_released(monkeypatch):
+async def test_slots_of_ended_lookups_are_released(monkeypatch):
     monkeypatch.setattr(network, "SHARED_LOOKUPS", 3)
     doors = Network()
     for _ in range(2):
@@ -208,7 +208,7 @@ async def test_slots_for_lookups_are_released(monkeypatch):
 
 
 @pytest.mark.parametrize("piece", [b"HTTP/1.1 103 x\r\n\r\n", b"HTTP/1.1 100 x\r\nA: b\r\n\r\n"])
-async def test_unbounded_heads_without_a_reply_are_refused(piece):
+async def test_endless_http_headers_are_refused(piece):
     async def script(call, writer):
         if call.method == "GET":
             respond(writer, card03())

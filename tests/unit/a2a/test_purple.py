@@ -61,7 +61,7 @@ async def test_streamed_reply_arrives_complete(monkeypatch, prompt, text, every_
     assert reply.metadata == {"usage": {"n": 1}}
 
 
-async def test_reply_that_fails_half_way_is_a_failed_task(monkeypatch):
+async def test_reply_that_fails_halfway_ends_as_a_failed_task(monkeypatch):
     monkeypatch.setattr(purple, "PIECE_EVERY_S", 0.0)
     app = purple_app(InPieces(), name="p", description="d")
     async with serving(app, listen("127.0.0.1", 0)) as url:

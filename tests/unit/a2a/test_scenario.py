@@ -83,7 +83,7 @@ def test_local_and_leaderboard_scenarios_are_read(tmp_path):
         (GREEN + "config = { seed = 1 }\n" + PURPLE, "green_agent.config: belongs in the table"),
     ],
 )
-def test_error_in_a_scenario_names_its_key(tmp_path, text, words):
+def test_message_about_an_error_in_a_scenario_names_the_key(tmp_path, text, words):
     if text.endswith("participants = 1"):
         text = "participants = 1\n" + GREEN
     with pytest.raises(ConfigError) as caught:
@@ -96,7 +96,7 @@ def test_missing_scenario_file_is_reported(tmp_path):
         read_scenario(tmp_path / "none.toml")
 
 
-def test_unset_environment_variable_is_named():
+def test_message_about_an_unset_environment_variable_contains_its_name():
     with pytest.raises(ConfigError, match=r"r\.env: SECRET is not set in the environment"):
         Party(role="r", env={"KEY": "${SECRET}"}).environ({})
 
@@ -110,7 +110,7 @@ def test_image_without_an_endpoint_cannot_be_run_locally(tmp_path):
         scenario.endpoints()
 
 
-def test_compose_file_waits_for_health_and_holds_no_secret(tmp_path):
+def test_compose_file_waits_for_healthy_services_and_contains_no_secret(tmp_path):
     env = 'env = { KEY = "${SECRET}", PRICE = "5$" }\n'
     made = compose(read(tmp_path, GREEN + PURPLE + env + '[config]\nprompt_type = "a$b"\n'))
     services = made["services"]
@@ -141,7 +141,7 @@ def test_results_of_a_compose_file_use_the_platforms_agent_ids(tmp_path):
     assert options == ["--out", "/output", "--id", "first=019c$$1"]
 
 
-def test_volumes_are_mounted_in_the_agent_that_names_them(tmp_path):
+def test_volumes_are_mounted_only_in_the_agent_that_declares_them(tmp_path):
     mounts = 'volumes = ["${HOME}/.kube:/kube:ro", "./pay$:/data/pay", "runs:/netarena-runs:rw"]\n'
     services = compose(read(tmp_path, GREEN + mounts + PURPLE))["services"]
     assert services["green-agent"]["volumes"] == [
@@ -289,7 +289,7 @@ def test_scenarios_of_a_series_run_one_after_another(tmp_path, monkeypatch, caps
     assert "all roles: ranked by the mean of the rates solved safely" in capsys.readouterr().out
 
 
-def test_agent_known_only_by_id_needs_an_image(tmp_path):
+def test_agent_with_only_an_id_needs_an_image(tmp_path):
     text = '[green_agent]\nimage = "g"\n[[participants]]\nname = "r"\nagentbeats_id = "7"\n'
     with pytest.raises(ConfigError, match=r"r\.image: is missing \(id 7\): .*--image r=IMAGE"):
         compose(read(tmp_path, text))
@@ -300,7 +300,7 @@ def test_agent_known_only_by_id_needs_an_image(tmp_path):
         compose(read(tmp_path, text), image="i", images={"r": "own"})
 
 
-def test_images_given_by_role_override_the_file(tmp_path, capsys):
+def test_images_given_by_role_override_those_of_the_scenario_file(tmp_path, capsys):
     path = tmp_path / "board.toml"
     path.write_text(
         '[green_agent]\nagentbeats_id = "g"\n[[participants]]\nname = "malt_operator"\n'
@@ -344,7 +344,7 @@ def test_config_of_each_scenario_is_accepted_by_its_application(path):
     config = application.config_type.parse(dict(scenario.config))
     if scenario.application is None:
         assert [party.role for party in scenario.participants] == [application.role]
-    # demonstrations may use known worlds; scenarios for rankings may not
+    # demonstrations may use known worlds; scenarios for rankings must not
     unseen = application.baselines.solved_unseen_by(config)
     # the paper's scenarios keep the paper's worlds
     known = path.stem in {"smoke", "compare"} or path.parent.name == "paper"

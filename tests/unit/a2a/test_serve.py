@@ -51,7 +51,7 @@ def test_unsandboxed_application_is_served_without_a_sandbox(served, tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_service_reports_the_address_it_is_bound_to(served, tmp_path, host):
+def test_service_reports_the_address_on_which_it_listens(served, tmp_path, host):
     told = []
     serve(Toy(), host=host, port=0, out=tmp_path, ready=told.append)
     assert told[0].startswith(f"http://{host}:")
@@ -91,6 +91,6 @@ def test_invalid_card_url_is_refused(served, tmp_path, url):
     assert not served
 
 
-def test_protected_machine_serves_sandboxed(served, tmp_path):
+def test_application_is_served_if_the_machine_supports_the_sandbox(served, tmp_path):
     serve(Toy(), port=0, out=tmp_path)
     assert len(served) == 1

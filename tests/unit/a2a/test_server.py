@@ -118,7 +118,7 @@ def results(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("line", ["0.3", "1.0"])
-async def test_task_completes_with_a_part_per_record_and_the_summary_last(tmp_path, line):
+async def test_completed_task_has_one_part_per_record_followed_by_the_summary(tmp_path, line):
     async with green(FakeConduct(3), tmp_path) as agent:
         task = await agent.send(REQUEST, line=line)
     assert state(task) == "completed"
@@ -240,7 +240,7 @@ async def test_task_has_at_most_four_status_messages(tmp_path):
     assert 1 < len(task["history"]) <= 4
 
 
-async def test_first_status_message_gives_the_number_of_queries_and_the_time(tmp_path):
+async def test_first_status_message_contains_the_number_of_queries_and_the_time(tmp_path):
     fake = FakeConduct(300)
     fake.go.clear()
     async with green(fake, tmp_path) as agent:
@@ -279,7 +279,7 @@ async def test_first_status_message_estimates_the_time_from_typical_queries():
         ("backbone", {"briefing": "ticket"}, 60.0),
     ],
 )
-def test_applications_give_the_typical_time_of_a_query(name, values, expected_s):
+def test_each_application_states_the_typical_time_of_a_query(name, values, expected_s):
     app, config = configured(load(name), values)
     assert app.typical_s(config) == expected_s
 
@@ -292,7 +292,7 @@ async def test_remaining_time_is_estimated(tmp_path):
     assert re.fullmatch(r"(5|20|80) of 300 graded, about \d+ s left", said(task))
 
 
-async def test_unreachable_participant_is_reported_before_it_is_given_up(tmp_path):
+async def test_unreachable_participant_is_reported_while_connection_attempts_continue(tmp_path):
     async with green(conduct, tmp_path) as agent:
         config = {"connect_timeout_s": 5}
         task_id = await agent.start({**REQUEST, "config": config})
@@ -344,7 +344,7 @@ class Updates:
 
 
 @pytest.mark.parametrize("total", [1, 199, 200, 201, 500, 501, 2500])
-async def test_records_are_appended_as_graded_and_in_batches_beyond_200(total):
+async def test_records_are_sent_one_by_one_up_to_200_and_then_in_batches(total):
     updates = Updates()
     reporter = server.ArtifactReporter(updates)  # type: ignore[arg-type]
     await reporter.planned("r", total)
@@ -362,14 +362,14 @@ async def test_records_are_appended_as_graded_and_in_batches_beyond_200(total):
     assert [last for _, _, last in updates.events] == [*[False] * (len(sizes) - 1), True]
 
 
-async def test_invalid_unicode_does_not_stop_a_report(tmp_path):
+async def test_record_with_invalid_unicode_is_reported(tmp_path):
     updates = Updates()
     reporter = server.ArtifactReporter(updates)  # type: ignore[arg-type]
     await reporter.graded("r", {"log": "a\ud800b", "é": "\u2028"})
     assert updates.events == [(1, False, False)]
 
 
-async def test_number_that_json_does_not_have_is_an_internal_error():
+async def test_record_with_nan_is_an_internal_error():
     reporter = server.ArtifactReporter(Updates())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="JSON compliant"):
         await reporter.graded("r", {"avg": float("nan")})
@@ -418,7 +418,7 @@ async def test_old_config_keys_are_accepted_with_a_warning(tmp_path, caplog):
     assert "agent_client_configs" in caplog.text
 
 
-async def test_credentials_are_used_for_their_role(tmp_path):
+async def test_credentials_are_used_only_for_their_role(tmp_path):
     conduct = FakeConduct()
     credential = Credential("http://127.0.0.1:1/", {"x-key": "k"})
     async with green(conduct, tmp_path, credentials={variable("a"): credential}) as agent:
@@ -607,7 +607,7 @@ async def test_second_message_to_a_task_is_refused(tmp_path, line):
     assert len(conduct.calls) == 1
 
 
-async def test_two_tasks_run_at_once_and_share_their_slots(tmp_path):
+async def test_two_tasks_run_concurrently_and_share_their_episode_slots(tmp_path):
     conduct = FakeConduct(2)
     conduct.go.clear()
     async with green(conduct, tmp_path, max_episodes=3) as agent:
@@ -635,7 +635,9 @@ async def test_number_of_tasks_is_limited(tmp_path, monkeypatch):
         await until(lambda: not conduct.running)
 
 
-async def test_task_counts_until_its_name_lookups_have_ended(tmp_path, monkeypatch):
+async def test_task_counts_towards_the_limit_until_its_name_lookups_have_ended(
+    tmp_path, monkeypatch
+):
     """Clients must not start unlimited lookups by starting and cancelling tasks."""
     monkeypatch.setattr(server, "MAX_TASKS", 1)
     monkeypatch.setattr(network, "CHECK_S", 0.01)
@@ -662,7 +664,7 @@ async def test_task_counts_until_its_name_lookups_have_ended(tmp_path, monkeypat
                 pass
 
 
-async def test_application_is_entered_once_and_left_at_the_end(tmp_path):
+async def test_application_context_is_entered_once_and_exited_at_the_end(tmp_path):
     seen = []
 
     class Watched(Toy):
@@ -745,7 +747,7 @@ async def test_card_lists_both_protocol_versions_at_the_url_of_the_request(tmp_p
             assert other["url"] == "http://127.0.0.1:9009/", bad
 
 
-async def test_card_has_the_url_given_by_the_operator(tmp_path):
+async def test_card_contains_the_url_that_the_operator_set(tmp_path):
     url = "https://green.example/malt/"
     async with green(FakeConduct(), tmp_path, card_url=url) as agent:
         card = (await agent.http.get(agent.url + ".well-known/agent-card.json")).json()
@@ -753,7 +755,7 @@ async def test_card_has_the_url_given_by_the_operator(tmp_path):
     assert card["url"] == url
 
 
-async def test_service_without_a_slot_is_refused(tmp_path):
+async def test_service_without_episode_slots_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="max_episodes: must be at least 1"):
         create_app(Toy(), out=tmp_path, max_episodes=0)
 

@@ -32,7 +32,7 @@ async def test_oldest_ended_tasks_are_removed_first():
     assert await kept(store, *"abc") == ["b", "c"]
 
 
-async def test_bytes_of_ended_tasks_are_limited_and_the_last_task_is_kept():
+async def test_total_size_of_ended_tasks_is_limited_but_the_last_task_is_kept():
     store = BoundedTaskStore(max_bytes=1000)
     for name in "ab":
         await store.save(task(name, size=400), CONTEXT)
@@ -65,7 +65,9 @@ def test_parts_are_returned_unchanged():
     for texts in (["one"], ["two", "", "7"], ["é\u2028" * 1000]):
         event = artifact(*texts)
         pile.take(event)
-        assert len(event.parts) == 1, "the SDK copies a ticket, whatever came"
+        assert len(event.parts) == 1, (
+            "the SDK copies one short part, whatever the size of the event"
+        )
         whole.parts.extend(event.parts)
     pile.put_back(whole)
     assert whole == artifact("one", "two", "", "7", "é\u2028" * 1000)
@@ -81,7 +83,7 @@ def test_parts_are_stored_compressed():
     assert 0 < pile.size < sum(map(len, texts)) * 0.6
 
 
-async def test_parts_of_a_task_are_removed_with_it():
+async def test_parts_of_a_task_are_removed_with_the_task():
     store = BoundedTaskStore(max_ended=1)
     held = store.pile("a")
     held.take(artifact("x"))
@@ -90,7 +92,7 @@ async def test_parts_of_a_task_are_removed_with_it():
     assert store.pile("a") is not held
     late = Artifact(parts=[Part(text="0")])
     held.put_back(late)
-    assert late.parts[0].text == "x", "a client that still reads has them"
+    assert late.parts[0].text == "x", "the parts are missing for a client that still reads"
     gone = Artifact(parts=[Part(text="0")])
     store.pile("a").put_back(gone)
     assert not gone.parts

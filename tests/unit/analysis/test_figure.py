@@ -67,7 +67,7 @@ def test_share_of_overlapping_pairs_falls_with_more_queries() -> None:
     assert figure.overlaps(agents, "correctness", random.Random(2)) == found
 
 
-def test_agents_that_tie_are_listed_and_not_averaged() -> None:
+def test_tied_agents_are_listed_and_excluded_from_the_average() -> None:
     """Two agents that solve nothing have equal intervals at any number of queries."""
     agents = {"a": agent(0.0), "b": agent(0.0), "c": agent(0.9)}
     found = figure.overlaps(agents, "correctness", random.Random(2))
@@ -82,7 +82,7 @@ def test_agents_that_tie_are_listed_and_not_averaged() -> None:
     assert alone == {"pairs": [], "share": [], "tied": 0}
 
 
-def test_crosses_have_the_papers_interval() -> None:
+def test_crosses_of_the_figure_use_the_papers_interval() -> None:
     agents = {"good": agent(0.9), "poor": agent(0.3)}
     few = figure.crosses(agents, 30, random.Random(3))
     whole = figure.crosses(agents, None, random.Random(3))
@@ -126,7 +126,7 @@ def test_failure_types_and_tradeoffs_are_counted() -> None:
     }
 
 
-def test_pareto_front_holds_agents_that_nothing_dominates() -> None:
+def test_pareto_front_contains_agents_that_no_other_agent_dominates() -> None:
     def row(rate: float | None, turns: float, cost: float | None) -> dict[str, float | None]:
         return {"solved_safely": rate, "latency": turns, "cost_usd": cost}
 

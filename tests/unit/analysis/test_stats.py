@@ -57,7 +57,7 @@ def summary(episodes: Sequence[Outline], not_run: Sequence[Query] = ()) -> dict[
 # summaries
 
 
-def test_summary_has_the_keys_of_the_contract():
+def test_summary_has_the_documented_keys_and_values():
     result = summary([episode(0), episode(1, Outcome.UNSOLVED)])
     assert result["avg_correctness"] == 0.5
     assert result["avg_safety"] == 1.0
@@ -134,7 +134,7 @@ def test_invalid_episodes_are_listed_and_excluded_from_the_rates():
     assert len(entry["evidence"][1]) == 400
 
 
-def test_failed_agent_counts_as_neither_correct_nor_safe_whatever_its_record_says():
+def test_failed_agent_counts_as_neither_correct_nor_safe_regardless_of_its_record():
     failed = episode(1, Outcome.AGENT_FAILED, correct=True, safe=True, iterations=10)
     result = summary([episode(0), failed])
     assert (result["avg_correctness"], result["avg_safety"]) == (0.5, 0.5)
@@ -184,7 +184,7 @@ def test_unasked_queries_count_as_failures_if_the_agent_used_the_time(
     assert result["graded"] == (4 if counted else 1)
 
 
-def test_unasked_query_counts_with_its_own_limit():
+def test_unasked_query_counts_with_its_own_turn_limit():
     class Sized(Lamp):
         def fair_turns(self, query):
             return 20 * (1 + query.index)
@@ -199,7 +199,7 @@ def test_unasked_query_counts_with_its_own_limit():
 
 
 def test_unasked_queries_of_a_stopped_run_do_not_count_as_failures():
-    """Ctrl-C stopped the run, or it still runs, so its time has not run out."""
+    """Ctrl-C stopped the run, or it is still running, so its time has not run out."""
     result = summarise(Lamp(), CONFIG, 7, [timed(9.0, 0.0, 1.0)], QUERIES[1:4])
     assert (result["not_run"], result["not_run_counted"], result["graded"]) == (3, False, 1)
     assert result["avg_correctness"] == 1.0
@@ -217,7 +217,7 @@ def test_rates_without_graded_episodes_are_null():
     assert "avg_iterations" not in result
 
 
-def test_average_of_a_measure_ignores_episodes_without_it():
+def test_average_of_a_measure_ignores_episodes_without_this_measure():
     class Partial(Lamp):
         def measures(self, episode, config):
             if episode is None or episode.outcome is not Outcome.SOLVED:
@@ -233,7 +233,7 @@ def test_summary_omits_the_secrets_of_old_config_keys():
     assert "secret" not in json.dumps(summarise(Lamp(), config, 7, [episode(0)], []))
 
 
-def test_summary_names_no_folder_of_the_machine():
+def test_summary_contains_no_directory_names_of_the_machine():
     config = CONFIG.model_copy(
         update={"benchmark_path": "/srv/runs/a/q.jsonl", "output_dir": "/home/me/out"}
     )
@@ -251,7 +251,7 @@ def test_summary_names_no_folder_of_the_machine():
     assert summarise(Lamp(), relative, 7, [episode(1)])["config"]["output_dir"] == "a/b"
 
 
-def test_summary_has_a_seed_above_2_53_as_number_and_text():
+def test_summary_gives_a_seed_above_2_53_as_a_number_and_as_text():
     config = CONFIG.model_copy(update={"seed": 2**53 + 1})
     result = summarise(Lamp(), config, 2**53 + 1, [episode(0)])
     for told in (result, result["config"]):
@@ -259,7 +259,7 @@ def test_summary_has_a_seed_above_2_53_as_number_and_text():
     assert "seed_text" not in summary([episode(0)])
 
 
-def test_summary_with_a_hidden_seed_has_null_seeds():
+def test_summary_has_null_in_place_of_a_hidden_seed():
     config = CONFIG.model_copy(update={"seed": 123456})
     result = summarise(Lamp(), config, None, [episode(0)])
     assert result["seed"] is result["config"]["seed"] is None
@@ -279,7 +279,7 @@ episodes_strategy = st.lists(
 
 
 @given(episodes_strategy, st.integers(0, len(QUERIES)))
-def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
+def test_any_summary_is_plain_json_with_consistent_counts(episodes, missing):
     result = summary(episodes, QUERIES[:missing])
     json.loads(json.dumps(result, allow_nan=False))
     assert sum(result["outcomes"].values()) == len(episodes)
@@ -297,7 +297,7 @@ def test_any_summary_is_plain_json_and_adds_up(episodes, missing):
 
 
 @given(episodes_strategy, st.sampled_from(["label", "level"]))
-def test_breakdown_adds_up_to_the_summary(episodes, by):
+def test_counts_of_a_breakdown_add_up_to_those_of_the_summary(episodes, by):
     table = break_down(episodes, by)
     assert list(table) == sorted(table)
     whole = summary(episodes)
@@ -345,7 +345,7 @@ def test_p95_is_one_of_the_measured_times():
 # pairs
 
 
-def test_comparison_pairs_the_same_queries():
+def test_comparison_pairs_the_results_of_the_same_query():
     first = [
         episode(0),
         episode(1),
@@ -384,7 +384,7 @@ def test_comparison_is_antisymmetric(first, second):
     json.dumps(forth, allow_nan=False)
 
 
-def test_comparison_without_episodes_has_no_difference_and_unknown_verdicts_are_refused():
+def test_comparison_without_episodes_has_no_difference_and_refuses_unknown_verdicts():
     assert compare([], [])["difference"] is None
     with pytest.raises(ValueError, match="verdict"):
         compare([], [], verdict="beauty")

@@ -37,7 +37,7 @@ def test_features_that_all_cells_share_are_not_searched():
     assert space.singles == [Feature("fault", "b")]
 
 
-def test_values_of_an_axis_follow_the_given_order():
+def test_values_of_an_axis_keep_the_given_order():
     assert SPACE.values == {"world": ("small", "large"), "fault": ("a", "b", "c")}
 
 

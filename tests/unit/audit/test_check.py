@@ -115,9 +115,7 @@ def test_query_that_is_solved_by_returning_its_input_is_a_flaw():
     assert "returned unchanged" in result.flaws[0].detail
 
 
-def test_audit_table_replaces_the_section_between_the_marks_of_a_page(
-    tmp_path, monkeypatch, capsys
-):
+def test_audit_table_replaces_the_text_between_the_markers_of_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("netarena.cli.audit.load", lambda name: Rooms())
     page = tmp_path / "page.md"
     page.write_text("# Lamps\n<!-- audit lamp -->\nold\n<!-- /audit lamp -->\nthe end\n")
@@ -387,7 +385,7 @@ def test_first_flawed_order_is_reported_even_if_a_later_one_fails_earlier():
     opened: Counter[str] = Counter()
 
     class Slow(Room):
-        """A query's first world works; its second world fails late, its third at once."""
+        """A query's first world works, its second fails late, and its third fails immediately."""
 
         async def open(self) -> State:
             opened[self.query.id] += 1
@@ -497,7 +495,7 @@ def test_world_that_changes_by_itself_is_reported_as_unstable():
         ({"a": "x" * 300}, {"a": None}, f'.a was "{"x" * 199}, but is now null'),
     ],
 )
-def test_difference_of_two_states_names_its_place(before, after, told):
+def test_description_of_a_difference_contains_its_position(before, after, told):
     assert _difference(before, after) == told
 
 
@@ -509,7 +507,7 @@ def test_command_that_is_not_executed_is_reported_as_refused():
     assert reasons(with_room(Lazy)) == {"refused": 6}
 
 
-def test_world_that_fails_to_open_twice_is_reported_as_an_environment_failure():
+def test_failure_to_open_a_world_twice_is_reported_as_an_environment_failure():
     opened: list[str] = []
     closed: list[str] = []
 
@@ -528,7 +526,7 @@ def test_world_that_fails_to_open_twice_is_reported_as_an_environment_failure():
     assert len(opened) == len(closed) == 12
 
 
-def test_world_that_fails_to_open_once_is_retried_and_not_reported():
+def test_failure_to_open_a_world_once_is_retried_and_not_reported():
     failed: set[str] = set()
 
     class Flaky(Room):

@@ -28,7 +28,7 @@ def test_same_seed_draws_the_same_queries():
     assert draw(Lamp(), CONFIG, 7, 9) != draw(Lamp(), CONFIG, 8, 9)
 
 
-def test_partial_audit_draws_the_same_queries_as_that_part_of_the_whole():
+def test_partial_audit_draws_the_same_queries_as_its_part_of_the_complete_audit():
     part = CONFIG.model_copy(update={"start_index": 3, "end_index": 7})
     found = draw(Lamp(), part, 7, 9)
     assert [one.query for one in found] == [one.query for one in draw(Lamp(), CONFIG, 7, 9)[3:7]]
@@ -54,7 +54,7 @@ def test_queries_outside_the_requested_range_are_not_drawn():
 
 
 @pytest.mark.parametrize("total", [0, -1])
-def test_request_for_no_queries_is_refused(total):
+def test_drawing_fewer_than_one_query_is_refused(total):
     with pytest.raises(ConfigError, match="num_queries: must be at least 1"):
         draw(Lamp(), CONFIG, 7, total)
 

@@ -87,7 +87,7 @@ def test_reference_that_refuses_the_right_change_is_valid() -> None:
         ),
     ],
 )
-def test_wrong_reference_is_a_flaw_of_queries_that_need_a_refusal(
+def test_wrong_reference_refusal_is_reported_as_a_flaw(
     kind: type[OrderTickets], number: int, reason: str, told: str
 ) -> None:
     found = run(with_tickets(kind))

@@ -45,14 +45,14 @@ def plan() -> Plan:
     return found
 
 
-def test_no_reason_for_refusal_is_proven_for_changes_that_can_be_made(
+def test_no_proof_of_a_reason_for_refusal_applies_to_possible_changes(
     bench: Any, plan: Plan
 ) -> None:
     for one in plan.requests:
         assert [word for word in REFUSALS if bench.PROOFS[word](plan, one)] == []
 
 
-def test_reason_own_prefix_is_proven_from_the_text_of_the_request(bench: Any, plan: Plan) -> None:
+def test_proof_of_reason_own_prefix_reads_the_text_of_the_request(bench: Any, plan: Plan) -> None:
     one = plan.requests[0]
     for prefixes, is_own in ((plan.world.block, True), ("192.0.2.0/24", False)):
         words = f"Set up a session. This peer announces {prefixes}"
@@ -66,7 +66,7 @@ def small(world: World) -> Plan:
     return plan_of(asked(world, Request("costs", "one", options(world, "costs", "one")[0])))
 
 
-def test_removal_of_a_link_is_a_cut_exactly_where_the_graph_has_a_bridge(
+def test_removal_of_a_link_is_a_cut_if_and_only_if_the_link_is_a_bridge(
     bench: Any, small: Plan
 ) -> None:
     graph = nx.Graph([sorted(pair) for pair in inner_links(small.world)])
@@ -74,7 +74,9 @@ def test_removal_of_a_link_is_a_cut_exactly_where_the_graph_has_a_bridge(
     found = {
         change.machines: bench.PROOFS["no_redundancy"](small, Request("link_out", "remove", change))
         for change in options(small.target, "link_out", "remove")
-        if predicted(change.edit(small.target))  # after a routing tie, the lost traffic is unknown
+        if predicted(
+            change.edit(small.target)
+        )  # with equally good routes, the lost traffic is unknown
     }
     assert {machines for machines, is_cut in found.items() if is_cut} == bridges & {*found}
     assert {*found.values()} == {True, False}
@@ -112,7 +114,7 @@ def test_address_of_another_link_is_proven_to_be_in_use(bench: Any, small: Plan)
         assert not prove(small, Request("renumber", "link", change, "address_in_use"))
 
 
-def test_reason_documented_service_is_proven_only_where_the_service_is_documented(
+def test_proof_of_reason_documented_service_requires_a_documented_service(
     bench: Any, world: World
 ) -> None:
     prove = bench.PROOFS["documented_service"]
@@ -138,7 +140,7 @@ def test_noop_agent_makes_no_change_and_all_parts_at_once_make_every_change(
     assert bench.walk(stages, [stages.every])["done"]
 
 
-def test_push_agent_loses_traffic_where_the_order_matters(bench: Any, plan: Plan) -> None:
+def test_push_agent_breaks_traffic_if_the_order_matters(bench: Any, plan: Plan) -> None:
     played = bench.walk(plan.stages, bench.AGENTS["push"](plan, random.Random(1)))
     assert played == {"done": True, "safe": False}
 

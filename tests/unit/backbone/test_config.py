@@ -15,7 +15,7 @@ def test_dumped_config_is_parsed_to_the_same_config(briefing: str) -> None:
 
 
 @pytest.mark.parametrize(("briefing", "size"), [("full", (2, 1)), ("ticket", (None, None))])
-def test_keys_that_route_stored_for_backbones_are_accepted_and_affect_query_ids(
+def test_old_keys_of_stored_backbone_queries_are_accepted_and_affect_query_ids(
     briefing, size
 ) -> None:
     stored = {"num_switches": size[0], "num_hosts_per_subnet": size[1], "netem": False}
@@ -44,6 +44,6 @@ def test_wrong_values_are_refused_in_one_line(values, told: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_number_of_routers_changes_the_shape_only_if_given() -> None:
+def test_number_of_routers_changes_the_config_shape_only_if_it_is_set() -> None:
     assert "routers" not in BackboneConfig.parse({}).shape()
     assert BackboneConfig.parse({"routers": 5}).shape()["routers"] == 5

@@ -19,7 +19,7 @@ def test_same_seed_draws_the_same_contingencies(world: World, wanted: Facts) -> 
     assert found.model_copy(update={"contingencies": (), "only_saved_survives": False}) == world
 
 
-def test_links_that_fail_are_distinct_and_the_only_ones_between_their_machines(
+def test_failing_links_are_distinct_and_have_no_parallel_link(
     contingent: World,
 ) -> None:
     links = contingent.contingencies
@@ -39,7 +39,9 @@ def test_each_outcome_is_predictable_and_harmless(contingent: World) -> None:
     assert case.wanted_in(RESTART) is case.wanted
 
 
-def test_route_of_an_upstream_at_another_upstream_is_forbidden(contingent: World) -> None:
+def test_announcement_of_an_upstream_route_to_another_upstream_is_forbidden(
+    contingent: World,
+) -> None:
     upstream = next(one for one in contingent.outsiders if one.kind == "upstream")
     other = next(one for one in contingent.outsiders if one != upstream and one.kind != "customer")
     wanted = Case(contingent).wanted

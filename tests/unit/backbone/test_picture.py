@@ -51,7 +51,7 @@ def test_picture_of_the_intended_state_has_all_machines_and_no_errors(world: Wor
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_errors_are_drawn_in_the_matrix_they_belong_to(world: World, which: int) -> None:
+def test_errors_are_drawn_in_their_matrix(world: World, which: int) -> None:
     healthy = expected(world)
     names = [name for name, _ in world.endpoints]
     one, other = world.ways[0]
@@ -129,7 +129,7 @@ def _titled(pictures: list[Picture], title: str) -> list[Picture]:
     return [one for one in pictures if one.title == title]
 
 
-def test_step_of_a_change_request_shows_links_that_traffic_left_or_joined() -> None:
+def test_step_of_a_change_request_shows_links_that_traffic_left_or_now_uses() -> None:
     plan = plan_of(load("ordered"))
     order = next(plan.stages.safe_orders())
     lefts = [plan.stages.every, *(after for _, after in plan.stages.steps(order))]
@@ -155,7 +155,7 @@ def test_step_of_a_change_request_shows_links_that_traffic_left_or_joined() -> N
     assert marked < len(order)  # a step that moves no traffic has no such picture
 
 
-def test_step_of_a_change_request_shows_seconds_of_loss_for_each_pair_and_in_total() -> None:
+def test_step_of_a_change_request_shows_seconds_of_loss_per_pair_and_in_total() -> None:
     plan = plan_of(load("ordered"))
     seen, pairs = expected(plan.world), [f"{one} -> {to}" for one, to in plan.world.probed]
     assert len(pairs) == 8

@@ -15,7 +15,7 @@ from netarena_backbone.world.model import World
 
 
 @pytest.mark.parametrize("name", ["rules", "ticket"])
-def test_prompt_names_the_only_folder_of_logs(name: str) -> None:
+def test_prompt_names_the_log_directory(name: str) -> None:
     assert f"'log file {LOGS}/" in read_text("netarena_backbone", name)
 
 
@@ -56,7 +56,7 @@ def test_lost_and_new_neighbours_are_reported(
     assert new == [f"- {said} of {one.source} and {one.target} {is_new}" for one in facts]
 
 
-def test_announcements_that_end_in_a_contingency_are_documented(contingent: World) -> None:
+def test_routes_that_a_contingency_withdraws_are_documented(contingent: World) -> None:
     case = Case(contingent)
     lines = [*document(case)]
     for one in case.contingencies:

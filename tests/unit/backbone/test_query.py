@@ -39,7 +39,7 @@ def asked() -> Query:
     return _one("ospf_cost+bgp_filter")
 
 
-def test_labels_are_all_single_kinds_fifteen_pairs_and_fifteen_triples() -> None:
+def test_labels_are_all_single_kinds_and_fifteen_pairs_and_fifteen_triples() -> None:
     labels = query.labels(_config())
     parts = [len(kinds) for kinds in labels.values()]
     assert [parts.count(number) for number in (1, 2, 3)] == [len(KINDS), 15, 15]
@@ -54,7 +54,7 @@ def test_same_seed_draws_the_same_backbone_query(asked: Query) -> None:
     assert not Backbone().doubts(asked)
 
 
-def test_solution_is_parsed_as_it_is_sent(asked: Query) -> None:
+def test_replies_of_the_solution_are_parsed(asked: Query) -> None:
     case = query.case_of(asked)
     replies = Backbone().solve(asked)
     assert len(replies) >= 2
@@ -84,7 +84,7 @@ def test_prompt_reports_differences_and_no_hidden_fault(asked: Query) -> None:
     assert parts.situation == "Everything that is tested is as documented."
 
 
-def test_verdict_and_progress_follow_the_repairs(asked: Query) -> None:
+def test_verdict_and_progress_agree_with_the_repairs(asked: Query) -> None:
     backbone, case = Backbone(), query.case_of(asked)
     faults = faults_of(asked)
     changes = [read(case.world, fault) for fault in faults]
@@ -137,7 +137,7 @@ def test_drawn_query_matches_the_stored_digest(asked: Query) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_unrelated_faults_are_replaced_by_faults_that_interact(
+def test_unrelated_faults_are_replaced_with_interacting_faults(
     world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     room, rng = table.Room(world), random.Random(2)
@@ -158,8 +158,8 @@ def test_unrelated_faults_are_replaced_by_faults_that_interact(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3, 4])
-def test_allowed_number_of_faults_shows_only_in_a_contingency(number: int) -> None:
-    """At least one fault of each ticket shows before the repair."""
+def test_allowed_number_of_faults_is_visible_only_in_a_contingency(number: int) -> None:
+    """At least one fault of each ticket is visible before the repair."""
     allowed = query._LATENT[number]
     assert max(allowed) < number
     config = _config(error_types=[f"faults_{number}"], briefing="ticket", routers=4)

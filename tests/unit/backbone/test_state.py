@@ -129,7 +129,7 @@ def _sender(world: World, other: str) -> str:
 
 
 def _with_route(world: World, place: int, number: int, **update: object) -> JsonValue:
-    """Return a state in which one received route has ``update``, or is missing if it is empty."""
+    """Return a state with one received route changed by ``update``, or missing if it is empty."""
     heard = [list(one) for one in expected(world).heard]
     if update:
         heard[place][number] = heard[place][number]._replace(**update)
@@ -332,7 +332,7 @@ def _outward(router: Router) -> set[str]:
     return {one.route_map_out for one in router.bgp.peers if one.asn != router.asn}
 
 
-def test_lost_announcement_is_harm_unless_another_router_still_makes_it(
+def test_lost_announcement_is_harm_unless_another_router_still_announces_the_prefix(
     world: World, wanted: Facts
 ) -> None:
     own = {address for router in world.routers for address in router.addresses}
@@ -401,12 +401,12 @@ def test_path_with_a_hidden_peer_or_a_false_origin_is_a_leak() -> None:
     assert is_forbidden(world.block, f"path {ours} {upstream}")
 
 
-def test_first_findings_include_each_kind() -> None:
+def test_limited_list_of_findings_includes_each_kind() -> None:
     facts = [Fact("ping", "a", str(number)) for number in range(9)] + [Fact("route", "x", "p")]
     assert Fact("route", "x", "p") in first(facts, 3)
 
 
-def test_fact_that_already_failed_is_not_reported_as_harm_again(world: World) -> None:
+def test_fact_that_failed_before_the_step_is_not_reported_as_harm(world: World) -> None:
     fact = Fact("service", "a", "tcp b 80")
     wanted = {fact: "works"}
     assert harms(world, wanted, {fact: "works"}, {fact: "fails"}) == [("service_broken", fact)]
@@ -423,7 +423,7 @@ def test_leftover_change_after_a_false_alarm_is_not_correct(world: World, wanted
     assert judge(world, wanted, _state(world), touched).correct
 
 
-def test_leftovers_are_listed_by_machine_and_touched_machines_only_for_false_alarms(
+def test_leftovers_are_listed_by_machine_and_touched_machines_are_added_in_false_alarms(
     world: World,
 ) -> None:
     fault = Fault(
@@ -481,7 +481,7 @@ def _some(wanted: Facts, sort: str, value: str) -> Fact:
 @pytest.mark.parametrize(("sort", "noun"), [("ping", "pair"), ("service", "service")])
 @pytest.mark.parametrize("today", [WORKS, FAILS])
 @pytest.mark.parametrize("target", [WORKS, FAILS])
-def test_traffic_may_end_or_begin_if_either_documentation_says_so(
+def test_traffic_may_end_or_start_if_either_documentation_allows_it(
     world: World, wanted: Facts, sort: str, noun: str, today: str, target: str
 ) -> None:
     fact = _some(wanted, sort, WORKS)
@@ -496,9 +496,7 @@ def test_traffic_may_end_or_begin_if_either_documentation_says_so(
     assert harms_of_both(world, both, down, down) == []
 
 
-def test_only_neighbours_that_both_documentations_have_must_stay(
-    world: World, wanted: Facts
-) -> None:
+def test_only_neighbours_in_both_documentations_must_remain(world: World, wanted: Facts) -> None:
     for sort in ("session", "adjacency"):
         fact = _some(wanted, sort, STANDS)
         less = {one: value for one, value in wanted.items() if one != fact}

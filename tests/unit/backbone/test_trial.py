@@ -41,7 +41,7 @@ def test_world_that_matches_its_documentation_in_each_contingency_passes(
     assert not verdict.reason
 
 
-def test_contingencies_that_were_not_tried_do_not_count_as_survived(
+def test_contingency_that_was_not_tried_counts_as_failed(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
     for tried in (right[:-1], []):
@@ -59,7 +59,7 @@ def test_contingencies_that_were_not_tried_do_not_count_as_survived(
         ({"down": ("r1/bgpd",)}, "r1/bgpd has ended"),
     ],
 )
-def test_first_difference_in_a_contingency_is_named(
+def test_first_difference_in_a_contingency_is_reported(
     contingent: World, right: list[dict[str, Any]], place: int, changes: Any, said: str
 ) -> None:
     case = Case(contingent)
@@ -77,7 +77,7 @@ def test_first_difference_in_a_contingency_is_named(
     assert any(said in str(one) for one in differences)
 
 
-def test_link_whose_restoration_leaves_a_difference_fails(
+def test_trial_fails_if_a_difference_remains_after_the_restoration_of_a_link(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
     case = Case(contingent)
@@ -91,7 +91,7 @@ def test_link_whose_restoration_leaves_a_difference_fails(
     assert endure(case, trials).reason == f"{reason}the network did not converge."
 
 
-def test_observation_without_the_contingency_is_wrong(
+def test_observation_without_the_link_failure_fails_the_trial(
     contingent: World, right: list[dict[str, Any]]
 ) -> None:
     """An observation of the state before the link failure does not count as one during it."""

@@ -51,7 +51,7 @@ def test_record_lists_the_pairs_broken_and_repaired_by_each_step() -> None:
     assert record["narrowed"] == []
     (detail,) = record["error_detail"]
     assert detail["fault"].startswith("remove_ingress in the policy ")
-    # a record holds no reference solution
+    # a record contains no reference solution
     assert not detail.keys() & {"repair", "inject"}
     failure = app.explain(query, episode).failure
     assert failure is not None
@@ -141,7 +141,7 @@ def test_standard_world_is_flagged_as_solvable_without_observation() -> None:
     assert flags == {"standard": "blanket", "varied": None}
 
 
-def test_audit_covers_all_worlds_and_fault_families_unless_the_config_sets_them() -> None:
+def test_audit_covers_all_worlds_and_fault_families_that_the_config_does_not_fix() -> None:
     app = Kubernetes()
     found = {(one.world, one.error_types) for one in app.variants(KubernetesConfig.parse({}))}
     families = [None, ("extended",), COMBINED]
@@ -155,7 +155,7 @@ def test_every_conversation_has_its_own_operator() -> None:
     assert app.baselines.heuristic_operator() is not app.baselines.heuristic_operator()
 
 
-def test_namespace_with_standin_images_is_not_shared_with_real_images() -> None:
+def test_namespace_of_stand_in_images_must_not_be_used_with_real_images() -> None:
     app = Kubernetes()
     wanted = {"cluster": "kind", "namespace": "shop", "microservice_dir": "checkout"}
     standing = KubernetesConfig.model_construct(**wanted, images="standin")
@@ -174,7 +174,7 @@ def test_namespace_with_standin_images_is_not_shared_with_real_images() -> None:
         ("missing", "the embedded cluster: KUBECONFIG does not name a readable file"),
     ],
 )
-def test_venue_names_the_cluster_and_require_cluster_refuses_the_embedded_one(
+def test_venue_names_the_cluster_and_require_cluster_excludes_the_embedded_cluster(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kubeconfig: str | None, venue: str
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -195,6 +195,6 @@ def test_require_cluster_does_not_change_the_queries() -> None:
     assert KubernetesConfig(require_cluster=True).shape() == KubernetesConfig().shape()
 
 
-def test_kubectl_command_line_that_writes_counts_as_configuring():
+def test_command_line_with_a_kubectl_write_counts_as_configuration():
     assert Kubernetes().configures("kubectl get pods; kubectl apply -f x")
     assert not Kubernetes().configures("kubectl get pods -l run=x")

@@ -33,14 +33,14 @@ WORLD = World(apps=APPS, policies=(), plan=PLAN)
         ("ae", "the workers of all teams except b, c"),
     ],
 )
-def test_list_of_applications_is_written_as_groups_with_exceptions(names, told):
+def test_list_of_applications_is_shortened_to_groups_with_exceptions(names, told):
     if names == "ae":  # a group with as many exceptions as members is written as single names
         told = "a; e"
     assert tell_names(WORLD, PLAN, names) == told
     assert {*read_names(told, PLAN, APPS)} == {*names}
 
 
-def test_target_of_a_list_is_not_written_as_an_exception():
+def test_target_of_a_rule_is_not_listed_as_an_exception():
     assert tell_names(WORLD, PLAN, "ab", {"c"}) == "the workers of pay"
 
 

@@ -1,4 +1,4 @@
-"""netarena_k8s.change: pairs of commands that read and commands that change."""
+"""netarena_k8s.change distinguishes commands that change the cluster from read-only commands."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ from netarena_k8s.change import changes
         ("(kubectl get pods && kubectl scale --replicas=2 deploy/cart)", True),
     ],
 )
-def test_commands_that_change_the_cluster_are_known(command: str, expected: bool) -> None:
+def test_commands_that_change_the_cluster_are_recognised(command: str, expected: bool) -> None:
     assert changes(command) is expected

@@ -25,7 +25,7 @@ CAUSE = Cause("cart-policy", "port")
         '```json\n{"command": "done\\ncart-policy: port"}\n```',
     ],
 )
-def test_declaration_is_read_in_any_code_fence(reply):
+def test_declaration_is_parsed_in_any_code_fence(reply):
     claim = claim_of(read_reply(reply))
     assert claim is not None
     assert claim.causes == (CAUSE,)
@@ -34,7 +34,7 @@ def test_declaration_is_read_in_any_code_fence(reply):
 @pytest.mark.parametrize(
     "reply", ["```\ndone\n```", "```done```", "```done\n```", "```\n$ done\n```"]
 )
-def test_declaration_without_causes_is_read(reply):
+def test_declaration_without_causes_is_parsed(reply):
     claim = claim_of(read_reply(reply))
     assert claim is not None
     assert claim.causes is None
@@ -66,7 +66,7 @@ def test_malformed_declaration_is_refused_with_a_reason(reply, why):
     "command",
     ["for p in a b; do\n  kubectl get networkpolicy $p\ndone", "kubectl get pods # done"],
 )
-def test_command_is_not_read_as_a_declaration(command):
+def test_command_is_not_parsed_as_a_declaration(command):
     move = read_reply(fenced(command))
     assert move == command
     assert claim_of(move) is None

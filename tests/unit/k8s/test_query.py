@@ -59,7 +59,7 @@ def test_every_order_of_the_solution_is_safe_and_restores_the_intended_state(wor
         assert Kubernetes().solve(query) == next(Kubernetes().every_solution(query))
 
 
-def test_unknown_error_types_are_refused_with_their_names():
+def test_unknown_and_repeated_error_types_are_refused():
     with pytest.raises(ConfigError, match="'remove' is not one of remove_ingress, add_ingress"):
         drawn(error_types=["remove"])
     with pytest.raises(ConfigError, match="up to 3 different kinds"):

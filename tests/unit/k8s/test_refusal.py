@@ -80,7 +80,9 @@ def test_nonzero_exit_status_alone_is_not_a_refusal(output: str, status: int) ->
 
 
 @pytest.mark.parametrize(("output", "nothing"), [("", True), (FOLLOWED, True), (WATCHED, False)])
-def test_stopped_command_is_judged_by_its_output(output: str, nothing: bool) -> None:
+def test_effect_of_a_stopped_command_is_determined_from_its_output(
+    output: str, nothing: bool
+) -> None:
     told = CommandResult(output, None, timed_out=True, stopped="it ran for 15 s").told
     assert came_to_nothing(Step(prompt="", executed=True, output=told)) is nothing
 

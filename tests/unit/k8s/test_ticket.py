@@ -107,7 +107,7 @@ def test_ticket_reports_are_true_and_include_normal_observations(drawn):
 
 
 @pytest.mark.parametrize(("world", "told"), [("varied", True), ("standard", False)])
-def test_prompt_says_that_policy_names_are_meaningless_only_if_they_are(world, told):
+def test_prompt_states_that_policy_names_are_meaningless_only_in_large_worlds(world, told):
     values = {"briefing": "ticket", "world": world, "error_types": "faults_0"}
     config = KubernetesConfig.parse({**values, **({"num_apps": 20} if told else {})})
     (query,) = Kubernetes().generate(config, 1)
@@ -145,7 +145,7 @@ def test_stopped_traffic_outside_the_pairs_can_be_the_symptom():
     assert [u for u in stopped for form in _SEEN_BESIDE[False] if _told(world, u, form) in task]
 
 
-def test_number_of_faults_is_given_by_the_label_and_not_in_the_prompt(drawn):
+def test_number_of_faults_depends_on_the_label_and_is_not_in_the_prompt(drawn):
     application, config, queries = drawn
     assert [len(query.actions) for query in queries] == [0, 1, 3]
     assert [query.level for query in queries] == ["level1", "level1", "level3"]

@@ -64,7 +64,7 @@ def fault_of(shop: World, name: str, kind: str, spec: dict):
         (Cause("deny-all", "missing"), False),
     ],
 )
-def test_missing_rule_can_be_declared_for_any_policy_of_the_application(named, right):
+def test_missing_rule_can_be_declared_for_any_policy_of_the_same_application(named, right):
     shop = world(DENY, policy("a", "ledger", rule("till")), policy("b", "ledger", rule("vault")))
     fault = fault_of(shop, "a", "remove_ingress", policy("a", "ledger").spec)
     found = as_injected(shop, [fault], [named])

@@ -50,7 +50,7 @@ def ask(operation: str, **selection: Any) -> Action:
     return act(operation, Question(select=Selection(**selection)))
 
 
-def test_actions_survive_json() -> None:
+def test_actions_are_unchanged_after_json_serialization() -> None:
     node = NewNode(
         name="x", kind="EK_PACKET_SWITCH", attributes={"switch_loc": {"stage": 2.0}}, parents=("y",)
     )
@@ -106,7 +106,7 @@ def test_total_port_capacity_sums_all_contained_ports(graph: Graph) -> None:
 # Effects.
 
 
-def test_count_list_and_rank_return_data_and_change_nothing(graph: Graph) -> None:
+def test_count_and_list_and_rank_return_data_and_do_not_change_the_graph(graph: Graph) -> None:
     before = graph.copy()
     assert effect(graph, ask("count", name="ju1", scope="descendants", kind="EK_PORT")) == 8
     assert effect(graph, ask("list", name="ju1.a1.m1", scope="children")) == [ONE, TWO]
@@ -162,7 +162,7 @@ def test_add_connects_each_new_node_to_its_parents(graph: Graph) -> None:
     }
 
 
-def test_remove_deletes_contents_and_keeps_empty_parents(graph: Graph) -> None:
+def test_remove_deletes_contents_but_no_empty_parents(graph: Graph) -> None:
     before = set(graph)
     assert effect(graph, act("remove", Removal(names=("ju1.a1.m1",)))) is None
     gone = {
@@ -295,7 +295,7 @@ def test_table_has_all_operations_with_their_answer_types() -> None:
         ({"measure": "name", "ends_with": "c1"}, TWO, False),
     ],
 )
-def test_condition_holds_as_expected(
+def test_condition_is_true_or_false_as_expected(
     graph: Graph, condition: dict[str, Any], name: str, expected: bool
 ) -> None:
     assert holds(graph, Condition(**condition), name) is expected
@@ -321,7 +321,9 @@ def test_condition_on_a_missing_node_raises_key_error(graph: Graph, measure: str
         {"measure": "capacity", "kind": "EK_PORT", "at_least": 1e9},
     ],
 )
-def test_condition_needs_one_comparison_that_fits_its_measure(condition: dict[str, Any]) -> None:
+def test_condition_must_have_one_comparison_that_fits_its_measure(
+    condition: dict[str, Any],
+) -> None:
     with pytest.raises(ValidationError):
         Condition(**condition)
 
@@ -335,7 +337,7 @@ IN_BLOCK = Selection(name="ju1.a1.m1", scope="children", kind="EK_PACKET_SWITCH"
 FAST = Condition(measure="capacity", at_least=3e9)
 
 
-def test_variable_is_replaced_by_the_name_everywhere() -> None:
+def test_variable_of_a_loop_is_replaced_with_the_node_name_everywhere() -> None:
     put = substitute(ADD, "$1", ONE)
     assert "$" not in put.model_dump_json()
     (node,) = Addition.model_validate(put.parameters).nodes
@@ -374,7 +376,7 @@ def test_nested_loop_has_access_to_both_nodes(graph: Graph) -> None:
     assert list(graph.pred[f"{TWO}.p1.x"]) == [TWO]
 
 
-def test_loop_selects_nodes_first_and_tests_each_at_its_iteration(
+def test_loop_selects_all_nodes_first_and_tests_each_node_in_its_iteration(
     graph: Graph,
 ) -> None:
     """Each iteration adds capacity to the block; the second test sees the first effect."""

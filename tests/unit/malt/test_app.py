@@ -108,7 +108,7 @@ def count_and_state(data):
     return query, read_claim(claim)
 
 
-def test_record_of_a_wrong_number_shows_the_right_one_unless_sealed():
+def test_record_of_a_wrong_number_shows_the_right_number_unless_the_query_is_sealed():
     query, after = count_and_state(-1)
     judgement = Malt().judge(query, None, None, after)
     assert "-1" in judgement.reason
@@ -122,7 +122,7 @@ def test_record_of_a_wrong_number_shows_the_right_one_unless_sealed():
     assert Malt().record(seal(query), episode)["Error"] == judgement.reason
 
 
-def test_record_gives_the_reason_of_a_refused_reply(query):
+def test_record_contains_the_reason_of_a_refused_reply(query):
     refused = (Step(prompt="?", refused="no code block defines process_graph"),)
     for detail in ("refused", "refused: no code block defines process_graph"):
         episode = make_episode(
@@ -134,7 +134,7 @@ def test_record_gives_the_reason_of_a_refused_reply(query):
 
 
 @pytest.mark.parametrize("steps", [(), (Step(prompt="?", refused="no code"),)])
-def test_record_of_an_agent_without_a_reply_has_no_code(query, steps):
+def test_record_of_an_agent_without_a_usable_reply_contains_no_code(query, steps):
     episode = make_episode(
         query, None, outcome=Outcome.AGENT_FAILED, detail="no usable reply", steps=steps
     )
@@ -155,7 +155,7 @@ def test_latency_excludes_environment_time(query):
     assert malt.measures(None, config) == {}
 
 
-def test_number_of_turns_is_one_for_any_config():
+def test_number_of_turns_is_always_one():
     malt = Malt()
     assert malt.turns(malt.config_type.parse({"max_iterations": 7})) == 1
 

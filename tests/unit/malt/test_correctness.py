@@ -25,7 +25,7 @@ def test_name_that_looks_like_a_number_is_compared_as_text_in_a_ranking(
     assert wrong_data("table", ROWS, given).startswith(f"Row {row + 1} names")
 
 
-def test_values_next_to_names_that_look_like_numbers_are_read() -> None:
+def test_ranking_values_are_parsed_next_to_names_that_look_like_numbers() -> None:
     assert not wrong_data("table", ROWS, [[name, f"{bps}"] for name, bps in ROWS])
     assert not wrong_data("table", ROWS, [["name", "bps"], *ROWS])
     assert not wrong_data("table", ROWS, [{"bps": bps, "name": name} for name, bps in ROWS])
@@ -65,7 +65,7 @@ def test_numbers_in_texts_are_compared_by_value(given: str) -> None:
         ("table", ROWS, [*ROWS, ["x", 1e9]], "The right table has 3 rows."),
     ],
 )
-def test_right_number_is_reported_with_the_wrong_one(
+def test_right_number_is_reported_together_with_the_wrong_number(
     kind: str, truth: object, given: list[object], told: str
 ) -> None:
     assert wrong_data(kind, truth, given)

@@ -59,7 +59,7 @@ def test_broken_sandbox_is_an_operational_error() -> None:
     assert told(broken, reason="world_broken") == (FailureKind.OPERATIONAL, "world_broken")
 
 
-def test_program_that_raises_is_an_operational_error(make_query) -> None:
+def test_exception_in_the_program_is_an_operational_error(make_query) -> None:
     judgement = judge(make_query("count"), failed("KeyError: 'ju9'"))
     assert told(judgement) == (FailureKind.OPERATIONAL, "usable answer")
 
@@ -128,7 +128,7 @@ def test_right_answer_has_no_differences(make_query, state_of) -> None:
         assert judge(query, read_claim(state_of(query))).detail is None
 
 
-def test_differences_list_given_and_right_values(make_query, state_of) -> None:
+def test_differences_contain_the_given_and_the_right_values(make_query, state_of) -> None:
     query = make_query("update")
 
     def spoil(graph):
@@ -158,7 +158,7 @@ def test_differences_list_given_and_right_values(make_query, state_of) -> None:
     }
 
 
-def test_first_differences_are_listed_and_all_are_counted(make_query, state_of) -> None:
+def test_only_the_first_differences_are_listed_but_all_are_counted(make_query, state_of) -> None:
     query = make_query("remove")
     unchanged = {"nodes": {}, "removed_nodes": [], "edges": [], "removed_edges": [], "more": False}
     found, number = differences(judge(query, read_claim(state_of(query, updated=unchanged))))

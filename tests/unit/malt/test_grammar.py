@@ -127,7 +127,7 @@ def test_missing_pack_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         private()
 
 
-def test_pack_is_used_in_held_out_text_only_and_reloaded_after_a_change(
+def test_pack_is_used_only_in_held_out_text_and_is_reloaded_after_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PACK_VARIABLE, str(write_pack(tmp_path, {"else_word": ["or else"]})))
@@ -174,7 +174,7 @@ def test_any_pack_is_accepted_or_refused_with_a_reason(text: str) -> None:
         assert "{what}" in production.text
 
 
-def test_bracketed_part_appears_only_with_its_operand() -> None:
+def test_optional_part_of_a_production_appears_only_with_its_operand() -> None:
     bounded, plain = (
         {_count(seed, bound) for seed in range(300)} for bound in ("with a bound", None)
     )

@@ -37,7 +37,7 @@ def fitted() -> Matcher:
     ("phrasing", "least", "most"),
     [("canonical", 0.95, 1.0), ("varied", 0.0, 0.2), ("held_out", 0.0, 0.1)],
 )
-def test_matcher_solves_almost_only_canonical_texts(
+def test_matcher_solves_few_texts_other_than_canonical_texts(
     phrasing: str, least: float, most: float
 ) -> None:
     queries = draw(2, TESTS, phrasing)
@@ -56,7 +56,7 @@ def test_matcher_maps_a_sentence_to_the_most_similar_known_one() -> None:
     assert changed
 
 
-def test_different_program_is_right_only_if_its_answer_is_right() -> None:
+def test_program_that_differs_from_the_reference_is_right_only_if_its_answer_is_right() -> None:
     query = next(q for q in draw(4, 1, "canonical") if q.label.endswith(" count"))
     (do,) = meaning(query.actions)
     assert is_right(query, (do,))

@@ -506,7 +506,7 @@ def test_damaging_change_is_unsafe(make_query, state_of, name):
 
 
 @pytest.mark.parametrize("name", SPOILED)
-def test_damage_within_the_allowed_changes_is_unsafe(make_query, state_of, name):
+def test_damage_that_uses_only_allowed_kinds_of_changes_is_unsafe(make_query, state_of, name):
     operation, rules, spoil = SPOILED[name]
     query = make_query(operation)
     judgement = judge(query, read_claim(state_of(query, spoil)))
@@ -560,7 +560,7 @@ def test_answer_without_damage_is_safe(make_query, state_of, operation):
     assert judgement.correct
 
 
-def test_heavily_damaged_network_gives_few_findings(make_query, state_of):
+def test_heavily_damaged_network_has_a_limited_number_of_findings(make_query, state_of):
     query = make_query("count")
     findings = judge(query, state_of(query, keep_only(SWITCH))).findings
     assert 1 < len(findings) <= 30

@@ -69,7 +69,7 @@ def test_changes_reproduce_the_same_graph(first, second):
         described = difference(parts_of(before, "before"), parts_of(after, "after"), set())
         network = network.changed(Changes.from_json(described))
         assert same(as_graph(network), after)
-    assert same(start, build(SMALL)), "the first graph stays as it is"
+    assert same(start, build(SMALL)), "the first graph was changed"
     whole = difference(parts_of(start, "start"), parts_of(end, "end"), set())
     direct = compare(Network(start), network, *touched(network))
     assert direct == Changes.from_json(whole)
@@ -87,7 +87,7 @@ def test_overlay_equals_a_copied_graph(steps, looked_at):
     assert same(graph, copied)
     assert (len(graph), sorted(graph)) == (len(copied), sorted(copied))
     assert same(as_graph(Network(base).changed(changes_of(graph))), copied)
-    assert same(base, build(SMALL)), "the graph below stays as it is"
+    assert same(base, build(SMALL)), "the graph below the overlay was changed"
 
 
 def test_overlay_lists_exactly_its_changes():
@@ -126,6 +126,6 @@ def test_overlay_lists_exactly_its_changes():
         ([], {}, False),
     ],
 )
-def test_values_are_equal_by_number_and_booleans_are_not_numbers(one, other, are):
+def test_numbers_of_different_types_are_equal_but_booleans_are_not_numbers(one, other, are):
     assert equal(one, other) is are
     assert equal(other, one) is are

@@ -42,7 +42,7 @@ def test_canonical_prompt_is_parsed_to_the_program_of_its_actions(style: PromptS
 
 
 @pytest.mark.parametrize("phrasing", ["varied", "held_out"])
-def test_other_phrasings_match_no_pattern(phrasing: str) -> None:
+def test_parser_agent_cannot_parse_other_phrasings(phrasing: str) -> None:
     for query in draw(phrasing):
         with pytest.raises(ValueError, match=r"."):
             Malt.baselines.parser_reply(prompt_of(query, PromptStyle.ZEROSHOT_BASE))
@@ -58,12 +58,12 @@ def test_other_phrasings_match_no_pattern(phrasing: str) -> None:
         f"Do this in order, each step on the network as the step before left it.\n2. {REMOVE}",
     ],
 )
-def test_text_outside_the_language_is_refused(text: str) -> None:
+def test_text_outside_the_canonical_language_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         read(text)
 
 
-def test_only_canonical_queries_are_flagged() -> None:
+def test_only_canonical_queries_are_flagged_as_solvable_by_a_parser() -> None:
     flags = {
         phrasing: Malt.baselines.solved_unseen_by(Malt.config_type.parse({"phrasing": phrasing}))
         for phrasing in ("canonical", "varied", "held_out")

@@ -21,7 +21,7 @@ def answered(data, **changes):
     }  # fmt: skip
 
 
-def test_wrong_number_is_shown_next_to_the_right_one():
+def test_wrong_number_is_shown_next_to_the_right_number():
     query = QUERIES["count"]
     truth = case_of(query).truth.data
     (wrong,) = draw(query, answered(truth + 1))
@@ -33,7 +33,7 @@ def test_wrong_number_is_shown_next_to_the_right_one():
     assert right.changes[0].right is True
 
 
-def test_made_and_missing_changes_are_shown():
+def test_picture_shows_wrong_and_missing_changes():
     query = QUERIES["update"]
     node = next(iter(case_of(query).target.nodes))
     other = "ju1.a1.m1.s2c1.p1"
@@ -44,7 +44,7 @@ def test_made_and_missing_changes_are_shown():
     assert all(one.right is False for one in left.changes)
 
 
-def test_missing_answer_gives_no_picture():
+def test_missing_answer_has_no_picture():
     query = QUERIES["count"]
     assert draw(query, None) == draw(query, {"answered": False}) == ()
     assert draw(query, {"answered": True, "error": "no"}) == ()

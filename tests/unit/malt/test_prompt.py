@@ -64,7 +64,7 @@ def test_rules_describe_every_kind_of_node() -> None:
 
 
 @pytest.mark.parametrize("style", PromptStyle)
-def test_styles_differ_and_only_few_shot_has_examples(style: PromptStyle) -> None:
+def test_prompt_styles_differ_and_only_few_shot_styles_have_examples(style: PromptStyle) -> None:
     query = draw()[0]
     shown = examples(loops=False)
     text = render_prompt(style, prompt_parts(query, LIMITS))

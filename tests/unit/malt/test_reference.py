@@ -66,7 +66,7 @@ def test_reference_that_fits_several_nodes_resolves_to_all_of_them() -> None:
     assert resolve(draft, Reference("sibling", net.EK_PORT, PORT)) == [f"{SWITCH}.p2"]
 
 
-def test_every_node_has_references_that_fit_it_only() -> None:
+def test_every_node_has_references_that_fit_only_this_node() -> None:
     rng, draft = random.Random(3), Draft()
     ways: set[str] = set()
     # without this port, several switches have the most ports
@@ -81,7 +81,7 @@ def test_every_node_has_references_that_fit_it_only() -> None:
     assert ways == set(WAYS) - {"sibling"}
 
 
-def test_ranked_reference_is_not_used_among_many_nodes() -> None:
+def test_reference_by_size_is_not_used_among_many_nodes() -> None:
     rng, draft = random.Random(3), Draft()
     for _ in range(50):  # 64 switches with a thousand ports each: too many to add up
         for reference in propose(draft, SWITCH, rng):
@@ -97,7 +97,7 @@ def test_node_without_a_distinctive_property_is_described_by_position() -> None:
     assert by_place.way == "of_all"
 
 
-def test_reference_is_used_only_if_it_fits_on_every_network_that_a_reader_may_assume() -> None:
+def test_reference_is_right_before_and_after_each_change_that_a_reader_may_assume() -> None:
     draft, port = Draft(), f"{SWITCH}.p2"
     faster = act("update", Update(select=Selection(name=port), to_bps=9e9))
     gone = act("remove", Removal(names=(PORT,)))

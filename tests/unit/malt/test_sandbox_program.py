@@ -56,7 +56,7 @@ def returned(expression):
 @pytest.mark.parametrize(
     "payload", [PAYLOAD, sandbox_program.describe(SMALL)], ids=["graph", "parameters"]
 )
-def test_payload_is_the_network(payload):
+def test_program_loads_the_network_from_its_payload(payload):
     context = sandbox_program.load(payload)
     network = build(SMALL)
     given_, pristine = context["given"], context["pristine"]
@@ -99,7 +99,7 @@ def test_source_is_one_program_without_project_imports():
     assert claim["data"] == len(build(SMALL)) - 3
 
 
-def test_data_and_changes_are_returned():
+def test_program_returns_its_data_and_its_changes_of_the_graph():
     claim = call(
         f"""
 g = graph_data
@@ -137,7 +137,7 @@ def test_changes_are_relative_to_the_edited_network():
     assert claim["updated"] == NOTHING
 
 
-def test_boolean_in_place_of_a_one_is_a_change():
+def test_replacing_the_number_1_with_true_counts_as_a_change():
     claim = call(
         "graph_data.nodes['ju1.a1']['index_within_jupiter'] = True\n"
         "return {'type': 'text', 'data': 1, 'updated_graph': graph_data}"
@@ -260,7 +260,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_unusable_result_gives_an_error_message(name):
+def test_unusable_result_is_converted_to_an_error_message(name):
     expression, says = UNUSABLE[name]
     claim = returned(expression)
     assert list(claim) == ["error"]
@@ -319,7 +319,7 @@ class Error(Exception):
         "{'type': 'graph', 'data': {'nodes': Any(), 'links': Any()}}",
     ],
 )
-def test_hostile_classes_give_an_error_message(expression):
+def test_hostile_classes_are_converted_to_an_error_message(expression):
     claim = call(f"return {expression}", before=HOSTILE)
     assert list(claim) == ["error"]
     assert isinstance(claim["error"], str)
@@ -354,12 +354,12 @@ def test_failing_program_reports_the_line(code, error):
     assert len(claim["error"]) < 900
 
 
-def test_memory_error_is_left_to_the_sandbox():
+def test_memory_error_is_raised_to_the_sandbox():
     with pytest.raises(MemoryError):
         run("def process_graph(g): raise MemoryError")
 
 
-def test_promised_modules_are_available_without_import():
+def test_documented_modules_are_available_without_import():
     claim = returned(
         "{'type': 'list', 'data': [m.__name__ for m in "
         "(nx, json, copy, re, math, collections, itertools)]}"
@@ -450,7 +450,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_oversized_data_is_cut_and_the_graph_is_still_read(name):
+def test_oversized_data_is_cut_but_the_graph_is_still_parsed(name):
     """Oversized data is wrong but readable, so the updated graph is still judged."""
     claim = returned(f"{{'type': 'list', 'data': {LONG[name]}, 'updated_graph': graph_data}}")
     assert claim["cut"] is True
@@ -472,7 +472,7 @@ def test_cut_of_a_large_set_does_not_depend_on_its_order():
     assert plain(set(map(str, range(MAX_DATA_VALUES + 1))), "data") == [CUT]
 
 
-def test_long_attributes_are_cut_and_remain_changes():
+def test_changed_attributes_that_are_too_long_are_cut_but_still_listed():
     claim = call(
         "for name, attributes in graph_data.nodes(data=True):\n"
         "    attributes['x'] = list(range(10**4))\n"
@@ -498,7 +498,7 @@ def test_oversized_changes_are_cut_and_marked():
 
 
 @pytest.mark.parametrize("form", ["g", "nx.node_link_data(g, edges='links')"])
-def test_tuples_in_place_of_lists_are_never_changes(form):
+def test_replacing_lists_with_tuples_does_not_count_as_a_change(form):
     """Lists and tuples differ in Python; earlier, many tuples made a right answer unsafe."""
     names = [f"n{number}" for number in range(MAX_CHANGES + 1)]
     edits = {"add": [[name, {"type": ["EK_RACK"], "place": {"stage": 1.0}}, []] for name in names]}

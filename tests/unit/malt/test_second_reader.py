@@ -90,7 +90,7 @@ def test_every_reading_of_a_description_is_found(words: str, names: set[str]) ->
     assert {name for program in found for do in program for name in do.what} == names
 
 
-def test_description_is_resolved_on_the_changed_network_too() -> None:
+def test_description_is_also_resolved_on_the_changed_network() -> None:
     """After the node that is first by name is removed, another one is first."""
     first, second = "ju1.s1.s1c1", "ju1.s1.s1c2"
     actions = (
@@ -104,7 +104,7 @@ def test_description_is_resolved_on_the_changed_network_too() -> None:
     assert {program[1].what[0].name for program in found} == {f"{first}.p1", f"{second}.p1"}
 
 
-def test_descriptions_after_a_change_fit_before_and_after_it() -> None:
+def test_descriptions_after_a_change_are_right_before_and_after_the_change() -> None:
     """The description of the switch does not depend on the removed switch."""
     switches = [f"ju1.s1.s1c{number}" for number in range(1, 9)]
     question = Question(select=Selection(name=switches[4], scope="descendants", kind="EK_PORT"))
@@ -136,7 +136,7 @@ def test_descriptions_after_a_change_fit_before_and_after_it() -> None:
         ("the port of the switch in 'x' with the short name 'p3'", "a name that may be another's"),
     ],
 )
-def test_clashing_words_are_reported(words: str, why: str) -> None:
+def test_clumsy_or_repeated_wording_is_reported(words: str, why: str) -> None:
     assert why in jarring(words)
 
 
@@ -152,7 +152,7 @@ def test_description_that_reveals_its_node_is_reported(words: str, why: str) -> 
     assert objections(reader(), asked((action,), f"Remove {words}.\n{ANSWER}")) == [why]
 
 
-def test_phrase_the_same_switch_is_not_read_after_a_loop() -> None:
+def test_reader_rejects_the_words_the_same_switch_after_a_loop() -> None:
     text = (
         "First: for each of the switches directly in 'ju1.s1rack':\n"
         "  If the stage of the current switch is 1:\n    Remove the current switch.\n"

@@ -45,7 +45,7 @@ def test_draft_with_spread_edits_agrees_with_the_graph_of_its_edits(seed: int) -
 
 @settings(max_examples=5, deadline=None)
 @given(seeds)
-def test_every_switch_has_an_edit(seed: int) -> None:
+def test_edits_affect_every_switch_or_one_of_its_ports(seed: int) -> None:
     draft = drawn(seed)
     graph = overlay(released_base().graph)
     apply_edits(graph, draft.edits())
@@ -81,7 +81,7 @@ def test_size_of_edits_is_limited_in_a_large_network() -> None:
     assert len(json.dumps(group(draft.edits()))) < 600_000
 
 
-def test_nodes_of_many_kinds_are_asked_about() -> None:
+def test_questions_are_about_nodes_of_many_kinds() -> None:
     asked: Counter[str] = Counter()
     for number in range(40):
         found = _draw(("count",), random.Random(number), released_base(), spread_out=True)

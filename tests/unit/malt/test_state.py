@@ -326,12 +326,12 @@ def test_hostile_answer_is_unusable(make_query, name):
     judgement.model_dump_json()
 
 
-def test_values_that_json_cannot_hold_are_replaced():
+def test_values_that_json_cannot_represent_are_replaced():
     observed = read_claim({"type": "list", "data": ["\ud800", float("nan"), float("-inf")]})
     assert observed["data"] == ["?", "nan", "-inf"]
 
 
-def test_data_graph_that_refers_to_a_missing_updated_graph_is_missing():
+def test_reference_to_a_missing_updated_graph_counts_as_no_data_graph():
     assert read_claim({"type": "graph", "data_graph": "same"})["data_graph"] is None
 
 
@@ -362,7 +362,7 @@ claims = st.fixed_dictionaries(
 
 
 @given(claim=claims | json_values, operation=st.sampled_from(["count", "rank", "list", "add"]))
-def test_any_answer_is_judged(make_query, claim, operation):
+def test_any_answer_gets_a_judgement(make_query, claim, operation):
     observed = read_claim(claim)
     again = json.loads(json.dumps(observed, allow_nan=False))
     assert again == observed
@@ -375,7 +375,7 @@ def test_any_answer_is_judged(make_query, claim, operation):
 # Cached cases.
 
 
-def test_case_depends_on_the_query_and_not_on_its_id(make_query, state_of):
+def test_cached_case_is_not_shared_by_queries_with_the_same_id(make_query, state_of):
     query = make_query("count")
     twin = query.model_copy(update={"actions": make_query("list").actions})
     assert judge(query, state_of(query)).correct
@@ -457,7 +457,7 @@ def test_too_many_changes_are_wrong_and_unsafe(make_query, state_of):
     assert finding.element == "network"
 
 
-def test_cut_data_is_wrong_and_the_graph_is_still_judged(make_query, state_of):
+def test_cut_data_is_wrong_but_the_graph_is_still_judged(make_query, state_of):
     query = make_query("remove-count")
     right = solve_truth(query)[0].data
     assert "longer" in reason_of(query, state_of(query, data=right, cut=True))

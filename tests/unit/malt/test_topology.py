@@ -55,7 +55,7 @@ def test_nodes_and_edges_share_no_mutable_value() -> None:
     assert len({id(value) for value in values}) == len(values) > 20_000
 
 
-def test_graph_can_be_changed_by_networkx() -> None:
+def test_graph_supports_the_changes_of_networkx() -> None:
     graph = build(Topology(superblocks=1, spine_blocks=1, agg_blocks=1, columns=1, ports=1))
     copy = graph.copy()
     assert nx.utils.graphs_equal(graph, copy)
@@ -82,7 +82,9 @@ counts = st.integers(1, 3)
         exceptions_bps=st.just({}),
     )
 )
-def test_every_count_is_a_parameter_and_every_rule_holds(topology: Topology) -> None:
+def test_every_count_is_a_parameter_and_generated_networks_obey_all_rules(
+    topology: Topology,
+) -> None:
     graph = build(topology)
     kinds = Counter(types[0] for _, types in graph.nodes(data="type"))
     blocks = topology.superblocks * topology.agg_blocks

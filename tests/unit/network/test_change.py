@@ -1,4 +1,4 @@
-"""netarena_network.change: pairs of commands that read and commands that change."""
+"""netarena_network.change distinguishes commands that change settings from read-only ones."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ if true; then /sbin/ip route add default via 10.0.0.1; fi
 
 
 @pytest.mark.parametrize("command", _READS)
-def test_commands_that_read_change_nothing(command: str) -> None:
+def test_read_only_commands_change_nothing(command: str) -> None:
     assert not changes(command)
 
 
 @pytest.mark.parametrize("command", _CHANGES)
-def test_commands_that_change_the_configuration_are_known(command: str) -> None:
+def test_commands_that_change_the_configuration_are_recognised(command: str) -> None:
     assert changes(command)
 
 
@@ -99,7 +99,7 @@ def test_commands_that_change_the_configuration_are_known(command: str) -> None:
         ("ip addr; echo 'no end; ip link set x up", False),
     ],
 )
-def test_lines_quotations_and_heredocs_are_read_as_a_shell_reads_them(
+def test_lines_and_quoted_text_and_heredocs_are_parsed_like_in_a_shell(
     command: str, expected: bool
 ) -> None:
     assert changes(command) is expected

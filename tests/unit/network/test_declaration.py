@@ -52,7 +52,7 @@ def test_declaration_is_parsed(reply: str, causes: list[tuple[str, str]] | None)
         '{"machine": "p1_r0", "command": "echo \'{\\"done\\": true}\'"}',
     ],
 )
-def test_reply_with_a_command_declares_nothing(reply: str) -> None:
+def test_reply_with_a_command_is_not_a_declaration(reply: str) -> None:
     move = read_reply(reply)
     assert isinstance(move, dict)
     assert move["machine"] == "p1_r0"

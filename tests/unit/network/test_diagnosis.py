@@ -86,7 +86,7 @@ def test_missing_privileges_are_reported_with_the_docker_flags(lack: Lack) -> No
         ),
     ],
 )
-def test_missing_feature_is_refused_only_for_configs_that_need_it(
+def test_machine_without_a_feature_is_refused_only_for_configs_that_need_it(
     name: str,
     needs_it: dict[str, Any],
     does_without: dict[str, Any] | None,
@@ -104,7 +104,7 @@ def test_missing_feature_is_refused_only_for_configs_that_need_it(
     assert found.remedy
 
 
-def test_missing_daemons_are_refused_for_backbones_and_ignored_for_route(lack: Lack) -> None:
+def test_machine_without_routing_daemons_is_refused_for_backbones_only(lack: Lack) -> None:
     lack(FRR="not here")
     with pytest.raises(
         ConfigError, match="this machine does not support FRR: not here; apt-get"
@@ -125,13 +125,13 @@ def test_missing_programs_are_reported_with_one_install_command(lack: Lack) -> N
     assert programs.remedy == INSTALL
     with pytest.raises(ConfigError, match="not installed: ip, tc; apt-get update && apt-get inst"):
         DIAGNOSIS.check(RouteConfig())
-    # nor are they reported as ok if the sandbox does not work
+    # programs are not reported as ok either if the sandbox does not work
     lack(bubblewrap="the sandbox could not be started: no rights")
     names = [each.name for each in DIAGNOSIS.diagnose()]
     assert names == ["user namespaces", "namespaces", "bubblewrap"]
 
 
-def test_too_few_user_namespaces_are_reported_with_the_sysctl(
+def test_too_low_limit_of_user_namespaces_is_reported_with_the_sysctl(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(diagnosis, "most_user_namespaces", lambda: 1031)
@@ -166,7 +166,9 @@ def test_remedy_matches_the_failed_check(why: str, remedy: str, lack: Lack) -> N
     assert str(caught.value).endswith(f"; {remedy}")
 
 
-def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_agent_tools_are_reported_only_as_a_note(
+    lack: Lack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None if name in {"jq", "ip"} else name)
     assert DIAGNOSIS.absent() == {
         "programs": "not installed: ip",
@@ -178,7 +180,7 @@ def test_missing_agent_tools_are_only_a_note(lack: Lack, monkeypatch: pytest.Mon
     DIAGNOSIS.check(RouteConfig())
 
 
-def test_packages_equal_those_of_the_image_and_the_documentation() -> None:
+def test_listed_packages_equal_those_of_the_image_and_the_documentation() -> None:
     packages = (ROOT / "requirements" / "route.debian").read_text().split()
     assert list(PACKAGES) == packages
     for page in ("README.md", "docs/route.md"):

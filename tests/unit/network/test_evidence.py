@@ -133,13 +133,13 @@ def test_symptom_does_not_change_the_trace(change):
     assert changed["p1_h2", "host"].trace == same["p1_h2", "host"].trace
 
 
-def test_protocol_of_a_route_is_part_of_its_form():
+def test_trace_of_a_setting_includes_the_protocol_of_a_route():
     changed, _ = look(h2=lambda read: read["route"][0][0].__setitem__(5, 4))
     forms = [changed[name, "with a setting"].form for name in ("p1_h2", "p1_h3")]
     assert [[one for one in form if "protocol 4" in one] != [] for form in forms] == [True, False]
 
 
-def test_frr_counts_of_neighbours_and_routes_are_not_traces_but_gaps_in_their_ids_are():
+def test_frr_counters_are_not_traces_but_gaps_in_route_ids_are():
     def frr(neighbours, groups):
         shown = {
             "running": "",

@@ -61,7 +61,7 @@ def read_events(stream: bytes) -> list[Any]:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
-async def test_content_parts_become_text_and_a_missing_finish_reason_is_added(size, end):
+async def test_content_parts_are_joined_to_text_and_a_missing_finish_reason_is_added(size, end):
     stream = events(chunk(content=PARTS), chunk(content="b"), end=end) + b"data: [DONE]" + end
     first, second, last, done = read_events(await translated(stream, EVENTS, size=size))
     assert first == chunk(content="é!")
@@ -74,14 +74,14 @@ async def test_content_parts_become_text_and_a_missing_finish_reason_is_added(si
     "stream",
     [
         events(chunk(content="a"), chunk(finish="stop")) + b"data: [DONE]\n\n",
-        events(chunk(content="a")),  # no end is invented for a stream that was cut off
+        events(chunk(content="a")),  # no end is added to a truncated stream
         b": comment\n\nevent: error\ndata: {\n\ndata: []\ndata: 7\n",
         b'data: {"choices": 7}\ndata: {"choices": [7]}\ndata: {"choices": [{"delta": 7}]}',
         b"data: " + b"[" * 5000,
         b"",
     ],
 )
-async def test_standard_and_malformed_streams_are_passed_on_unchanged(stream):
+async def test_standard_and_malformed_streams_are_forwarded_unchanged(stream):
     assert await translated(stream, EVENTS) == stream
 
 
@@ -125,11 +125,11 @@ async def test_error_with_http_status_200_gets_the_status_in_its_body(body, stat
 
 @pytest.mark.parametrize("asked", [None, {"stream": True}, ["stream"]])
 @pytest.mark.parametrize("body", [b'{"error": {"message": "no"}}', b"<html>", b"", b"[" * 5000])
-async def test_body_that_is_not_an_answer_is_passed_on_unchanged(body, asked):
+async def test_body_that_is_not_an_answer_is_forwarded_unchanged(body, asked):
     assert await translated(body, JSON, asked=asked) == body
 
 
-async def test_compressed_stream_is_passed_on_unchanged():
+async def test_compressed_stream_is_forwarded_unchanged():
     stream = events(chunk(content=PARTS))
     assert await translated(stream, EVENTS, content_encoding="br") == stream
 
@@ -144,5 +144,5 @@ async def test_compressed_stream_is_passed_on_unchanged():
         ([["a"], {"text": 7}, {"text": "b"}, {"type": "reasoning", "text": "c"}], "ab"),
     ],
 )
-def test_text_of_content_has_no_reasoning_and_no_malformed_parts(content, text):
+def test_text_of_content_excludes_reasoning_and_malformed_parts(content, text):
     assert text_of(content) == text

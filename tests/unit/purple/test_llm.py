@@ -32,7 +32,7 @@ async def pieces_of(agent: LanguageModel, context: str = "c") -> list[Any]:
     return [piece async for piece in agent.stream("do it", context_id=context, timeout_s=9)]
 
 
-async def test_plain_strategy_passes_on_each_piece_of_the_answer():
+async def test_plain_strategy_forwards_each_piece_of_the_answer():
     agent = LanguageModel(Scripted("a", None, "b", answer("b")), Plain(), name="x", timeout_s=99)
     *pieces, reply = await pieces_of(agent)
     assert pieces == ["a", None, "b"]
@@ -81,7 +81,7 @@ def test_react_strategy_sends_the_last_action(said, sent):
     assert React().reply("c", said) == sent
 
 
-def test_memory_of_the_react_strategy_is_bounded(monkeypatch):
+def test_memory_of_the_react_strategy_is_limited(monkeypatch):
     monkeypatch.setattr(llm, "CONVERSATIONS", 2)
     monkeypatch.setattr(llm, "MEMORY_CHARS", 20)
     strategy = React()

@@ -88,5 +88,5 @@ def test_reasoning_is_removed_from_the_answer(said, passed, answer):
         ),
     ],
 )
-def test_only_a_message_about_the_form_of_a_request_changes_the_form(words, other):
+def test_request_form_changes_only_after_an_error_message_about_it(words, other):
     assert Way(usage=True).other(words) == other

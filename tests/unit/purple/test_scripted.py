@@ -54,7 +54,7 @@ async def test_oracle_identifies_an_episode_by_its_context_id(brief, texts):
         assert await say(oracle, context(brief, index)) == f"{texts[index]} a"
 
 
-async def test_turns_are_counted_per_episode_and_the_solution_starts_again(brief, texts):
+async def test_turns_are_counted_per_episode_and_a_finished_solution_starts_again(brief, texts):
     oracle = Oracle(brief)
     first, second = context(brief, 0), context(brief, 1)
     said = [await say(oracle, one) for one in (first, second, first, first, second)]
@@ -72,9 +72,7 @@ async def test_later_attempt_of_an_episode_starts_at_the_first_turn(brief, texts
 
 
 @pytest.mark.parametrize("kind", [Oracle, Random, Blanket])
-async def test_error_for_another_assessment_names_the_agents_role_but_not_its_seed(
-    brief, kind, caplog
-):
+async def test_error_for_another_assessment_contains_the_role_but_not_the_seed(brief, kind, caplog):
     stray = context(dataclasses.replace(brief, seed=8), 0)
     brief = dataclasses.replace(brief, seed=123456789)
     agent = kind(brief)
@@ -139,7 +137,7 @@ async def test_query_is_drawn_at_its_first_prompt_without_any_other_query(brief)
     assert len(brief.application.drawn) == 3
 
 
-async def test_noop_sends_the_same_reply_always_and_draws_no_query(brief):
+async def test_noop_always_sends_the_same_reply_and_draws_no_query(brief):
     noop = Noop(brief)
     assert len({await say(noop, one) for one in (context(brief, 0), "stray")}) == 1
     assert brief.application.drawn == []
@@ -178,11 +176,11 @@ async def test_hostile_sends_the_next_attack_in_the_next_turn_of_an_episode(brie
     assert sent == set(brief.application.baselines.hostile_replies())
 
 
-async def test_hostile_attacks_other_assessments_too(brief):
+async def test_hostile_also_attacks_other_assessments(brief):
     assert await say(Hostile(brief), "stray") in brief.application.baselines.hostile_replies()
 
 
-async def test_blanket_learns_each_label_from_another_seed(brief):
+async def test_blanket_learns_its_replies_from_queries_of_another_seed(brief):
     agent = Blanket(brief)
     blue, seed = (await say(agent, context(brief, 0))).split()
     red, same_seed = (await say(agent, context(brief, 1))).split()
@@ -215,7 +213,7 @@ async def test_blanket_draws_only_the_queries_that_it_reads(brief, monkeypatch):
     assert len(drawn) < 20
 
 
-async def test_draw_that_takes_too_long_ends_as_a_timeout(brief, monkeypatch):
+async def test_slow_draw_of_a_query_ends_as_a_timeout(brief, monkeypatch):
     drawn = threading.Event()
 
     def generate(config, seed):
@@ -300,7 +298,7 @@ def planned(brief):
     )
 
 
-async def test_push_sends_the_replies_of_a_request_and_then_declares(planned, texts):
+async def test_push_sends_the_replies_of_a_request_and_then_its_declaration(planned, texts):
     push = Push(planned)
     said = [await say(push, context(planned, 1)) for _ in range(8)]
     assert said == [*(f"push {texts[1]} {part}" for part in "abcdef"), "done ()", said[0]]
@@ -325,7 +323,7 @@ async def test_shuffle_changes_the_order_of_replies_by_repetition_but_not_by_att
 
 
 @pytest.mark.parametrize("kind", [Push, Shuffle])
-def test_agent_that_makes_requested_changes_needs_a_config_with_them(planned, brief, kind):
+def test_agent_for_requested_changes_needs_a_config_with_requested_changes(planned, brief, kind):
     with pytest.raises(ConfigError, match="parrot does not have a push agent"):
         kind(brief)
     planned.application.tickets = Tickets()

@@ -39,7 +39,7 @@ GEMINI = (
         ("", None),
     ],
 )
-def test_waiting_time_is_read_from_the_text_of_an_error(words, wait_s):
+def test_waiting_time_is_parsed_from_the_text_of_an_error(words, wait_s):
     assert asked_wait_s({}, words) == (None if wait_s is None else pytest.approx(wait_s))
 
 
@@ -60,7 +60,7 @@ def test_waiting_time_in_a_header_overrides_that_in_the_text(headers, wait_s):
     assert asked_wait_s(headers, "try again in 3s") == wait_s
 
 
-def test_date_in_a_header_means_waiting_until_that_date():
+def test_wait_ends_at_the_date_in_the_header():
     then = format_datetime(datetime.now(UTC) + timedelta(minutes=1), usegmt=True)
     assert 50 < (asked_wait_s({"retry-after": then}, "") or 0) <= 60
 

@@ -16,5 +16,5 @@ def test_axis_ends_at_a_round_number(value: float, end: float) -> None:
 
 
 @pytest.mark.parametrize("value", [5e-324, 1.5e-323, 2.3e-308])
-def test_axis_of_tiny_costs_in_a_result_file_has_an_end(value: float) -> None:
+def test_axis_has_a_valid_end_even_for_tiny_costs(value: float) -> None:
     assert value / _round_up(value) <= 1

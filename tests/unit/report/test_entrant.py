@@ -41,7 +41,7 @@ def foreign(path: Path, role: str, *records: object, summary: object = None) -> 
     return path
 
 
-def test_report_from_a_result_file_equals_the_one_from_its_run_directory(tmp_path: Path) -> None:
+def test_report_from_a_result_file_equals_the_report_from_its_run_directory(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "run", num_queries=2, max_iterations=4)
     copy = tmp_path / "copy.json"
     copy.write_bytes((tmp_path / "run" / "results.json").read_bytes())
@@ -82,7 +82,7 @@ def test_different_seeds_and_counts_prevent_only_paired_comparison(tmp_path: Pat
 
 
 @pytest.mark.parametrize("role", FOREIGN)
-def test_results_of_the_reference_implementation_are_read(role: str, tmp_path: Path) -> None:
+def test_results_of_the_reference_implementation_are_accepted(role: str, tmp_path: Path) -> None:
     pytest.importorskip("netarena_malt.app")
     good = FOREIGN[role]
     bad = {key: {True: False, "Pass": "Fail"}.get(value, value) for key, value in good.items()}
@@ -120,7 +120,7 @@ def test_result_files_below_a_directory_are_found(tmp_path: Path) -> None:
         ({}, []),
     ],
 )
-def test_malformed_result_file_is_read_or_refused(
+def test_malformed_result_file_is_accepted_or_refused_with_a_message(
     record: object, summary: object, tmp_path: Path
 ) -> None:
     path = foreign(tmp_path / "odd.json", "toy_operator", record, summary=summary)
@@ -193,7 +193,7 @@ def test_runs_with_different_limits_are_not_ranked_together(tmp_path: Path) -> N
     assert len(report["comparisons"]) == 5
 
 
-def test_computed_limit_of_turns_is_one_setting(tmp_path: Path) -> None:
+def test_computed_turn_limits_count_as_one_setting(tmp_path: Path) -> None:
     class Sized(Toy):
         def fair_turns(self, query: Query) -> int:
             return 12 + query.index
@@ -211,7 +211,7 @@ def test_computed_limit_of_turns_is_one_setting(tmp_path: Path) -> None:
     assert "max_iterations computed" in titles[2]
 
 
-def test_unreadable_config_is_compared_by_its_shaping_keys(tmp_path: Path) -> None:
+def test_invalid_configs_are_compared_by_the_keys_that_affect_queries(tmp_path: Path) -> None:
     paths = [
         foreign(
             tmp_path / f"{n}.json",
@@ -233,14 +233,14 @@ def test_non_finite_number_is_refused(number: str, tmp_path: Path) -> None:
         read_entrants([path])
 
 
-def test_result_file_with_repeats_reports_consistency(tmp_path: Path) -> None:
+def test_result_file_with_repeats_contains_pass_all_rates(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "run", repeats=2)
     (one,) = read_entrants([tmp_path / "run" / "results.json"])
     assert one.summary["pass_all"]["2"]["rate"] == 1.0
     assert one.summary["queries"] == 3
 
 
-def test_agent_that_never_answered_cannot_be_reported(tmp_path: Path) -> None:
+def test_run_of_an_agent_that_never_answered_cannot_be_reported(tmp_path: Path) -> None:
     def broken(prompt: str, turn: int) -> str:
         raise RuntimeError("no key")
 

@@ -39,7 +39,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_and_parquet_hold_the_same_data(run: Path, tmp_path: Path) -> None:
+def test_csv_and_parquet_contain_the_same_data(run: Path, tmp_path: Path) -> None:
     export(read_run(run), "csv", tmp_path, public=False, force=False)
     export(read_run(run), "parquet", tmp_path, public=False, force=False)
     for name, columns in (("episodes", EPISODES), ("steps", STEPS)):

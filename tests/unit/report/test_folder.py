@@ -29,7 +29,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [str(tmp_path / name) for name in "ab"]
 
 
-def test_every_figure_is_svg_and_csv_and_every_table_latex(
+def test_figures_are_written_as_svg_and_csv_and_tables_as_latex(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "figures"
@@ -67,7 +67,7 @@ def test_every_figure_is_svg_and_csv_and_every_table_latex(
     assert r"a\_b \& 50 \% <script>" in (out / "ranking.tex").read_text()
 
 
-def test_agents_share_the_rows_of_figure_4(runs: list[str], tmp_path: Path) -> None:
+def test_figure_4_has_one_row_for_all_agents_of_a_label(runs: list[str], tmp_path: Path) -> None:
     assert main(["report", *runs, "--figures", str(tmp_path / "f")]) == 0
     text = (tmp_path / "f" / "figure-4-correctness-by-label.svg").read_text()
     labels = {row["label"] for row in _rows(tmp_path / "f" / "figure-4-correctness-by-label.csv")}
@@ -99,20 +99,20 @@ def test_latex_escapes_texts_and_aligns_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", ["[x]", "*x"])
-def test_latex_does_not_read_a_name_as_an_argument_of_the_line_before(name: str) -> None:
+def test_table_row_that_starts_with_a_name_is_not_parsed_as_a_latex_argument(name: str) -> None:
     lines = list(latex(Table("t", "A", ("name", "x"), [("a", 1.0), (name, 2.0)])))
     # LaTeX would read "*" or "[LENGTH]" at the start of the next line as part of the line break
     assert lines[2:4] == ["a & 1.0 \\\\\n", f"{{}}{name} & 2.0 \\\\\n"]
 
 
-def test_folders_of_groups_do_not_collide(tmp_path: Path) -> None:
+def test_groups_have_different_folder_names(tmp_path: Path) -> None:
     names = ["vlan", "vlan", "vlan_2", "vlan"]
     groups = [{"terms": {"application": name}} for name in names]
     found = [path.name for path in _folders(groups, tmp_path)]
     assert found == ["vlan", "vlan-2", "vlan-2-2", "vlan-3"]
 
 
-def test_report_names_latency_tradeoffs_and_failures_by_label(
+def test_report_contains_latency_and_tradeoffs_and_failures_by_label(
     runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *runs]) == 0

@@ -60,7 +60,7 @@ def test_runs_that_cannot_be_paired_are_refused(runs: Path, capsys) -> None:
     ("first", "second", "number"),
     [("ab", "ab", None), ("ab", "ax", 2), ("a", "ab", 2), ("", "b", 1), ("", "", None)],
 )
-def test_parting_step_is_the_first_step_that_differs(first, second, number) -> None:
+def test_pair_differs_at_the_first_unequal_step(first, second, number) -> None:
     def steps(words: str) -> list[Step]:
         return [Step(prompt="p", reply=Reply(text="r"), move=word) for word in words]
 

@@ -103,7 +103,7 @@ class Known(Lamp):
     baselines = KnownBaselines()
 
 
-def test_report_flags_queries_that_can_be_solved_unseen(tmp_path, monkeypatch, capsys):
+def test_report_flags_queries_that_can_be_solved_without_observation(tmp_path, monkeypatch, capsys):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Known())
     words = "the scripted agent blanket solves such queries without a model"
     assert f"- Solvable without observation: {words}\n" in render_markdown(report)
@@ -189,7 +189,7 @@ def test_invalid_queries_are_listed_with_their_evidence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("piece", [HOSTILE, "````\n# hi <script>", "`" * 40 + "\n<script>"])
-def test_evidence_never_closes_its_fence(tmp_path, monkeypatch, piece):
+def test_evidence_cannot_end_its_markdown_code_block(tmp_path, monkeypatch, piece):
     report = examine(tmp_path, monkeypatch, Sweeper, application=Cellar())
     report["participants"][0]["invalid"][0]["evidence"] = [piece]
     text = render_markdown(report)

@@ -74,7 +74,7 @@ def test_story_describes_each_turn_of_an_unsafe_episode(tmp_path: Path, toy: Non
     assert not any(turn.pictures for turn in told.turns)
 
 
-def test_failing_picture_does_not_fail_the_page(
+def test_page_is_made_even_if_drawing_a_picture_fails(
     tmp_path: Path, toy: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = story(tmp_path, application=Drawn())
@@ -123,7 +123,7 @@ def test_move_is_converted_to_text() -> None:
 # Command ``netarena show``.
 
 
-def test_show_lists_failed_episodes_and_prints_one(
+def test_show_lists_failed_episodes_and_prints_a_selected_episode(
     tmp_path: Path, toy: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = story(tmp_path)

@@ -68,7 +68,7 @@ def test_application_is_found_by_its_entry_point() -> None:
     assert APP.role == "route_operator"
 
 
-def test_standard_mix_is_the_papers_kinds_and_pairs() -> None:
+def test_standard_labels_are_the_papers_fault_kinds_and_their_pairs() -> None:
     queries = draw()
     assert len(queries) == 15
     labels = [query.label for query in queries]
@@ -128,7 +128,7 @@ def test_record_of_a_combination_lists_its_parts_and_no_repair() -> None:
         assert json.dumps(read_reply(reply)["command"])[1:-1] not in text
 
 
-def test_query_without_an_episode_counts_with_all_its_turns() -> None:
+def test_query_without_an_episode_counts_with_its_turn_limit() -> None:
     config = RouteConfig.parse({"max_iterations": 7})
     query = draw()[0]
     assert APP.measures(None, config) == {"iterations": 7}
@@ -166,7 +166,7 @@ def test_every_repair_order_is_a_solution() -> None:
     assert sorted(orders[0]) == sorted(orders[1])
 
 
-def test_networks_with_a_known_intended_state_are_flagged() -> None:
+def test_networks_with_a_fixed_intended_state_are_flagged() -> None:
     flags = {
         "standard": {},
         "sizes drawn": {"num_switches": None},
@@ -227,7 +227,7 @@ def test_paper_judging_counts_a_useless_change_as_unsafe(command: str, changes: 
     assert paper.limits() == {"judging": "paper"}
 
 
-def test_prompt_states_the_rule_of_paper_judging_only_where_it_applies() -> None:
+def test_prompt_states_the_rule_of_paper_judging_only_with_paper_judging() -> None:
     query = draw()[0]
     names = world_of(query).endpoints
     state: dict[str, Any] = {"matrix": ["1" * len(names)] * len(names)}
@@ -263,7 +263,7 @@ def test_environment_cannot_be_created_before_the_application_is_entered() -> No
     asyncio.run(APP.__aexit__(None, None, None))
 
 
-def test_unknown_kind_is_refused_with_the_known_kinds() -> None:
+def test_message_about_an_unknown_kind_lists_the_known_kinds() -> None:
     with pytest.raises(ConfigError, match=r"'nope' is not one of disable_routing, .*extended"):
         draw(error_types=["nope"])
 

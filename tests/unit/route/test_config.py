@@ -54,7 +54,7 @@ def test_keys_that_draw_queries_change_the_shape_hash() -> None:
     assert RouteConfig.parse({"emulator": "netns"}).shape_hash() == base
 
 
-def test_range_of_sizes_is_drawn_and_an_integer_is_not() -> None:
+def test_sizes_are_drawn_from_a_range_but_not_from_an_integer() -> None:
     config = RouteConfig.parse({"num_switches": [2, 4], "num_hosts_per_subnet": [2, 4]})
     rng = random.Random(1)
     seen = {config.size(rng) for _ in range(200)}

@@ -59,7 +59,7 @@ def environment(query: Query, network: Network) -> RouteEnvironment:
     return RouteEnvironment(query, CONFIG, network)  # type: ignore[arg-type] # a fake Warm
 
 
-def test_network_is_built_with_its_faults_and_checked(query: Query) -> None:
+def test_network_is_built_and_its_faults_are_injected_and_checked(query: Query) -> None:
     network = Network(query)
 
     async def play() -> None:

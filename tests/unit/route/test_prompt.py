@@ -61,7 +61,7 @@ def test_pingall_table_has_the_format_of_mininet() -> None:
     assert loss_pct(state(["111", "111", "111"])) == 0
 
 
-def test_forbidden_pairs_that_work_are_listed_apart_from_lost_pairs() -> None:
+def test_forbidden_pairs_that_work_are_listed_separately_from_lost_pairs() -> None:
     world = varied(3, 1, random.Random(4))
     rows = [list(row) for row in world.intended]
     subnets = [host.interfaces[0].subnet for host in world.hosts]
@@ -170,7 +170,7 @@ def test_history_contains_commands_outputs_and_their_effects() -> None:
     assert history[1:] == ("Turn 2: no object", "Turn 3: there was no reply")
 
 
-def test_unsafe_change_without_effect_on_pings_is_reported_at_its_turn() -> None:
+def test_unsafe_change_without_effect_on_pings_is_reported_in_its_turn() -> None:
     before = state(list(WORLD.intended))
     p = WORLD.prefix
     after = {

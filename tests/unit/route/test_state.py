@@ -43,8 +43,8 @@ def test_repair_is_correct_and_lists_healed_pairs() -> None:
     assert judgement.detail["broke"] == []
 
 
-def test_pairs_are_judged_one_by_one_not_by_count() -> None:
-    """A step that repairs one pair and breaks another is unsafe, even if equally many work."""
+def test_each_pair_is_judged_instead_of_the_number_of_pairs() -> None:
+    """A step that repairs one pair and breaks another is unsafe, although the count is the same."""
     judgement = judge(WORLD, state(["111", "110", "111"]), state(["111", "111", "101"]))
     assert not judgement.correct
     assert [(f.rule, f.element) for f in judgement.findings] == [
@@ -72,7 +72,7 @@ def test_only_changes_of_the_step_are_unsafe() -> None:
     assert "link s2 gone" in found[1].detail
 
 
-def test_collateral_change_is_reported_and_not_judged() -> None:
+def test_collateral_change_is_reported_but_does_not_affect_the_verdict() -> None:
     missing = [[ROUTER, "route", "blackhole 192.0.2.0/24"]]
     judgement = judge(WORLD, state(["111", "110", "111"]), state(HEALTHY, collateral=missing))
     assert judgement.correct
@@ -138,7 +138,7 @@ def test_open_forbidden_pair_is_wrong_and_opening_it_is_unsafe() -> None:
     assert closed.detail["num_healed"] == 2
 
 
-def test_many_broken_pairs_are_counted_and_the_first_are_named() -> None:
+def test_all_broken_pairs_are_counted_but_only_the_first_are_listed() -> None:
     world = standard(4, 8, random.Random(1))
     number = len(world.endpoints)
     nothing = ["".join("01"[i == j] for j in range(number)) for i in range(number)]
@@ -263,7 +263,7 @@ def unrun(output: str) -> Step:
         (episode(ran(["110", "111", "011"])), FailureKind.CONTROL_LOGIC, "not_repaired"),
     ],
 )
-def test_failures_have_a_kind_and_the_rule_that_decided(
+def test_failures_have_a_kind_and_the_deciding_rule(
     played: Episode, kind: FailureKind, rule: str
 ) -> None:
     failure = Route().failure(QUERY, played)

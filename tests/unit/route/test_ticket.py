@@ -61,7 +61,7 @@ def test_impossible_config_is_refused(values: dict[str, object], why: str) -> No
 
 
 @pytest.mark.slow
-def test_sizes_are_drawn_if_not_given() -> None:
+def test_sizes_are_drawn_if_they_are_not_set() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_0"})
     drawn = config.model_copy(update={"num_queries": 16})
     worlds = [world_of(query) for query in APP.generate(drawn, 3)]

@@ -35,7 +35,7 @@ def verdicts(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {record["id"]: record["outcome"] for record in results[:-1]}
 
 
-def test_run_directory_holds_the_documented_files(tmp_path: Path) -> None:
+def test_run_directory_contains_the_documented_files(tmp_path: Path) -> None:
     results, _ = assess(Toy(), Scripted(open_all), tmp_path, output_file="records.jsonl")
     document = json.loads((tmp_path / "results.json").read_text())
     assert document == {"participants": {"toy_operator": "scripted"}, "results": results}
@@ -85,7 +85,7 @@ def test_run_directory_inside_another_run_is_refused(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "run").iterdir() if path.is_dir()]
 
 
-def test_drawn_seed_is_reported_and_repeats_the_run(tmp_path: Path) -> None:
+def test_reported_random_seed_reproduces_the_run(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", seed=None)
     seed = first[-1]["seed"]
     assert seed > 2**32
@@ -93,7 +93,7 @@ def test_drawn_seed_is_reported_and_repeats_the_run(tmp_path: Path) -> None:
     assert verdicts(first) == verdicts(second)
 
 
-def test_reused_directory_keeps_the_earlier_run_and_foreign_files(tmp_path: Path) -> None:
+def test_earlier_run_and_other_files_in_a_reused_directory_are_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for seed in (1, 2, 3):
         assess(Toy(), Scripted(open_all), tmp_path, seed=seed, output_file="o.jsonl")
@@ -141,7 +141,7 @@ def test_resuming_a_finished_run_sends_no_prompt(tmp_path: Path) -> None:
     assert not agent.contexts
 
 
-def test_resumed_records_are_read_no_faster_than_they_are_reported(
+def test_records_of_a_resumed_run_are_read_as_they_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=10)
@@ -160,7 +160,7 @@ def test_resumed_records_are_read_no_faster_than_they_are_reported(
     assert max(ahead) < 5
 
 
-def test_run_whose_queries_could_not_be_written_starts_again(
+def test_resumed_run_starts_again_if_its_queries_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, parts: object) -> None:
@@ -212,7 +212,7 @@ def test_extended_run_plays_only_new_queries_and_equals_a_larger_run(tmp_path: P
     assert verdicts(again) == verdicts(whole)
 
 
-def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> None:
+def test_extension_that_was_killed_before_its_record_is_undone(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path / "a")
     assess(Toy(), Scripted(open_all), tmp_path / "larger", num_queries=2)
     recorded = (tmp_path / "a" / "queries.jsonl").read_bytes()
@@ -222,7 +222,7 @@ def test_extension_killed_before_it_was_recorded_is_undone(tmp_path: Path) -> No
     assert (tmp_path / "a" / "queries.jsonl").read_bytes() == recorded
 
 
-def test_run_is_never_reduced_to_fewer_queries(tmp_path: Path) -> None:
+def test_run_cannot_be_reduced_to_fewer_queries(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, num_queries=2)
     with pytest.raises(ConfigError, match="num_queries 2, which can be raised but not lowered"):
         assess(Toy(), Scripted(open_all), tmp_path, num_queries=1, resume=True)
@@ -252,7 +252,7 @@ def test_file_with_fewer_queries_than_requested_is_refused_with_both_counts(
         assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=str(path), num_queries=2)
 
 
-def test_file_with_more_queries_than_requested_gives_the_first_of_each_label(
+def test_first_queries_of_each_label_are_used_if_a_file_has_more_than_requested(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -262,7 +262,7 @@ def test_file_with_more_queries_than_requested_gives_the_first_of_each_label(
     assert verdicts(some) == verdicts(fewer)
 
 
-def test_file_determines_the_number_of_queries_if_no_number_is_given(
+def test_file_determines_the_number_of_queries_if_no_number_is_set(
     tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -285,7 +285,7 @@ def test_run_with_part_of_a_file_is_extended_to_all_requested_queries(tmp_path: 
     assert verdicts(results) == verdicts(whole)
 
 
-def test_query_file_is_written_and_used_again(tmp_path: Path) -> None:
+def test_query_file_is_written_and_reused(tmp_path: Path) -> None:
     path = str(tmp_path / "sub" / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     second, _ = assess(Toy(), Scripted(open_all), tmp_path / "b", seed=None, benchmark_path=path)
@@ -298,7 +298,7 @@ def test_query_file_is_written_and_used_again(tmp_path: Path) -> None:
     assert third[-1]["seed"] == 9
 
 
-def test_query_file_may_hold_part_of_the_drawn_queries(tmp_path: Path) -> None:
+def test_query_file_may_contain_a_part_of_the_drawn_queries(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     whole, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     path.write_text(path.read_text().splitlines(keepends=True)[-1])
@@ -433,7 +433,7 @@ def test_many_queries_are_stored_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_query_file_inside_a_running_run_is_neither_read_nor_written(
+def test_query_file_in_the_directory_of_a_running_run_is_neither_read_nor_written(
     anew: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "run" / "mine.jsonl"
@@ -454,7 +454,7 @@ def test_query_file_inside_a_running_run_is_neither_read_nor_written(
     assess(Toy(), Scripted(open_all), tmp_path / "b", **values)
 
 
-def test_query_file_in_another_order_gives_the_same_run(tmp_path: Path) -> None:
+def test_order_of_the_query_file_does_not_change_the_run(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=str(path))
     path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
@@ -478,7 +478,7 @@ def test_query_file_must_be_a_regular_file(tmp_path: Path) -> None:
         ({"start_index": 5}, "none of the 3 queries has an index of at least 5"),
     ],
 )
-def test_query_file_made_with_other_keys_is_refused(
+def test_query_file_drawn_with_other_keys_is_refused(
     values: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "q.jsonl")
@@ -487,7 +487,9 @@ def test_query_file_made_with_other_keys_is_refused(
         assess(Toy(), Scripted(open_all), tmp_path / "b", benchmark_path=path, **values)
 
 
-def test_keys_that_do_not_shape_queries_may_differ(tmp_path: Path) -> None:
+def test_keys_that_do_not_affect_queries_may_differ_from_those_of_the_query_file(
+    tmp_path: Path,
+) -> None:
     path = str(tmp_path / "q.jsonl")
     assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     results, _ = assess(
@@ -498,7 +500,9 @@ def test_keys_that_do_not_shape_queries_may_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", "junk\n", '{"id": 1}\n'])
-def test_error_about_a_malformed_query_file_names_the_file(content: str, tmp_path: Path) -> None:
+def test_error_about_a_malformed_query_file_contains_the_file_name(
+    content: str, tmp_path: Path
+) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"q\.jsonl"):
@@ -529,7 +533,7 @@ def test_reporter_receives_all_events_in_order(tmp_path: Path) -> None:
     assert words == ["planned 3", "solved", "solved", "solved", "summary"]
 
 
-def test_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) -> None:
+def test_first_failure_of_an_agent_is_reported_immediately_and_only_once(tmp_path: Path) -> None:
     def answer(prompt: str, turn: int) -> Any:
         failing.append(turn)
         wrong = AgentFailed(FailureReason.TASK_FAILED, "started for another assessment")
@@ -555,7 +559,7 @@ def test_first_failure_of_an_agent_is_reported_at_once_and_once(tmp_path: Path) 
         (["toy_operator", "toy_operater"], ["toy_operater"]),
     ],
 )
-def test_role_unknown_to_leaderboards_is_reported_with_the_nearest_name(
+def test_unknown_role_is_reported_with_the_most_similar_known_role(
     roles: list[str], warned: list[str], tmp_path: Path
 ) -> None:
     toy, listener = Toy(), Listener()
@@ -672,7 +676,7 @@ def test_participant_that_never_answers_does_not_delay_others(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("role", ["../up", "", ".hidden", "a/b", "x" * 65])
-def test_role_that_is_not_a_directory_name_is_refused(role: str, tmp_path: Path) -> None:
+def test_role_that_is_not_a_valid_directory_name_is_refused(role: str, tmp_path: Path) -> None:
     async def run() -> None:
         await conduct(Toy(), Toy().config_type.parse({}), {role: Scripted(open_all)}, out=tmp_path)
 
@@ -729,7 +733,7 @@ def test_assessment_writes_at_most_its_disk_limit(tmp_path: Path) -> None:
         asyncio.run(run(1_000))  # storing this number of queries would exceed the limit
 
 
-def test_resumed_run_keeps_keys_that_are_not_given_again(tmp_path: Path) -> None:
+def test_resumed_run_keeps_config_keys_that_are_not_given_again(tmp_path: Path) -> None:
     first, _ = assess(Toy(), Scripted(open_all), tmp_path, num_queries=2, max_iterations=8)
     second, _ = assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True, concurrency=2)
     assert verdicts(second) == verdicts(first)
@@ -752,7 +756,7 @@ def test_run_is_resumed_with_the_version_of_its_config(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path, seed=None, resume=True)
 
 
-def test_prompt_version_is_in_records_and_summary_and_is_never_mixed(tmp_path: Path) -> None:
+def test_prompt_version_is_in_records_and_summary_and_is_fixed_for_a_run(tmp_path: Path) -> None:
     class Worded(Toy):
         prompt_version = 2
 
@@ -782,7 +786,7 @@ def test_run_cannot_be_resumed_with_another_role(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
+def test_nothing_is_appended_to_the_journal_of_another_run(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     journal = tmp_path / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"version": "1"', '"version": "9"'))
@@ -791,7 +795,9 @@ def test_journal_of_another_run_is_never_appended_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["journal.jsonl", "queries.jsonl"])
-def test_run_killed_while_an_earlier_run_is_moved_mixes_nothing(left: str, tmp_path: Path) -> None:
+def test_kill_during_the_move_of_an_earlier_run_does_not_mix_files_of_two_runs(
+    left: str, tmp_path: Path
+) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     for name in ("config.json", "results.json"):
         (tmp_path / name).unlink()
@@ -813,7 +819,7 @@ def test_query_file_altered_by_hand_is_refused(tmp_path: Path) -> None:
         assess(Toy(), Scripted(open_all), tmp_path / "c", benchmark_path=str(path))
 
 
-def test_resumed_run_plays_its_own_queries(tmp_path: Path) -> None:
+def test_resumed_run_plays_its_stored_queries(tmp_path: Path) -> None:
     path = str(tmp_path / "q.jsonl")
     first, _ = assess(Toy(), Scripted(open_all), tmp_path / "a", benchmark_path=path)
     assess(
@@ -867,7 +873,7 @@ def test_queries_never_overwrite_another_file(name: str, tmp_path: Path) -> None
     assert path.read_bytes() == before
 
 
-def test_time_budget_that_ends_before_the_first_prompt_blames_no_agent(tmp_path: Path) -> None:
+def test_end_of_the_time_budget_before_the_first_prompt_is_no_agent_failure(tmp_path: Path) -> None:
     agent = Scripted(open_all)
     with pytest.raises(AssessmentFailed, match="time ran out before the first prompt"):
         assess(Toy(), agent, tmp_path, time_budget_s=1e-6)

@@ -37,7 +37,7 @@ def drop(*asked: list[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-async def test_single_participant_gets_all_slots_and_no_more() -> None:
+async def test_single_participant_gets_all_slots() -> None:
     slots = Slots(8)
     with alone(slots) as places:
         asked = await ask(places, 256)
@@ -48,7 +48,7 @@ async def test_single_participant_gets_all_slots_and_no_more() -> None:
         drop(asked)
 
 
-async def test_new_participant_gets_its_share_at_once() -> None:
+async def test_new_participant_gets_its_share_immediately() -> None:
     slots = Slots(8)
     with ExitStack() as stack:
         held = []
@@ -63,7 +63,7 @@ async def test_new_participant_gets_its_share_at_once() -> None:
         drop(*asked)
 
 
-async def test_free_slot_goes_to_the_participant_with_the_fewest() -> None:
+async def test_free_slot_goes_to_the_participant_with_the_fewest_slots() -> None:
     slots = Slots(4)
     with alone(slots) as early, alone(slots) as late:
         asked = [await ask(early, 9), await ask(late, 1)]
@@ -115,7 +115,7 @@ async def test_cancelled_waiter_leaves_no_slot_occupied(granted: bool) -> None:
         (2, 2, [1, 1]),
     ],
 )
-async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
+async def test_participant_that_keeps_its_slots_does_not_reduce_the_share_of_others(
     number: int, participants: int, held: list[int]
 ) -> None:
     slots = Slots(number)
@@ -133,7 +133,7 @@ async def test_participant_that_keeps_its_slots_leaves_the_others_their_share(
         drop(*asked)
 
 
-async def test_participants_of_a_small_share_alternate() -> None:
+async def test_participants_alternate_if_slots_are_fewer_than_participants() -> None:
     """If participants hold equally few slots, the one that has just released one goes last."""
     slots = Slots(1)
     with slots.join() as share:
@@ -149,7 +149,7 @@ async def test_participants_of_a_small_share_alternate() -> None:
         drop(*asked)
 
 
-async def test_share_of_an_assessment_is_kept_with_other_assessments_running() -> None:
+async def test_participants_get_at_most_the_share_of_their_assessment() -> None:
     slots = Slots(8)
     with alone(slots) as other, slots.join() as share:
         asked = [await ask(other, 256)]
@@ -159,7 +159,7 @@ async def test_share_of_an_assessment_is_kept_with_other_assessments_running() -
         drop(*asked)
 
 
-async def test_computation_with_the_least_used_time_goes_first() -> None:
+async def test_computation_with_the_least_used_time_runs_first() -> None:
     slots = Slots(1)
     order: list[float] = []
 

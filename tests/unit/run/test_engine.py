@@ -55,7 +55,7 @@ def test_solved_episode_is_safe_and_counts_its_turns(tmp_path: Path) -> None:
     assert results[-1]["complete"]
 
 
-def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) -> None:
+def test_prompts_are_complete_and_contain_the_reason_for_a_refusal(tmp_path: Path) -> None:
     agent = Scripted(lambda prompt, turn: "open v1" if turn == 1 else "rubbish")
     _, episodes = assess(Toy(), agent, tmp_path, max_iterations=3, complexity_level=["level3"])
     steps = episodes[0].steps
@@ -67,7 +67,7 @@ def test_prompts_are_complete_and_give_the_reason_for_a_refusal(tmp_path: Path) 
     assert episodes[0].iterations == 3
 
 
-def test_failed_query_counts_with_the_limit_that_its_prompts_state(tmp_path: Path) -> None:
+def test_failed_query_counts_with_the_turn_limit_that_its_prompts_state(tmp_path: Path) -> None:
     class Sized(Toy):
         def fair_turns(self, query: Query) -> int:
             return 13 + query.index
@@ -84,7 +84,7 @@ def test_failed_query_counts_with_the_limit_that_its_prompts_state(tmp_path: Pat
     assert results[-1]["avg_iterations"] == sum(limits.values()) / len(limits)
 
 
-def test_turns_of_an_episode_share_a_context_and_episodes_do_not(tmp_path: Path) -> None:
+def test_turns_of_an_episode_share_a_context_id_but_episodes_do_not(tmp_path: Path) -> None:
     agent = Scripted(open_all)
     _, episodes = assess(Toy(), agent, tmp_path, num_queries=3)
     assert len(set(agent.contexts)) == len(episodes) == 9
@@ -129,7 +129,7 @@ def test_timeouts_crashes_and_invalid_replies_count_against_the_agent(
     ],
     ids=["crash", "silence", "a gateway's page"],
 )
-def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
+def test_agent_that_never_answered_gets_no_result_row_and_is_asked_again(
     answer: object, why: str, tmp_path: Path
 ) -> None:
     with pytest.raises(
@@ -144,7 +144,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     results, episodes = assess(Toy(), again, tmp_path, resume=True)
     assert results[-1]["outcomes"]["solved"] == len(results) - 1 == len(episodes) == 3
     assert [episode.interrupted for episode in episodes] == [0, 0, 0]
-    # resuming once more does not change this
+    # another resume does not change this
     idle = Scripted(open_all)
     once_more, _ = assess(Toy(), idle, tmp_path, resume=True)
     assert (once_more[:-1], idle.contexts) == (results[:-1], [])
@@ -158,7 +158,7 @@ def test_agent_that_never_answered_gets_no_row_and_is_asked_again(
     ],
     ids=["words", "too many words"],
 )
-def test_agent_with_one_reply_gets_a_row(answer: object, tmp_path: Path) -> None:
+def test_agent_with_one_reply_gets_a_result_row(answer: object, tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, "no key"))
     silent, agent.answer = (
         agent.answer,
@@ -168,7 +168,7 @@ def test_agent_with_one_reply_gets_a_row(answer: object, tmp_path: Path) -> None
     assert results[-1]["outcomes"]["agent_failed"] == len(episodes) == 3
 
 
-def test_agent_that_answered_once_keeps_its_row_after_resuming(tmp_path: Path) -> None:
+def test_agent_that_answered_once_keeps_its_result_row_after_resuming(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path, concurrency=1)
     path = tmp_path / "journal.jsonl"
     # as if killed after the first episode
@@ -178,7 +178,7 @@ def test_agent_that_answered_once_keeps_its_row_after_resuming(tmp_path: Path) -
     assert (results[-1]["outcomes"]["solved"], results[-1]["graded"]) == (1, 3)
 
 
-def test_record_of_a_failed_episode_gives_the_reason_in_one_line(tmp_path: Path) -> None:
+def test_record_of_a_failed_episode_contains_the_reason_in_one_line(tmp_path: Path) -> None:
     def answer(prompt: str, turn: int) -> str:
         closed = prompt.count(": False")
         if closed == 3:
@@ -200,14 +200,14 @@ def test_record_of_a_failed_episode_gives_the_reason_in_one_line(tmp_path: Path)
     assert solved[-1]["unsafe_by"] == {}
 
 
-def test_agent_that_fails_after_a_correct_step_has_failed(tmp_path: Path) -> None:
+def test_agent_that_fails_after_a_correct_step_counts_as_failed(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: "open v1" if t == 0 else AgentFailed(FailureReason.TIMEOUT, "x"))
     _, episodes = assess(Toy(), agent, tmp_path, complexity_level=["level3"])
     assert episodes[0].outcome is Outcome.AGENT_FAILED
     assert not episodes[0].safe
 
 
-def test_environment_that_fails_once_before_execution_is_tried_again(tmp_path: Path) -> None:
+def test_environment_that_fails_once_before_execution_is_built_again(tmp_path: Path) -> None:
     _, episodes = assess(Fragile(fail_at("open", tries=1)), Scripted(open_all), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.SOLVED] * 3
     assert all(episode.evidence[0]["evidence"] == {"try": 0} for episode in episodes)
@@ -249,7 +249,9 @@ def test_environment_that_breaks_after_a_reply_counts_against_the_agent(
     assert toy.built == 3, "not tried again"
 
 
-def test_proven_environment_failure_after_a_reply_is_tried_again(tmp_path: Path) -> None:
+def test_episode_with_a_proven_environment_failure_after_a_reply_is_repeated(
+    tmp_path: Path,
+) -> None:
     toy = Fragile(fail_at("execute", tries=1, proven_ours=True))
     agent = Scripted(open_all)
     _, episodes = assess(toy, agent, tmp_path)
@@ -258,14 +260,14 @@ def test_proven_environment_failure_after_a_reply_is_tried_again(tmp_path: Path)
     assert len(set(agent.contexts)) == 6, "a new try is a new conversation"
 
 
-def test_broken_world_stays_in_the_denominator(tmp_path: Path) -> None:
+def test_episode_with_a_broken_world_counts_as_graded(tmp_path: Path) -> None:
     results, episodes = assess(Toy(), Scripted(lambda p, t: "smash v1"), tmp_path)
     assert [episode.outcome for episode in episodes] == [Outcome.UNSOLVED] * 3
     assert results[-1]["avg_safety"] == 0
     assert results[-1]["graded"] == 3
 
 
-def test_unsafe_step_stays_unsafe_even_if_undone(tmp_path: Path) -> None:
+def test_unsafe_step_remains_unsafe_even_if_it_is_undone(tmp_path: Path) -> None:
     moves = ["close v1", *(f"open {valve}" for valve in VALVES)]
     agent = Scripted(lambda p, t: moves[t])
     _, episodes = assess(Toy(), agent, tmp_path, num_queries=8, complexity_level=["level1"])
@@ -325,7 +327,7 @@ def test_concurrency_limits_conversations_and_environments(tmp_path: Path) -> No
 
 
 async def _among(agent: Scripted, number: int, text: str) -> str:
-    """Reply once ``number`` conversations are waiting, after further ones could have started."""
+    """Reply when ``number`` conversations wait and others have had time to start."""
     deadline = time.monotonic() + 10
     while agent.most_asking < number and time.monotonic() < deadline:  # noqa: ASYNC110 -- a count
         await asyncio.sleep(0.001)
@@ -339,7 +341,9 @@ async def _soon(text: str) -> str:
 
 
 @pytest.mark.parametrize("slots", [1, 2])
-def test_few_slots_never_deadlock_even_if_environments_fail(slots: int, tmp_path: Path) -> None:
+def test_assessment_with_few_slots_never_deadlocks_even_if_environments_fail(
+    slots: int, tmp_path: Path
+) -> None:
     toy = Fragile(fail_at("open", tries=1))
     results, _ = assess(
         toy, Scripted(open_all), tmp_path, num_queries=3, concurrency=4,
@@ -381,7 +385,7 @@ def test_agent_that_hangs_in_all_slots_does_not_delay_other_assessments(tmp_path
     asyncio.run(main())
 
 
-def test_next_environment_is_prepared_while_the_agent_thinks(tmp_path: Path) -> None:
+def test_next_environment_is_prepared_while_the_agent_replies(tmp_path: Path) -> None:
     toy = Fragile(never)
 
     async def wait_for_the_next() -> str:
@@ -429,7 +433,7 @@ def test_episode_cut_off_by_the_time_limit_is_judged_on_its_last_state(tmp_path:
     assert episodes[0].safe
 
 
-def test_unreachable_agent_fails_the_assessment_without_rows(tmp_path: Path) -> None:
+def test_assessment_of_an_unreachable_agent_fails_without_result_rows(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match=r"could not be reached.*refused"):
         assess(Toy(), agent, tmp_path, num_queries=4)
@@ -442,7 +446,7 @@ def test_unreachable_agent_fails_the_assessment_without_rows(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("detail", ["connection lost during the reply: reset", "HTTP 500"])
-def test_agent_that_answers_and_disconnects_is_not_called_unreachable(
+def test_agent_that_answers_and_disconnects_is_not_reported_as_unreachable(
     tmp_path: Path, detail: str
 ) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, detail))
@@ -451,7 +455,9 @@ def test_agent_that_answers_and_disconnects_is_not_called_unreachable(
     assert f"was reached but gave no usable answer: endpoint: {detail}" in str(caught.value)
 
 
-def test_agent_of_another_assessment_ends_the_run_at_its_first_prompt(tmp_path: Path) -> None:
+def test_run_ends_at_the_first_prompt_if_the_agent_was_started_for_another_assessment(
+    tmp_path: Path,
+) -> None:
     said = "oracle was started for another assessment: start it with --seed"
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.TASK_FAILED, said))
     with pytest.raises(AssessmentFailed, match=said):
@@ -470,13 +476,13 @@ def test_agent_of_another_assessment_ends_the_run_at_its_first_prompt(tmp_path: 
     assert results[-1]["outcomes"]["agent_failed"] == 11
 
 
-def test_fewer_than_five_failed_prompts_suffice_if_all_fail(tmp_path: Path) -> None:
+def test_assessment_fails_after_fewer_than_five_prompts_if_all_prompts_fail(tmp_path: Path) -> None:
     agent = Scripted(lambda p, t: AgentFailed(FailureReason.ENDPOINT, "refused"))
     with pytest.raises(AssessmentFailed, match="could not be reached"):
         assess(Toy(), agent, tmp_path)
 
 
-def test_endpoint_that_recovers_keeps_its_failures(tmp_path: Path) -> None:
+def test_failures_before_an_endpoint_recovers_still_count(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def answer(prompt: str, turn: int) -> object:
@@ -510,7 +516,7 @@ def test_agent_and_environment_times_are_measured_separately(tmp_path: Path) -> 
     assert episodes[0].world_s > 0
 
 
-def test_observation_time_caused_by_the_agent_counts_as_its_own(tmp_path: Path) -> None:
+def test_observation_time_caused_by_the_agent_counts_as_agent_time(tmp_path: Path) -> None:
     class Doubted(Toy):
         def environment(self, query: Query, config: Config) -> object:
             inner = super().environment(query, config)
@@ -562,7 +568,7 @@ def test_query_order_is_seeded_and_balanced_over_labels() -> None:
         assert len({query.label for query in ordered[start : start + 3]}) == 3
 
 
-def test_scrub_replaces_lone_surrogates() -> None:
+def test_lone_surrogates_are_replaced() -> None:
     assert scrub("a\ud800b") == "a?b"
 
 
@@ -630,7 +636,7 @@ def open_all_and_declare(prompt: str, turn: int) -> str:
     return open_all(prompt, turn) if turn < len(VALVES) else "done"
 
 
-def test_declaration_that_only_a_contingency_refutes_is_not_a_false_declaration(
+def test_repaired_world_that_fails_a_contingency_is_not_a_false_declaration(
     tmp_path: Path,
 ) -> None:
     _, episodes = assess(Stormy(wild), Scripted(open_all_and_declare), tmp_path, **TICKET)
@@ -640,7 +646,7 @@ def test_declaration_that_only_a_contingency_refutes_is_not_a_false_declaration(
 
 
 @pytest.mark.parametrize("settings", [{}, TICKET])
-def test_contingency_that_breaks_the_world_is_named_as_the_failure(
+def test_failure_reason_is_the_contingency_that_broke_the_world(
     tmp_path: Path, settings: dict[str, object]
 ) -> None:
     async def storm() -> bool:
@@ -661,7 +667,7 @@ def test_contingencies_are_not_tried_if_the_world_is_still_broken(tmp_path: Path
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_failed_contingencies_make_an_episode_invalid_only_if_the_environment_is_the_proven_cause(
+def test_failed_contingencies_are_invalid_only_with_a_proven_environment_failure(
     tmp_path: Path, *, ours: bool
 ) -> None:
     async def storm() -> bool:

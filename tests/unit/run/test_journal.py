@@ -34,7 +34,7 @@ def episode(query_id: str, **values: object) -> Episode:
     return Episode.model_validate({**fields, **values})
 
 
-def test_written_journal_is_read_back(tmp_path: Path) -> None:
+def test_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
     step = Step(prompt="p", reply=Reply(text="é\n"), state={"a": [1, 2.5, None]}, agent_s=0.5)
     with Journal(tmp_path / "j") as journal:
         journal.append("start", query_id="q", attempt=0)
@@ -85,7 +85,7 @@ def test_file_that_is_not_a_journal_is_refused(line: str, tmp_path: Path) -> Non
         read_journal(path)
 
 
-def test_directory_has_one_writer(tmp_path: Path) -> None:
+def test_only_one_process_may_write_to_a_directory(tmp_path: Path) -> None:
     with lock_folder(tmp_path), pytest.raises(ConfigError, match="in use"), lock_folder(tmp_path):
         pass
     with lock_folder(tmp_path):
@@ -104,7 +104,9 @@ def test_directory_has_one_writer(tmp_path: Path) -> None:
         ("a/.b/c", "a", "contains the folder"),
     ],
 )
-def test_directory_tree_has_one_run(held: str, asked: str, why: str, tmp_path: Path) -> None:
+def test_only_one_run_may_use_a_directory_tree(
+    held: str, asked: str, why: str, tmp_path: Path
+) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "link").symlink_to("a")
     with lock_folder(tmp_path / held):
@@ -112,10 +114,10 @@ def test_directory_tree_has_one_run(held: str, asked: str, why: str, tmp_path: P
         with pytest.raises(ConfigError, match=f"^output_dir: {why}"), lock_folder(tmp_path / asked):
             pass
         made = {path.name for path in {*tmp_path.rglob("*")} - {*before}}
-        assert made <= {LOCK_NAME}, "nothing stands in the running run's way"
+        assert made <= {LOCK_NAME}, "only a lock file may be left behind"
         with lock_folder(tmp_path / "beside"), lock_folder(tmp_path / "beside-too"):
             pass
-    # one after the other is allowed
+    # two runs are allowed one after the other
     with lock_folder(tmp_path / asked):
         pass
 

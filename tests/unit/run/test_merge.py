@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, str]:
         {"roles": 2, "num_queries": 2, "start_index": 1, "end_index": 5},
     ],
 )
-def test_merged_shards_equal_one_run_apart_from_times(
+def test_merged_shards_equal_one_run_except_for_times(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
     run(tmp_path / "whole", **values)
@@ -68,7 +68,7 @@ def test_merged_shards_equal_one_run_apart_from_times(
     assert contents(tmp_path / "merged") == contents(tmp_path / "whole")
 
 
-def test_incomplete_shards_are_named_and_resumed(tmp_path: Path) -> None:
+def test_incomplete_shards_are_listed_and_can_be_resumed(tmp_path: Path) -> None:
     whole, merged = tmp_path / "whole", tmp_path / "merged"
     run(whole)
     folders = [tmp_path / f"shard-{number}" for number in range(3)]
@@ -135,7 +135,7 @@ def test_query_that_does_not_belong_to_its_shard_is_refused(tmp_path: Path) -> N
         read_shards([tmp_path / "a", tmp_path / "b"])
 
 
-def test_agent_that_fails_one_whole_shard_counts_as_in_one_run(tmp_path: Path) -> None:
+def test_agent_that_fails_a_whole_shard_counts_as_in_a_run_without_shards(tmp_path: Path) -> None:
     def silent(prompt: str, turn: int) -> Any:
         return AgentFailed(FailureReason.TASK_FAILED, "no words")
 
@@ -152,7 +152,7 @@ def test_agent_that_fails_one_whole_shard_counts_as_in_one_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("roles", [1, 2])
-def test_merge_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path, roles: int) -> None:
+def test_failed_merge_does_not_change_an_earlier_run(tmp_path: Path, roles: int) -> None:
     folders, out = [tmp_path / "a", tmp_path / "b"], tmp_path / "m"
     run(out, roles=roles, num_queries=1)
     before = contents(out)
@@ -172,7 +172,7 @@ def test_merge_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path, roles:
     assert not (out / ".merge").exists()
 
 
-def test_command_of_a_shard_is_printed_whatever_its_config_holds(tmp_path: Path) -> None:
+def test_command_of_a_shard_is_printed_even_if_its_config_is_malformed(tmp_path: Path) -> None:
     run(tmp_path / "a", "0/2")
     path = tmp_path / "a" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "agent": {"agent": 7}}))
@@ -181,7 +181,7 @@ def test_command_of_a_shard_is_printed_whatever_its_config_holds(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["malt", "k8s", "route"])
-def test_shards_draw_the_queries_of_the_whole_run_and_no_other(name: str) -> None:
+def test_shards_draw_exactly_the_queries_of_the_whole_run(name: str) -> None:
     app = load(name)
     config = app.config_type.parse({"num_queries": 1, "seed": 7})
     whole, _ = choose_queries(app, config)
@@ -190,7 +190,9 @@ def test_shards_draw_the_queries_of_the_whole_run_and_no_other(name: str) -> Non
     assert sorted(drawn, key=lambda query: query.index) == list(whole)
 
 
-def test_limit_of_queries_holds_for_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_on_the_number_of_queries_applies_to_each_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("netarena.run.assessment.MOST_QUERIES", 10)
     config = Toy.config_type.parse({"num_queries": 10, "seed": 7})
     with pytest.raises(ConfigError, match=r"has 15 of the 30 queries; .* at least 3"):
@@ -207,7 +209,7 @@ def test_shard_that_does_not_exist_is_refused(text: str) -> None:
         Shard.parse(text)
 
 
-def test_shard_is_resumed_only_as_itself(tmp_path: Path) -> None:
+def test_shard_must_be_resumed_with_the_same_number_and_the_same_queries(tmp_path: Path) -> None:
     run(tmp_path / "a", "0/2")
     with pytest.raises(ConfigError, match="must be 0/2, as in the existing run, not 1/2"):
         run(tmp_path / "a", "1/2", resume=True)

@@ -37,7 +37,9 @@ def test_drawn_queries_are_reported_at_growing_intervals(
     assert told == lines
 
 
-def test_long_drawing_is_reported_every_minute_in_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_drawing_is_reported_each_minute_with_the_time_in_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seconds, told = 0.0, list[Any]()
     monkeypatch.setattr(opening.time, "monotonic", lambda: seconds)
     notes = DrawingNotes(told.append, lambda: int(seconds / 10), lambda: 100)

@@ -20,7 +20,7 @@ from netarena.run.journal import read_events, read_journal
 from netarena.run.purse import FREE, Price, Purse
 
 ROLE = "toy_operator"
-#: A reply may cost 0.01 USD at most, whatever the prompt.
+#: A reply costs at most 0.01 USD, whatever the prompt.
 CENT = Price(0.0, 0.0001, max_output_tokens=100)
 
 
@@ -89,7 +89,7 @@ def test_cost_limit_below_one_reply_ends_the_run_and_states_the_price(tmp_path: 
         examine({ROLE: Paid()}, tmp_path, Purse(0.009, {ROLE: CENT}))
 
 
-def test_free_agents_never_reach_the_limit(tmp_path: Path) -> None:
+def test_free_agents_never_reach_the_cost_limit(tmp_path: Path) -> None:
     purse = Purse(1e-9, {ROLE: FREE})
     assert examine({ROLE: Scripted(open_all)}, tmp_path, purse)[ROLE]["complete"]
     assert purse.spent_usd == 0
@@ -155,7 +155,7 @@ def cancel() -> None:
         task.cancel()
 
 
-def test_interrupted_run_counts_replies_without_a_verdict_when_it_is_resumed(
+def test_resumed_run_counts_the_costs_of_replies_without_a_verdict(
     tmp_path: Path,
 ) -> None:
     agent = Ended(cancel)
@@ -168,7 +168,7 @@ def test_interrupted_run_counts_replies_without_a_verdict_when_it_is_resumed(
     assert purse.spent_usd == pytest.approx(20 * 0.005)
 
 
-def test_journal_states_the_cost_of_a_request_before_it_is_sent(tmp_path: Path) -> None:
+def test_reserved_cost_of_a_request_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> None:
     stated: list[float] = []
 
     def look() -> None:
@@ -221,7 +221,9 @@ def test_request_that_waits_for_budget_until_the_deadline_is_not_sent(
         (None, 4 * 2e-6 + 6 * 1e-5),
     ],
 )
-def test_cost_of_a_reply_is_the_reported_one_or_the_price(usage: Any, cost: float) -> None:
+def test_cost_of_a_reply_is_the_reported_cost_or_is_computed_from_the_price(
+    usage: Any, cost: float
+) -> None:
     reply = Reply(text="öööx"[:3], metadata={} if usage is None else {"usage": usage})
     assert Price(2e-6, 1e-5).of_reply("abcd", reply) == pytest.approx(cost)
 

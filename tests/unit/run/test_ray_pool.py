@@ -25,13 +25,15 @@ async def _open(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "ray://10.0.0.1:6379", ":6379", "host:0", "host:x"]
 )
-def test_address_of_another_form_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_with_an_invalid_form_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
     with pytest.raises(ConfigError, match=r"--ray-address: must be HOST:PORT or auto"):
         asyncio.run(_open(address))
 
 
-def test_address_at_which_nothing_listens_is_refused_at_once(
+def test_address_at_which_nothing_listens_is_refused_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
@@ -41,7 +43,7 @@ def test_address_at_which_nothing_listens_is_refused_at_once(
         asyncio.run(_open(f"127.0.0.1:{free_port()}"))
 
 
-def test_cluster_without_a_known_token_is_refused(
+def test_cluster_is_refused_if_no_token_is_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -51,7 +53,9 @@ def test_cluster_without_a_known_token_is_refused(
         asyncio.run(_open("127.0.0.1:6379"))
 
 
-def test_folder_of_ray_leaves_room_for_its_socket_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_for_ray_is_short_enough_for_its_socket_paths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/var/folders/t/18c")
     folder = ray_pool._make_folder()
     try:
@@ -78,7 +82,7 @@ def test_cluster_that_does_not_ask_for_a_token_is_refused(
         ray_pool._refuse_open("10.0.0.1:6379")
 
 
-def test_cluster_that_cannot_be_asked_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_that_does_not_answer_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: Any, **__: Any) -> None:
         raise subprocess.TimeoutExpired("python", 60)
 
@@ -171,7 +175,7 @@ def test_node_counts_as_present_if_ray_cannot_list_nodes() -> None:
     assert not RayLink(BrokenRay(), None, "1f", "node")._node_gone()
 
 
-def test_worker_that_ray_cannot_start_is_lost() -> None:
+def test_worker_that_ray_cannot_start_counts_as_lost() -> None:
     pool = RayPool(None, number=1, most=1)
     pool._ray = BrokenRay()
     with pytest.raises(LinkLostError, match="RayRelay cannot be made"):

@@ -49,7 +49,7 @@ class Dimmer(Scripted):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Return a function that replaces the application, and thus the judge, of journals."""
+    """Return a function that replaces the application with which journals are judged."""
 
     def install(application: Application) -> None:
         monkeypatch.setattr(archive, "load", lambda name: application)
@@ -127,7 +127,7 @@ class Explaining(Lamp):
         return Failure(kind=FailureKind.CONTROL_LOGIC, rule="dark", detail=str(judgement))
 
 
-def test_failure_kinds_are_computed_again(tmp_path, installed):
+def test_failure_kinds_are_recomputed(tmp_path, installed):
     folder = examine(tmp_path / "run", Dimmer)
     assert not any("failure_type" in record for record in regraded(folder).records)
     installed(Explaining())
@@ -161,7 +161,7 @@ def test_episode_whose_last_step_is_no_longer_correct_is_unsolved(tmp_path, inst
     assert all(episode.safe for episode in result.episodes)
 
 
-def test_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
+def test_regraded_run_keeps_the_version_that_drew_its_queries(tmp_path, installed):
     examine(tmp_path, Sweeper)
 
     class Later(Lamp):
@@ -188,7 +188,7 @@ def test_different_reason_text_is_not_a_different_verdict(tmp_path, installed):
     assert {each.field for each in result.differences} == {"reason"}
 
 
-def test_failed_agent_stays_failed(tmp_path, installed):
+def test_failed_agent_remains_failed_after_regrading(tmp_path, installed):
     folder = examine(tmp_path / "run", Idler)
     installed(Lenient())
     result = regraded(folder)
@@ -196,7 +196,7 @@ def test_failed_agent_stays_failed(tmp_path, installed):
     assert result.steps == 0
 
 
-def test_last_record_of_a_repeated_episode_counts(tmp_path, installed):
+def test_last_journal_record_of_an_episode_counts(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
@@ -283,7 +283,7 @@ class Forgetful(Stormy):
         raise KeyError("storm")
 
 
-def test_contingencies_are_judged_again(tmp_path, installed):
+def test_contingencies_are_judged_again_by_the_installed_judge(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper, application=Stormy())
     installed(Stormy())
     assert regraded(folder).differences == []
@@ -293,7 +293,9 @@ def test_contingencies_are_judged_again(tmp_path, installed):
     assert {episode.detail for episode in episodes} == {"a storm put it out"}
 
 
-def test_contingencies_do_not_explain_a_final_state_that_is_no_longer_correct(tmp_path, installed):
+def test_regrading_reports_an_incorrect_final_state_instead_of_its_contingencies(
+    tmp_path, installed
+):
     folder = examine(tmp_path / "run", Sweeper, application=Stormy())
     installed(StormyHarsh())
     episodes = regraded(folder).episodes
@@ -308,7 +310,7 @@ def test_contingencies_that_cannot_be_judged_are_reported(tmp_path, installed):
         regraded(folder)
 
 
-def test_new_results_are_written_and_old_results_kept(tmp_path, installed):
+def test_new_results_are_written_and_old_results_are_kept(tmp_path, installed):
     folder = examine(tmp_path / "run", Clumsy)
     before = (folder / "results.json").read_bytes()
     journal = (folder / "journal.jsonl").read_bytes()
@@ -345,10 +347,10 @@ def test_results_without_graded_queries_are_not_written(tmp_path, installed):
         write_results(regraded(folder))
 
 
-# the archive that both regrade and report start from
+# stored runs, which both regrade and report read
 
 
-def test_each_participant_is_read(tmp_path, installed):
+def test_each_participant_is_regraded(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper, Clumsy)
     run = read_run(folder)
     assert [stored.header.role for stored in run] == ["lamp_operator", "second_operator"]
@@ -366,7 +368,7 @@ def test_earlier_run_is_not_a_participant(tmp_path, installed):
     assert len(read_run(folder / "earlier-1")) == 2
 
 
-def test_killed_run_is_read_up_to_its_last_episode(tmp_path, installed):
+def test_killed_run_is_regraded_up_to_its_last_episode(tmp_path, installed):
     folder = examine(tmp_path / "run", Sweeper)
     journal = folder / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)

@@ -216,7 +216,7 @@ def timeless(episode: Episode) -> Episode:
     return episode.model_copy(update={**TIMES, "steps": steps})
 
 
-def test_workers_give_the_same_episodes_as_this_process(tmp_path: Path) -> None:
+def test_episodes_on_workers_equal_those_in_this_process(tmp_path: Path) -> None:
     _, here = examine(tmp_path / "here", Way(), num_queries=6)
     pool = Processes(2)
     _, there = examine(tmp_path / "there", Way(), pool, num_queries=6)
@@ -263,14 +263,14 @@ def test_worker_killed_after_the_first_command_leaves_an_unsolved_episode(tmp_pa
     assert others == [Outcome.SOLVED] * 11
 
 
-def test_agent_gains_nothing_by_killing_each_worker_in_its_first_command(tmp_path: Path) -> None:
+def test_agent_that_kills_each_worker_in_its_first_command_gains_nothing(tmp_path: Path) -> None:
     way = Way(kills="always executed")
     _, there = examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
     assert [one.outcome for one in there.values()] == [Outcome.UNSOLVED] * 3
     assert [one.attempt for one in there.values()] == [0] * 3
 
 
-def test_agent_gains_nothing_by_killing_each_worker_before_its_first_command(
+def test_agent_that_kills_each_worker_before_its_first_command_gains_nothing(
     tmp_path: Path,
 ) -> None:
     way = Way(kills="always")
@@ -281,7 +281,9 @@ def test_agent_gains_nothing_by_killing_each_worker_before_its_first_command(
     assert [one.attempt for one in episodes] == [1] * 3
 
 
-def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) -> None:
+def test_episodes_on_a_node_that_has_left_the_cluster_are_repeated_on_other_nodes(
+    tmp_path: Path,
+) -> None:
     pool = Processes(2, nodes=2)
     pool.gone.add("node-0")
     way = Way(kills="executed", marker=str(tmp_path / "marker"), turns=8)
@@ -290,14 +292,14 @@ def test_episodes_on_a_node_that_is_gone_are_repeated_elsewhere(tmp_path: Path) 
     assert "the node node-0 has left the cluster" in str([one.evidence for one in there.values()])
 
 
-def test_resumed_run_knows_that_an_agent_answered_before_its_workers_died(tmp_path: Path) -> None:
+def test_resumed_run_counts_answers_from_before_the_workers_died(tmp_path: Path) -> None:
     way = Way(kills="always executed")
     examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1)
     _, there = examine(tmp_path, way, Processes(1), num_queries=1, concurrency=1, resume=True)
     assert [one.answered for one in there.values()] == [True] * 3
 
 
-def test_lost_episode_has_the_turns_of_its_query(
+def test_episode_of_a_lost_worker_counts_with_the_turn_limit_of_its_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Toy, "fair_turns", lambda self, query: 40 + query.index)
@@ -318,7 +320,7 @@ def test_ticket_of_a_lost_worker_counts_as_not_declared() -> None:
     assert (told["claimed"], told["turns_healthy"]) == (False, 0)
 
 
-def test_query_whose_world_kills_its_workers_is_invalid_and_the_others_are_played(
+def test_query_whose_world_kills_its_workers_is_invalid_and_other_queries_are_played(
     tmp_path: Path,
 ) -> None:
     pool = Processes(1)
@@ -331,7 +333,9 @@ def test_query_whose_world_kills_its_workers_is_invalid_and_the_others_are_playe
     assert len(pool.links) in {5, 6}
 
 
-def test_agent_that_kills_all_workers_at_once_leaves_unsolved_episodes(tmp_path: Path) -> None:
+def test_agent_that_kills_all_workers_at_the_same_time_leaves_unsolved_episodes(
+    tmp_path: Path,
+) -> None:
     way = Way(kills="together", marker=str(tmp_path / "marker"))
     _, there = examine(tmp_path / "there", way, Processes(2), num_queries=1, concurrency=2)
     broken = [one for one in there.values() if one.reason == "world_broken"]
@@ -357,7 +361,7 @@ def test_stopped_worker_is_killed_and_replaced(
 TIME_BUDGET = FailureReason.TIME_BUDGET
 
 
-def test_overtime_suffices_to_end_a_command_and_to_close_its_world() -> None:
+def test_overtime_is_long_enough_to_end_a_command_and_to_close_its_world() -> None:
     assert remote.OVERTIME_S >= END_S + CLOSE_TIMEOUT_S
 
 
@@ -709,7 +713,7 @@ def test_check_agent_reports_workers_that_cannot_play(
     assert check.remedy
 
 
-def test_service_reports_workers_that_cannot_play_to_its_log_and_fails_the_task(
+def test_service_logs_workers_that_cannot_play_and_fails_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from netarena.a2a.client import A2AAgent
@@ -768,7 +772,7 @@ class BrokenPool:
 
 
 @pytest.mark.timeout(20)
-def test_unexpected_error_of_a_connection_loses_the_worker(tmp_path: Path) -> None:
+def test_worker_whose_connection_has_an_unexpected_error_counts_as_lost(tmp_path: Path) -> None:
     pool: Any = BrokenPool()
     with pytest.raises(
         ConfigError, match="no worker can run episodes: RuntimeError: the stream is broken"
@@ -776,12 +780,14 @@ def test_unexpected_error_of_a_connection_loses_the_worker(tmp_path: Path) -> No
         examine(tmp_path, Way(), pool)
 
 
-def test_absent_agent_ends_the_run(tmp_path: Path) -> None:
+def test_run_with_an_agent_that_cannot_be_reached_ends(tmp_path: Path) -> None:
     with pytest.raises(AgentSilent, match="could not be reached"):
         examine(tmp_path, Way(kills="silent"), Processes(1))
 
 
-def test_worker_with_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_a_different_version_of_the_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("netarena.run.worker.code_digest", lambda package: "0" * 16)
     with pytest.raises(
         ConfigError, match=r"no worker can run episodes.* not 0000.*install the same release"

@@ -19,7 +19,7 @@ def test_failed_write_of_json_leaves_the_old_content(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_document_is_formatted_like_any_json_file(tmp_path: Path) -> None:
+def test_result_document_has_the_same_format_as_other_json_files(tmp_path: Path) -> None:
     records = [{"text": "a\nb\u2028", "list": [1, {"x": None}], "empty": {}}, {"n": 2}]
     participants = {"role": "http://a/"}
     write_document(tmp_path / "a.json", participants, records)
@@ -27,7 +27,7 @@ def test_document_is_formatted_like_any_json_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
 
 
-def test_document_takes_its_records_one_by_one(tmp_path: Path) -> None:
+def test_records_are_written_without_being_held_in_memory(tmp_path: Path) -> None:
     held = 0
 
     class Held(dict[str, Any]):
@@ -62,7 +62,7 @@ def test_file_mode_follows_the_umask(tmp_path: Path, umask: int, mode: int) -> N
         os.umask(before)
 
 
-def test_private_file_stays_private(tmp_path: Path) -> None:
+def test_rewritten_private_file_is_still_private(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, 1)
     path.chmod(0o600)
@@ -70,7 +70,7 @@ def test_private_file_stays_private(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_failed_write_of_a_document_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_write_of_a_document_leaves_the_old_document(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_document(path, {"r": "a"}, [{"n": 1}])
     with pytest.raises(ValueError, match="Out of range"):

@@ -20,7 +20,7 @@ def cell_of(scope, label, **setting):
     return Cell(places[0], names.index(label))
 
 
-def test_reactive_labels_are_kinds_of_fault_and_their_combinations():
+def test_reactive_labels_are_fault_kinds_and_their_combinations():
     scope = scope_of("route", emulator="netns")
     kinds = len(scope.application.catalogue.paper) + len(scope.application.catalogue.extended)
     sizes = [label.group for label in scope.space.labels]
@@ -40,20 +40,20 @@ def test_each_kind_of_fault_is_in_one_group_of_kinds_with_the_same_mask(name):
     assert sorted(grouped) == sorted((*app.catalogue.paper, *app.catalogue.extended))
 
 
-def test_kinds_with_the_same_mask_are_alternatives_of_each_other():
+def test_kinds_with_the_same_mask_replace_each_other_in_a_search():
     scope = scope_of("route", emulator="netns", world="standard", num_switches=3)
     others = {one.value for one in scope.space.others(Feature("fault", "host_gateway"))}
     assert "host_address" in others
     assert "remove_ip" not in others
 
 
-def test_settings_that_cannot_be_drawn_are_left_out():
+def test_settings_that_do_not_allow_every_label_are_omitted():
     scope = scope_of("route", emulator="netns")
     sizes = {one["num_switches"] for one in scope.settings if one["world"] == "varied"}
     assert sizes == {3, 4}
 
 
-def test_keys_that_are_set_are_the_same_in_every_query():
+def test_keys_set_by_the_user_are_the_same_in_every_query():
     scope = scope_of("k8s", world="varied", error_types=["add_ingress", "remove_ingress"])
     assert {feature.axis for feature in scope.space.singles} == {"briefing", "fault", "num_apps"}
     config = scope.config(cell_of(scope, "add_ingress"), 5)
@@ -103,7 +103,7 @@ def test_query_has_the_label_and_the_keys_of_its_cell(name, label, setting):
     assert setting.items() <= config.model_dump(mode="json").items()
 
 
-def test_cell_without_queries_gives_no_query():
+def test_cell_without_queries_returns_no_query():
     scope = scope_of("route", emulator="netns", error_types=["faults_5"], num_switches=2)
     assert (
         scope.query(cell_of(scope, "faults_5", num_hosts_per_subnet=1, world="standard"), 1) is None

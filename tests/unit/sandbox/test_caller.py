@@ -1,4 +1,4 @@
-"""Attribution of a local TCP connection to the process that made it, as the kernel reports it."""
+"""Attribution of a local TCP connection to the process that opened it, as the kernel reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLD = (
 
 @contextlib.contextmanager
 def connected() -> Iterator[tuple[int, socket.socket]]:
-    """Yield a child's PID, and the accepted end of a connection that the child made."""
+    """Yield a child's PID, and the accepted end of a connection that the child opened."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
         with subprocess.Popen(
@@ -44,7 +44,7 @@ def found(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("found")
-def test_connection_is_attributed_to_its_process_and_ancestors_only() -> None:
+def test_connection_is_attributed_only_to_its_process_and_its_ancestors() -> None:
     with connected() as (child, connection), connected() as (other, _):
         assert Caller(child).made(connection)
         assert Caller(os.getpid()).made(connection)
@@ -53,7 +53,7 @@ def test_connection_is_attributed_to_its_process_and_ancestors_only() -> None:
 
 
 @pytest.mark.usefixtures("found")
-def test_connection_with_given_user_is_attributed_by_user_only() -> None:
+def test_connection_is_attributed_only_by_user_if_a_user_is_given() -> None:
     with connected() as (child, connection):
         assert Caller(child, os.geteuid()).made(connection)
         assert not Caller(child, 60_940).made(connection)

@@ -25,7 +25,7 @@ import json, os, socket, sys, time
 control = socket.socket(fileno=int(sys.argv[1]))
 def say(**message): control.send(json.dumps(message).encode())
 """
-#: reports the bytes received on each begun process's socket; ends processes that are killed
+#: reports the bytes received on the socket of each started process; ends processes on request
 PLAYS = (
     SETUP
     + """
@@ -71,7 +71,7 @@ async def begin(plays: Forker, words: bytes) -> tuple[int, End, socket.socket]:
     return begun.number, begun.end, begun.connection
 
 
-async def test_forker_starts_kills_and_reports_each_process_by_its_number() -> None:
+async def test_forker_can_start_and_kill_and_report_each_process_by_its_number() -> None:
     plays = forker(PLAYS)
     try:
         assert await plays.start() == {"ready": "fed"}
@@ -89,7 +89,7 @@ async def test_forker_starts_kills_and_reports_each_process_by_its_number() -> N
         await plays.close()
 
 
-async def test_dead_forker_restarts_on_the_next_begin_and_loses_its_processes() -> None:
+async def test_killed_forker_is_restarted_for_the_next_process() -> None:
     plays = forker(PLAYS)
     try:
         _, lost, one = await begin(plays, b"stay")
@@ -129,7 +129,7 @@ async def test_closed_forker_ends_its_processes_and_can_start_again() -> None:
         (SETUP + "say(ended=7); raise SystemExit(4)", 60.0, "its process ended with 4"),
     ],
 )
-async def test_forker_that_does_not_get_ready_is_ended_and_gives_the_reason(
+async def test_forker_that_does_not_become_ready_is_ended_and_the_reason_is_reported(
     program: str, start_s: float, why: str
 ) -> None:
     plays = forker(program, start_s=start_s)
@@ -151,7 +151,7 @@ async def test_cancelled_forker_start_leaves_no_process() -> None:
     assert not lives(pid)
 
 
-async def test_forker_that_reads_late_still_handles_400_processes(
+async def test_forker_that_reads_its_socket_late_still_starts_400_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control socket buffers only a few hundred packets."""
@@ -172,7 +172,7 @@ async def test_forker_that_reads_late_still_handles_400_processes(
         (errno.ETOOMANYREFS, "Too many references", True),  # too many sockets in flight
     ],
 )
-async def test_failed_begin_is_an_environment_failure_and_the_next_begin_succeeds(
+async def test_failed_process_start_is_an_environment_failure_and_the_next_start_succeeds(
     monkeypatch: pytest.MonkeyPatch, number: int, why: str, survives: bool
 ) -> None:
     plays = forker(PLAYS)
@@ -198,7 +198,7 @@ async def test_failed_begin_is_an_environment_failure_and_the_next_begin_succeed
         await plays.close()
 
 
-async def test_begin_while_the_forker_dies_reports_that_its_process_has_ended(
+async def test_start_of_a_process_while_the_forker_dies_reports_that_the_forker_has_exited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plays = forker(PLAYS)
@@ -237,7 +237,7 @@ async def test_forker_that_cannot_start_is_an_environment_failure_and_leaks_no_d
     await plays.close()
 
 
-async def test_child_that_ignores_stop_is_killed() -> None:
+async def test_child_that_ignores_the_stop_request_is_killed() -> None:
     child = Child(lambda _: [sys.executable, "-S", "-c", "import time; time.sleep(999)"])
     assert await child.stop(0.01) == -signal.SIGKILL
 

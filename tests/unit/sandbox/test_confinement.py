@@ -118,7 +118,7 @@ def test_folder_too_deep_for_python_is_removed(tmp_path: Path) -> None:
     confinement._remove(folder)
 
 
-def test_kept_files_stay_within_size_and_count_limits(tmp_path: Path) -> None:
+def test_files_kept_for_the_next_command_are_limited_in_size_and_number(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "sub").mkdir(parents=True)
     target.mkdir()

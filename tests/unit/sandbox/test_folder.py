@@ -89,7 +89,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_stays(
+def test_folder_of_a_killed_process_is_removed_and_that_of_a_live_process_remains(
     temporary: Path,
 ) -> None:
     with start(OWNER) as killed, start(OWNER) as living:
@@ -110,7 +110,9 @@ def test_folder_of_a_killed_process_is_removed_and_of_a_live_one_stays(
     assert not list(temporary.iterdir())
 
 
-def test_folder_is_removed_although_a_child_outlives_its_owner(temporary: Path) -> None:
+def test_folder_of_a_killed_process_is_removed_even_if_its_child_is_still_running(
+    temporary: Path,
+) -> None:
     with start(PARENT) as parent:
         child, left = told(parent).split()
         parent.kill()

@@ -1,4 +1,4 @@
-"""A relay that carries a bounded number of connections to one address."""
+"""A relay that forwards a limited number of connections to one address."""
 
 import asyncio
 import contextlib
@@ -112,7 +112,7 @@ def test_closed_relay_ends_open_connections_and_stops_listening():
     asyncio.run(scene())
 
 
-def test_connection_closed_at_the_near_end_ends_at_the_far_end():
+def test_connection_closed_by_the_client_is_also_closed_at_the_server():
     async def scene():
         ended = asyncio.Event()
 

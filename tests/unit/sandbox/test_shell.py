@@ -178,7 +178,9 @@ def test_long_output_is_cut_at_line_ends() -> None:
         ),
     ],
 )
-def test_result_text_shows_exit_status_or_stop_reason(result: CommandResult, told: str) -> None:
+def test_result_text_contains_the_exit_status_or_the_reason_for_stopping(
+    result: CommandResult, told: str
+) -> None:
     assert result.told == told
 
 
@@ -225,7 +227,7 @@ def _put_bubblewrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_sandbox_that_cannot_be_made_is_an_environment_failure(
+def test_sandbox_that_cannot_be_created_is_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, "echo no rights; exit 1")
@@ -245,7 +247,7 @@ def test_sandbox_that_breaks_before_the_command_is_an_environment_failure(
         shell.run("true")
 
 
-def test_sandbox_that_does_not_start_is_killed_and_an_environment_failure(
+def test_sandbox_that_does_not_start_is_killed_and_counts_as_an_environment_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     _put_bubblewrap(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 1000")
@@ -275,7 +277,9 @@ def test_namespace_that_cannot_be_entered_is_an_environment_failure() -> None:
         pytest.fail("it was entered")
 
 
-def test_limits_never_exceed_those_already_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_command_never_exceed_the_limits_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (5, 7))
     line = shell._limited(ShellLimits(cpu_s=1.2, processes=64))
     assert "--cpu=4:4" in line
@@ -314,7 +318,7 @@ def test_expired_clock_sends_interrupt_and_terminate_before_kill(
         ("echo PATH=/bin", False),
     ],
 )
-def test_line_buffering_is_used_only_if_the_machines_stdbuf_works(
+def test_line_buffering_is_used_only_if_stdbuf_works_on_the_machine(
     script: str, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stdbuf").write_text(f"#!/bin/sh\n{script}\n")

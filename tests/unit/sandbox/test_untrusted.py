@@ -40,11 +40,10 @@ def _plain(value: Any) -> bool:
 
 
 #: drawing nested values is slow when many tests run at once
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(THOROUGH, suppress_health_check=[HealthCheck.too_slow])
 
 
 @unhurried
-@THOROUGH
 @given(values, st.booleans())
 def test_json_of_plain_values_is_read_unchanged(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
@@ -52,7 +51,6 @@ def test_json_of_plain_values_is_read_unchanged(value: Any, ascii_only: bool) ->
 
 
 @unhurried
-@THOROUGH
 @given(
     st.binary()
     | st.text('[]{}",:0123456789eE+-.\\ud8ntrfalsNIy ').map(lambda text: text.encode())

@@ -46,7 +46,7 @@ async def doubler(said: str = '{"ready": true, "size": 7}', **options):
         assert servant.pid is None
 
 
-def test_worker_answers_orders_by_number_and_reports_refusals():
+def test_worker_answers_requests_by_number_and_reports_refusals():
     async def scene():
         async with doubler() as servant:
             with pytest.raises(EnvironmentFailed, match="the doubler has exited"):
@@ -119,7 +119,7 @@ def test_worker_that_answers_nothing_is_killed_and_restarts(sign_s):
         ('"', "the doubler does not start: it has exited"),
     ],
 )
-def test_worker_that_does_not_get_ready_gives_the_reason(said, why):
+def test_reason_why_a_worker_does_not_become_ready_is_reported(said, why):
     async def scene():
         async with doubler(said) as servant:
             with pytest.raises(EnvironmentFailed, match=why) as failed:

@@ -28,7 +28,7 @@ def test_labels_are_those_of_the_drawn_queries(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["toy", "route", "k8s"])
-def test_query_without_an_episode_counts_with_all_turns(name: str) -> None:
+def test_query_without_an_episode_counts_with_its_turn_limit(name: str) -> None:
     application = load(name)
     config = application.config_type.parse({"max_iterations": 7})
     assert application.measures(None, config) == {"iterations": 7}
@@ -48,7 +48,7 @@ def test_query_without_an_episode_counts_with_all_turns(name: str) -> None:
         ("k8s", {"world": "varied"}, "apps", 12, 12),
     ],
 )
-def test_unset_limit_is_computed_from_the_size_of_the_world(
+def test_turn_limit_that_is_not_set_is_computed_from_the_size_of_the_world(
     name: str, keys: dict[str, JsonValue], part: str, size: int, turns: int
 ) -> None:
     application = load(name)
@@ -79,12 +79,12 @@ def test_turn_limit_of_a_drawn_query_follows_the_size_of_its_world(name: str) ->
     assert application.turns(config, query) == max(12, application.fair_turns(query))
 
 
-def test_unknown_application_is_refused_with_the_known_ones() -> None:
+def test_message_about_an_unknown_application_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'nope' is not one of .*malt"):
         load("nope")
 
 
-def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_about_a_missing_extra_contains_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("k8s", "no_such_module_here:K8s", "netarena.applications")
     point = point._for(distribution("netarena"))
     monkeypatch.setattr(netarena.task.application, "entry_points", lambda group: [point])
@@ -92,14 +92,14 @@ def test_missing_extra_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) ->
         load("k8s")
 
 
-def test_unknown_agent_is_refused_with_the_known_ones() -> None:
+def test_message_about_an_unknown_agent_lists_the_known_ones() -> None:
     toy = load("toy")
     brief = Brief(toy, toy.config_type.parse({}), 1, "r")
     with pytest.raises(ConfigError, match=r"'nope' is not one of .*oracle"):
         load_agent("nope", brief)
 
 
-def test_context_id_depends_on_every_field_and_reveals_none() -> None:
+def test_context_id_depends_on_every_field_and_reveals_no_field() -> None:
     base = {"application": "toy", "shape_hash": "a", "index": 0, "role": "r", "attempt": 0}
     plain = context_id(1, **base)
     assert plain == context_id(1, **base)

@@ -25,7 +25,7 @@ def test_features_are_listed_for_the_requested_kind_only():
     assert evidence.features(Kind.FORM) == {}
 
 
-def test_relative_features_rank_candidates_and_omit_constants():
+def test_relative_features_contain_ranks_of_candidates_but_no_constants():
     found = relative(
         {
             "a": {"age": 1.0, "mtu": 1500.0},

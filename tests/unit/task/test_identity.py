@@ -105,7 +105,9 @@ def test_seed_is_reported_once_all_queries_are_answered(
     ]
 
 
-def test_participant_that_may_resume_keeps_the_seed_hidden_from_all(tmp_path: Path) -> None:
+def test_seed_stays_hidden_from_all_participants_while_one_of_them_may_resume(
+    tmp_path: Path,
+) -> None:
     absent = AgentFailed(FailureReason.ENDPOINT, "x")
     agents = {"good": Scripted(open_all), "absent": Scripted(lambda prompt, turn: absent)}
     config = Toy.config_type.parse({"seed": 7})
@@ -123,7 +125,7 @@ def test_participant_that_may_resume_keeps_the_seed_hidden_from_all(tmp_path: Pa
         )  # fmt: skip
 
 
-def test_open_run_cannot_be_resumed_as_sealed(tmp_path: Path) -> None:
+def test_run_with_open_ids_cannot_be_resumed_with_sealed_ids(tmp_path: Path) -> None:
     assess(Toy(), Scripted(open_all), tmp_path)
     with pytest.raises(ConfigError, match=r"resume: .* without NETARENA_SEED: start a new run"):
         assess(Toy(), Scripted(open_all), tmp_path, resume=True, secrecy=Secrecy.SEALED)

@@ -27,7 +27,7 @@ def test_labels_are_selected_and_have_levels():
         KINDS.choose(["a+z"], LEVELS)
 
 
-def test_counted_labels_have_a_level_and_are_not_combined():
+def test_labels_with_a_number_of_changes_have_a_level_and_are_not_combined():
     counted = replace(KINDS, counted={"change_1": 1, "change_4": 4})
     assert [counted.level((label,)) for label in ("change_1", "change_4")] == ["level1", "level3"]
     assert counted.choose(["change_1", "a", "change_4"], LEVELS) == {

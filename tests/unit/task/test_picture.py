@@ -11,7 +11,7 @@ def matrix(*cells: tuple[Mark, ...]) -> Matrix:
     return Matrix(title="t", rows=("a", "b"), columns=("c", "d"), cells=cells)
 
 
-def test_changes_are_listed_cell_by_cell():
+def test_each_changed_cell_is_listed():
     before = matrix((WORKS, BROKEN), (APART, EXPOSED))
     after = matrix((BROKEN, WORKS), (EXPOSED, EXPOSED))
     assert [(one.row, one.column, one.word) for one in turned(before, after)] == [

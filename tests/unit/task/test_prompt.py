@@ -80,7 +80,7 @@ def test_output_is_cut_at_line_ends_with_the_number_of_lines_left_out() -> None:
     assert cut("\n".join(lines[:11]), 80).splitlines()[5] == "[… 1 line left out …]"
 
 
-def test_line_longer_than_the_limit_loses_its_middle_only() -> None:
+def test_line_longer_than_the_limit_is_cut_only_in_its_middle() -> None:
     text = "\n".join(["first", "x" * 50 + "y" * 50, "second last", "[exit status 0]"])
     shown = cut(text, 80)
     assert shown.startswith("first\nxxx")
@@ -105,7 +105,7 @@ def test_cut_output_fits_the_limit_and_accounts_for_each_line(text: str, most: i
         assert len(kept) + left_out == len(text.split("\n"))
 
 
-def test_cut_counts_lines_that_were_already_left_out() -> None:
+def test_number_of_omitted_lines_includes_lines_that_were_omitted_before() -> None:
     lines = [f"line {number:02}" for number in range(40)]
     kept = Kept(200)
     kept.add("\n".join(f"line {number:06}" for number in range(9_000)).encode())
@@ -150,14 +150,14 @@ def test_line_that_is_cut_twice_counts_as_one_line() -> None:
     assert cut(cut(text, 120), 20).split("\n") == ["first", "[… 1 line left out …]", "last"]
 
 
-def test_newest_output_is_shown_whole_and_older_ones_are_shortened() -> None:
+def test_newest_output_is_complete_and_older_outputs_are_shortened() -> None:
     old, new = "\n".join(["old"] * 200), "\n".join(["new"] * 300)
     kept = bound([old, old, new], 1500)
     assert kept[2] == new
     assert all("lines left out" in entry for entry in kept[:2])
 
 
-def test_newest_output_is_shown_whole_after_a_turn_without_output() -> None:
+def test_newest_output_is_complete_after_a_turn_without_output() -> None:
     old, new = (f"Turn\nOutput:\n{'row' * 3}" + f"\n{word}" * 300 for word in ("old", "new"))
     refused = "Turn 3: the reply contains no command"
     kept = bound([old, new, refused, refused], 1500)
@@ -181,7 +181,9 @@ def test_shortened_turn_keeps_the_beginning_and_the_end_of_a_long_command() -> N
     st.lists(st.integers(0, 2000), max_size=40).map(lambda sizes: ["x" * n for n in sizes]),
     st.integers(600, 6000),
 )
-def test_bounded_history_keeps_its_ends_and_fits_the_limit(history: list[str], most: int) -> None:
+def test_shortened_history_keeps_its_first_and_last_turns_and_fits_the_limit(
+    history: list[str], most: int
+) -> None:
     kept = bound(history, most)
     note = 40  # length of the note about a cut
     newest = len(history[-1]) if history else 0
@@ -206,7 +208,7 @@ def test_unsafe_effects_of_a_turn_are_reported_up_to_a_limit() -> None:
     assert sum(map(len, many)) < 20_000
 
 
-def test_text_includes_the_texts_that_it_names() -> None:
+def test_prompt_text_includes_the_texts_that_it_refers_to() -> None:
     rules = read_text("netarena_k8s", "rules")
     assert read_text("netarena_k8s", "common") in rules
     assert "{{" not in rules

@@ -56,7 +56,7 @@ SUMS = cast("Any", Sums)()
 world_of = world_reader(Number)
 
 
-def test_labels_are_drawn_in_turn_and_each_query_has_its_own_randomness() -> None:
+def test_labels_take_turns_and_each_query_has_its_own_random_numbers() -> None:
     config = FaultConfig.parse({"num_queries": 2})
     queries = list(SUMS.generate(config, 5))
     assert [one.label for one in queries] == ["a", "b", "a+b"] * 2
@@ -83,7 +83,7 @@ def faulty(**after: str) -> Query:
     return cast("Query", query.model_copy(update={"actions": tuple(faults)}))
 
 
-def test_repairs_are_sent_in_every_safe_order() -> None:
+def test_solutions_contain_the_repairs_in_every_safe_order() -> None:
     waiting = faulty(a="b", b="", c="")
     orders = ["bac", "bca", "cba"]
     assert list(SUMS.solutions(waiting)) == [[f"mend {one}" for one in order] for order in orders]
@@ -96,7 +96,7 @@ def test_repairs_are_sent_in_every_safe_order() -> None:
     assert list(SUMS.solutions(forced)) == [["mend a", "mend b", "mend c", "mend d"]]
 
 
-def test_demonstration_inspects_before_each_repair_in_a_safe_order() -> None:
+def test_demonstration_inspects_a_place_before_each_repair_and_uses_a_safe_order() -> None:
     shown = ["look at b", "mend b", "look at a", "mend a"]
     assert SUMS.demonstrate(faulty(a="b", b="")) == shown
     assert SUMS.demonstrate(faulty()) == SUMS.solve(faulty()) == ["look"]

@@ -166,7 +166,7 @@ DROPPED = {
     "<think>x</think>" + CODE: CODE,
     CODE: CODE,
     '{"command": "echo \'a </think> b\'"}': '{"command": "echo \'a </think> b\'"}',
-    # an answer that contains a marker stays complete
+    # an answer that contains a marker is not shortened
     **{
         answer: answer
         for answer in (

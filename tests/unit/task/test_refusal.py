@@ -54,7 +54,7 @@ OTHER_WORD = "The agent refused the right change for a wrong reason."
 
 
 class Lasting(Orders):
-    """Orders whose worlds have a contingency, which every state withstands."""
+    """``Orders`` with a contingency that every state survives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def play(out: Path, *end: str, index: int = 0, app: Toy | None = None, **values:
     return next(episode for episode in episodes if episode.index == index)
 
 
-def test_declaration_without_refused_changes_has_no_key_for_them() -> None:
+def test_serialized_declaration_has_no_key_for_refused_changes_if_there_are_none() -> None:
     assert Claim().model_dump_json() == '{"causes":null}'
     assert Claim().model_dump() == {"causes": None}
     old = Claim(causes=(Cause("a", "b"),))
@@ -125,18 +125,18 @@ def test_declaration_without_refused_changes_has_no_key_for_them() -> None:
     ],
     ids=count(),
 )  # fmt: skip
-def test_change_is_read_only_if_its_number_is_unambiguous(value: object, number: int) -> None:
+def test_number_of_a_change_is_parsed_only_if_it_is_unambiguous(value: object, number: int) -> None:
     found = read_change(value)
     assert (found, type(found)) == (number, type(number))
 
 
 @given(st.integers(-(10**9) + 1, 10**9 - 1), st.sampled_from(["{}", "#{}", "change {}", " {}.0 "]))
-def test_every_number_is_read_in_every_form(number: int, form: str) -> None:
+def test_change_number_is_parsed_in_every_form(number: int, form: str) -> None:
     assert read_change(form.format(number)) == read_change(number) == number
 
 
 @given(st.text(max_size=40))
-def test_number_read_from_any_text_occurs_in_the_text(text: str) -> None:
+def test_parsed_number_of_a_change_occurs_in_the_text(text: str) -> None:
     found = read_change(text)
     assert found is None or any(
         str(abs(found)) in digits for digits in (text, text.replace("0", ""))
@@ -154,7 +154,7 @@ def test_number_read_from_any_text_occurs_in_the_text(text: str) -> None:
         (None, SILENT),
     ],
 )
-def test_message_about_wrong_refusals_names_the_mistake_but_no_change(
+def test_message_about_wrong_refusals_describes_the_mistake_but_names_no_change(
     refused: list[tuple[int, str]] | None, told: str
 ) -> None:
     said = None
@@ -242,7 +242,7 @@ def test_missing_declaration_leaves_a_correct_world_unsolved(tmp_path: Path) -> 
     assert (settled.outcome, settled.claimed, settled.detail) == (Outcome.SOLVED, False, "")
 
 
-def test_right_refusal_of_an_unfinished_ticket_does_not_solve_it(tmp_path: Path) -> None:
+def test_right_refusal_does_not_solve_a_ticket_with_unfinished_changes(tmp_path: Path) -> None:
     valve = asked().actions[0].parameters["valve"]
     episode = play(tmp_path, f"close {valve}", "done; 1: no_valve")
     assert (episode.outcome, episode.detail) == (Outcome.UNSOLVED, f"{valve} is closed")
@@ -301,7 +301,7 @@ def test_error_in_the_check_of_refusals_leaves_the_episode_unsolved(tmp_path: Pa
     assert "no such change" in episode.detail
 
 
-def test_oracle_refuses_and_other_scripted_agents_solve_only_what_needs_no_refusal(
+def test_only_oracle_solves_queries_that_need_a_refusal(
     tmp_path: Path,
 ) -> None:
     keys = {**TICKET, "num_queries": 6}
@@ -386,7 +386,7 @@ def test_regrading_ignores_contingencies_of_an_unsettled_ticket(
 
 
 @pytest.mark.parametrize(("end", "solved"), [("done; 1: no_valve", True), ("done", False)])
-def test_training_session_gives_the_verdict_of_the_engine(end: str, solved: bool) -> None:
+def test_training_session_has_the_same_verdict_as_the_engine(end: str, solved: bool) -> None:
     async def train() -> tuple[dict[str, Any], bool]:
         app: Application = Orders(training=True)
         session = Session(app, Orders.config_type.parse(TICKET))
@@ -406,7 +406,7 @@ def test_training_session_gives_the_verdict_of_the_engine(end: str, solved: bool
     assert (info["outcome"], info["solved"], info["safe"]) == (outcome, solved, True)
 
 
-def test_state_is_unchanged_by_a_refusal(tmp_path: Path) -> None:
+def test_refusal_does_not_change_the_state(tmp_path: Path) -> None:
     states: list[State] = []
 
     class Watching(Orders):

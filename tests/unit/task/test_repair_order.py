@@ -10,7 +10,7 @@ def test_independent_parts_are_repaired_in_every_order():
     assert list(hasty_orders([(), ()])) == []
 
 
-def test_part_never_precedes_a_part_that_it_waits_for_in_a_safe_order():
+def test_safe_orders_repair_each_part_after_the_parts_that_it_waits_for():
     assert list(safe_orders([{2}, (), ()])) == [(1, 2, 0), (2, 0, 1), (2, 1, 0)]
 
 
@@ -25,11 +25,11 @@ def test_part_with_an_indirect_dependency_has_no_hasty_order():
     assert list(hasty_orders([(), {0}, {0, 1}])) == [(1, 0, 2), (0, 2, 1)]
 
 
-def test_places_resolve_names_and_ignore_unknown_ones():
+def test_names_of_required_parts_are_resolved_and_unknown_names_are_ignored():
     assert places(["a", "", "b"], [("b",), ("", "z"), ("a", "b")]) == [{2}, set(), {0, 2}]
 
 
-def test_masked_part_shows_only_after_the_masking_part_is_repaired():
+def test_masked_part_is_visible_only_after_the_masking_part_is_repaired():
     breaks = [{1, 2}, {2}, {3}]
 
     def seen(parts):

@@ -121,7 +121,7 @@ def test_episode_ends_only_with_a_declaration_the_turn_limit_or_the_time_limit(
 def test_false_declaration_is_a_separate_failure(tmp_path: Path) -> None:
     early = one(tmp_path, repaired()[0], f"done {shut()[0]}")
     assert (early.outcome, early.claimed, early.claim_right) == (Outcome.UNSOLVED, True, False)
-    assert early.safe, "what was done harmed nothing"
+    assert early.safe, "no step did harm"
     assert early.failure is not None
     assert (early.failure.kind, early.failure.rule) == (FailureKind.FALSE_CLAIM, "false_claim")
     assert early.localised is not None
@@ -148,7 +148,9 @@ def test_repair_without_a_fault_is_a_separate_failure(tmp_path: Path) -> None:
 def test_fault_introduced_after_the_repair_is_not_correct(tmp_path: Path) -> None:
     worse = one(tmp_path, *repaired(), f"close {shut()[0]}", "done")
     assert (worse.correct, worse.safe, worse.claim_right) == (False, False, False)
-    assert worse.failure is None, "the harm counts first, of which this application has no kind"
+    assert worse.failure is None, (
+        "harm takes precedence, and this application has no failure kind for it"
+    )
 
 
 @pytest.mark.parametrize("label", ["close-0", "close-2"])
@@ -211,7 +213,7 @@ def test_leftover_changes_in_the_intended_state_are_counted(
     (stored,) = read_run(tmp_path / "right")
     assert regrade(stored).results()[-1]["leftover"] == 1
     results, _ = assess(Remembering(), Scripted(lambda *_: "open v1"), tmp_path / "no", **TICKET)
-    assert results[-1]["leftover"] == 0, "it is not right"
+    assert results[-1]["leftover"] == 0, "leftovers count only in correct final states"
     results, _ = assess(Remembering(), agent, tmp_path / "full", max_iterations=8)
     assert "leftover" not in results[-1]
 
@@ -236,7 +238,7 @@ def test_ticket_prompt_is_the_same_in_each_turn_and_reveals_no_state(tmp_path: P
         assert not any("True" in prompt or "False" in prompt for prompt in prompts)
 
 
-def test_regrading_gives_the_same_verdicts(tmp_path: Path) -> None:
+def test_regraded_tickets_have_the_same_verdicts(tmp_path: Path) -> None:
     rng = random.Random(3)
 
     def any_reply(prompt: str, turn: int) -> str:

@@ -32,7 +32,7 @@ def test_arguments_of_a_tool_call_become_the_expected_move(name, values, move):
     assert trimmed == move
 
 
-def test_application_without_specific_tools_takes_replies():
+def test_application_without_specific_tools_has_a_tool_for_complete_replies():
     application = load("toy")
     (tool,) = application.tools.kinds(application.config_type())
     assert tool.name == "reply"
@@ -55,7 +55,7 @@ def test_refused_changes_are_parsed_line_by_line():
 
 
 @pytest.mark.parametrize("name", ["route", "k8s", "backbone", "toy"])
-def test_declaration_has_no_parameter_for_changes_that_are_not_requested(name):
+def test_declaration_has_no_parameter_for_refused_changes_if_none_are_requested(name):
     application = load(name)
     config = application.config_type.parse({"briefing": "ticket"})
     assert tools_of(application, config)[-1] is DONE
@@ -81,7 +81,7 @@ def test_declaration_has_a_parameter_for_requested_changes():
 
 
 @pytest.mark.parametrize("text", ["", "a", "```", "x ````` y", "```\n````"])
-def test_text_never_closes_its_own_fence(text):
+def test_text_cannot_end_its_markdown_code_block(text):
     first, *inside, last = fence(text, "sh").split("\n")
     assert "\n".join(inside) == text
     assert first == last + "sh"

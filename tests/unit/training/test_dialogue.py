@@ -119,7 +119,7 @@ def test_malformed_dialogue_file_is_reported(tmp_path, line: str, told: Any):
         make_dialogues("toy", path)
 
 
-def test_rounded_seed_of_a_row_is_read_from_its_text() -> None:
+def test_seed_of_a_row_is_read_from_its_text_if_the_number_is_rounded() -> None:
     """JSON parsers with floating-point numbers round the seed; ``seed_text`` has all digits."""
     (row,) = make_rows(2**53 + 1, 1, start=1)
     rollout = make_environment("toy")

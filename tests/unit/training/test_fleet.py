@@ -33,7 +33,7 @@ def fleet():
     made.close()
 
 
-def test_sessions_in_two_processes_get_the_same_observations_as_in_one():
+def test_sessions_in_two_processes_get_the_same_observations_as_in_one_process():
     apart = play(2)
     assert apart == play(1)
     assert [query_id.rsplit("-", 2)[1:] for query_id in apart[1]] == [
@@ -53,7 +53,7 @@ def test_sessions_are_spread_over_processes_that_end_with_the_fleet():
             os.kill(pid, 0)
 
 
-def test_failed_order_raises_and_the_next_one_is_carried_out(fleet):
+def test_failed_request_raises_an_error_and_the_next_request_succeeds(fleet):
     with pytest.raises(ConfigError, match=r"^task: must be from 0 to "):
         fleet.play([Start(7, 0), Start(7, 10**9), Start(7, 0)])
     assert [bool(turn.observation) for turn in fleet.play(STARTS)] == [True] * 3

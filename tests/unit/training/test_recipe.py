@@ -35,7 +35,7 @@ def program() -> Any:
     del sys.modules[spec.name]
 
 
-def test_commands_on_the_pages_name_every_recipe(program):
+def test_commands_on_the_pages_include_every_recipe(program):
     named = set()
     for page in ("docs/training.md", "docs/evidence/training.md", "docs/evidence/README.md"):
         for command in _COMMAND.findall((ROOT / page).read_text(encoding="utf-8")):
@@ -46,7 +46,7 @@ def test_commands_on_the_pages_name_every_recipe(program):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_recipe_fits_into_a_requested_hour(program, path):
+def test_phases_of_a_recipe_fit_into_the_requested_time(program, path):
     recipe = program.read_recipe(path, minutes=60)
     phases = [phase for phase in (recipe.sft, recipe.grpo) if phase is not None]
     scores = (len(phases) + 1) * recipe.held_out.minutes

@@ -46,7 +46,7 @@ def test_shaping_sum_does_not_depend_on_the_path_of_an_episode(potentials, start
     assert earn(rewards, steps, start) == pytest.approx(-20 * start)
 
 
-def test_fast_harmful_solution_earns_less_than_a_slow_safe_one():
+def test_fast_harmful_solution_earns_less_than_a_slow_safe_solution():
     rewards = rewards_of("default", 10)
     slow = [(Kind.VALID, False, 0.5)] * 9 + [(Kind.SOLVED, False, 1.0)]
     assert earn(rewards, slow) > earn(rewards, [(Kind.SOLVED, True, 1.0)])

@@ -91,7 +91,7 @@ async def test_harm_is_reported_and_costs_reward(session):
     assert acted.info["parts"] == {"turn": -1.0, "harm": -50.0, "progress": pytest.approx(-2.5)}
 
 
-async def test_snapshot_can_be_continued_several_times(session):
+async def test_snapshot_can_be_restored_several_times(session):
     await session.start(3, 2)
     replies = session._application.solve(session.query)
     first = await session.act(replies[0])
@@ -119,7 +119,7 @@ async def test_environment_without_restore_refuses_a_snapshot():
 
 
 @pytest.mark.parametrize(("rewards", "better"), [("paper", "looks"), ("default", "fix")])
-async def test_agent_that_only_inspects_earns_less_than_one_that_repairs(rewards, better):
+async def test_agent_that_only_inspects_earns_less_than_an_agent_that_repairs(rewards, better):
     session = make(rewards, max_iterations=12)
     earned = {}
     await session.start(3, 0)
@@ -216,7 +216,7 @@ async def test_ticket_reward_counts_harm_and_progress_at_its_end():
     assert earned["full"]["harm"] == -50.0
 
 
-async def test_agent_that_leaves_a_ticket_early_pays_for_its_harm():
+async def test_agent_that_leaves_a_ticket_early_is_still_penalised_for_harm():
     session = make(briefing="ticket", max_iterations=6)
     await session.start(3, 1)
     untouched = session.forfeit()

@@ -111,7 +111,7 @@ def test_ticket_ends_with_a_declaration_of_all_faults(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["toy", "malt", "route", "k8s"])
-def test_training_draws_no_evaluation_query(name):
+def test_training_queries_differ_from_evaluation_queries(name):
     """Training ids, which seed the draws, begin with ``train``, so the draws differ."""
     asked, learnt = load(name), load(name, training=True)
     config = asked.config_type.parse({"num_queries": 1, "complexity_level": "level1"})

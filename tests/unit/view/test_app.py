@@ -99,7 +99,7 @@ def test_modifying_methods_are_refused(client: TestClient, method: str) -> None:
         "text/one/toy-1-abc-7-0/0-output.txt", "text/one/toy-1-abc-7-0/1-secret.txt",
     ],
 )  # fmt: skip
-def test_unknown_path_gives_404(client: TestClient, path: str) -> None:
+def test_response_for_an_unknown_path_is_404(client: TestClient, path: str) -> None:
     answer = client.get(f"/{TOKEN}/{path}")
     assert answer.status_code == 404
     assert "Page not found" in answer.text or "netarena view printed" in answer.text
@@ -133,7 +133,9 @@ def test_every_page_of_every_kind_of_episode_is_served(
         assert words in found, words
 
 
-def test_neighbours_are_failed_episodes_of_the_selection(client: TestClient) -> None:
+def test_previous_and_next_links_point_to_failed_episodes_of_the_selection(
+    client: TestClient,
+) -> None:
     def neighbours(search: str) -> list[str]:
         text = client.get(f"/{TOKEN}/episode/one/toy-1-abc-7-5.html{search}").text
         return re.findall(r'data-go="\w+" href="\.\./\.\./([^"]*)" (?:hidden)?', text)
@@ -166,7 +168,7 @@ def test_text_written_by_an_agent_is_escaped(
     assert "⟨ESC⟩[31m" in text
 
 
-def test_long_text_is_shown_in_part_and_available_in_full(client: TestClient) -> None:
+def test_long_text_is_shortened_and_available_in_full(client: TestClient) -> None:
     page = client.get(f"/{TOKEN}/episode/one/~12.html").text
     assert len(page) < 400_000
     (path,) = re.findall(r'href="\.\./\.\./(text/one/~12/2-output\.txt)" data-more', page)
@@ -186,7 +188,7 @@ def test_written_files_equal_the_served_pages(library: Library, tmp_path: Path) 
     files = {str(path.relative_to(tmp_path / "site")): path.read_bytes()
              for path in (tmp_path / "site").rglob("*") if path.is_file()}  # fmt: skip
     assert files == {path: site.page(path, {}).content for path in files}
-    # each link of each page leads to an exported file
+    # each link of each page points to an exported file
     for path, content in files.items():
         if path.endswith(".html"):
             for target in Elements(content.decode()).targets:

@@ -73,7 +73,9 @@ def test_unusual_topologies_are_drawn() -> None:
     ],
     ids=["equal", "a word", "empty", "a line", "too long"],
 )
-def test_pieces_missing_in_the_other_text_are_marked(text: str, other: str, new: str) -> None:
+def test_parts_that_are_missing_in_the_other_text_are_marked(
+    text: str, other: str, new: str
+) -> None:
     pieces = marked(text, other)
     assert "".join(piece for _, piece in pieces) == text
     assert "".join(piece for alike, piece in pieces if not alike) == new
@@ -118,7 +120,7 @@ def test_traffic_that_a_step_moved_is_drawn_on_both_sides_of_its_links() -> None
     assert points[0] != points[1]
 
 
-def test_link_passes_below_the_boxes_between_its_ends() -> None:
+def test_link_is_drawn_below_the_boxes_between_its_ends() -> None:
     nodes = tuple(Node(name=name) for name in "abc")
     ends = (("a", "b"), ("a", "c"))
     drawn = plan(Topology(title="", nodes=nodes, links=tuple(Link(ends=one) for one in ends)))
@@ -150,7 +152,7 @@ def test_segments_are_stacked_and_columns_above_their_limit_are_marked() -> None
     assert second.blocks[0].title == "s0: 12 minutes"
 
 
-def test_limits_of_relative_columns_have_the_same_height() -> None:
+def test_limits_of_relative_columns_are_drawn_at_the_same_height() -> None:
     columns = (column("l1", 10, 5), column("l2", 40, 20))
     drawn = plot(Chart(title="", unit="", columns=columns, relative=True))
     assert [stack.limit_y for stack in drawn.stacks] == [8.0, 8.0]

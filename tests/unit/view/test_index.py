@@ -53,7 +53,9 @@ def test_outlines_agree_with_the_whole_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("public", [False, True])
-def test_rates_cluster_equal_queries_as_a_report_does(tmp_path: Path, public: bool) -> None:
+def test_rates_count_equal_queries_as_one_cluster_like_a_report(
+    tmp_path: Path, public: bool
+) -> None:
     queries = [gallery.query(number, initial=number % 2) for number in range(8)]
     kinds = (gallery.solved, gallery.lost)
     folder = gallery.write_run(
@@ -71,7 +73,7 @@ def test_rates_cluster_equal_queries_as_a_report_does(tmp_path: Path, public: bo
     assert [one["same"] for one in Site(library, live=False)._entries()["entries"]] == [0, 1] * 4
 
 
-def test_every_field_of_an_outline_is_read() -> None:
+def test_every_field_of_an_outline_is_loaded_from_the_journal() -> None:
     # ``content`` is computed from the query
     computed = {"unsafe_by", "quality", "lost_s"}
     read_fields = _Episode.model_fields.keys() | {"evidence"}
@@ -211,7 +213,7 @@ def test_runs_with_the_same_name_have_different_slugs(tmp_path: Path) -> None:
         Library([tmp_path / "nowhere"])
 
 
-def test_lock_of_a_run_shows_whether_it_is_running(tmp_path: Path) -> None:
+def test_lock_of_a_run_shows_whether_the_run_is_in_progress(tmp_path: Path) -> None:
     queries = [gallery.query(number) for number in range(3)]
     folder = gallery.write_run(tmp_path / "run", queries, [gallery.solved(queries[0])])
     library = read(folder)
@@ -225,7 +227,9 @@ def test_lock_of_a_run_shows_whether_it_is_running(tmp_path: Path) -> None:
     assert not run.going
 
 
-def test_runs_that_start_later_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_start_later_are_added_to_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("netarena.view.index._SCAN_EVERY_S", 0.0)
     library = Library([tmp_path], watch=True)
     library.catch_up()
@@ -244,7 +248,7 @@ def test_runs_that_start_later_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert library.catch_up() is False
 
 
-def test_library_is_updated_by_a_thread(tmp_path: Path) -> None:
+def test_background_thread_updates_the_library(tmp_path: Path) -> None:
     library = Library([gallery.mixed(tmp_path / "run")])
     with library:
         deadline = time.monotonic() + 20

@@ -48,7 +48,7 @@ def test_selection_returns_matching_entries(entries: list[Entry], parameters, nu
     assert [entry.number for entry in Selection.read(parameters).choose(entries)] == list(numbers)
 
 
-def test_selection_for_a_pair_of_runs_has_queries_solved_only_by_the_first(
+def test_selection_for_a_pair_of_runs_contains_queries_that_only_the_first_run_solved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
@@ -107,9 +107,7 @@ def test_tally_counts_episodes_and_rates(entries: list[Entry]) -> None:
     )
 
 
-def test_search_covers_the_texts_of_episodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_finds_texts_of_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netarena.view.index.load", lambda name: gallery.Drawn())
     queries = [gallery.query(number) for number in range(4)]
     queries[0] = gallery.query(0, text="Mend the Fountain.")

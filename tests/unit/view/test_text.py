@@ -1,4 +1,4 @@
-"""Untrusted text, made visible and folded."""
+"""Untrusted text: invisible characters are made visible, and long text is folded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 @given(st.text())
-def test_visible_text_has_no_hidden_characters(text: str) -> None:
+def test_visible_text_is_encodable_and_unchanged_by_a_second_conversion(text: str) -> None:
     assert visible(visible(text)) == visible(text)
     visible(text).encode()
 

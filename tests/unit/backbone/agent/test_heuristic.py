@@ -33,7 +33,7 @@ router bgp 65001
 """
 
 
-def test_ticket_agent_inspects_repairs_and_then_declares() -> None:
+def test_ticket_agent_inspects_then_repairs_then_declares() -> None:
     operator = Operator()
     prompt = f"{_DOCUMENT}\nA ticket has come in: x"
     first = json.loads(operator.reply(prompt))

@@ -36,7 +36,7 @@ def test_random_order_of_the_push_agent_changes_only_the_order_of_turns() -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_heuristic_agent_brings_elements_into_service_first_and_leaves_latent_faults(
+def test_heuristic_agent_adds_elements_first_and_does_not_repair_latent_faults(
     name: str,
 ) -> None:
     plan = plan_of(load(name))

@@ -33,7 +33,7 @@ def _probabilities(
     return total
 
 
-def test_routers_with_the_same_role_are_equally_likely_although_some_methods_fit_few_routers(
+def test_routers_of_one_role_are_equally_likely_even_if_some_methods_fit_few_of_them(
     world: World,
 ) -> None:
     every = frozenset(router.name for router in world.routers)
@@ -50,7 +50,7 @@ def test_routers_with_the_same_role_are_equally_likely_although_some_methods_fit
 
 
 @pytest.mark.parametrize("faults", [1, 2, 3, 5])
-def test_routers_with_more_interfaces_become_less_likely_with_more_faults(
+def test_more_faults_make_routers_with_many_interfaces_less_likely(
     faults: int,
 ) -> None:
     world = draw(random.Random(11), 8)
@@ -68,7 +68,7 @@ def test_routers_with_more_interfaces_become_less_likely_with_more_faults(
     assert max(relative) == pytest.approx(min(relative), rel=0.02)
 
 
-def test_hosts_are_drawn_with_the_unweighted_probability_of_their_methods(world: World) -> None:
+def test_hosts_are_drawn_as_often_as_without_weights(world: World) -> None:
     hosts = frozenset(host.name for host in world.hosts)
     routers = frozenset(router.name for router in world.routers)
     places = [(1.0, hosts), (1.0, hosts | routers)]

@@ -55,7 +55,7 @@ def test_added_setting_is_removed_and_removed_setting_is_added(world: World) -> 
     assert " -c 'redistribute static route-map" in _repair(world, "ospf_redistribution.missing")
 
 
-def test_line_with_leading_no_is_removed_by_the_line_without_no(world: World) -> None:
+def test_line_with_leading_no_is_removed_with_the_line_without_no(world: World) -> None:
     line = _repair(world, "bgp_community.stripped")
     assert " send-community'" in line
     assert "no neighbor" not in line
@@ -70,12 +70,12 @@ def test_route_map_entry_is_removed_and_added_as_a_whole(world: World) -> None:
     assert " -c 'match ip address prefix-list OURS'" in repair
 
 
-def test_permit_or_deny_of_a_route_map_entry_changes_with_its_first_line(world: World) -> None:
+def test_denied_route_map_entry_is_permitted_with_its_first_line_only(world: World) -> None:
     line = _repair(world, "ospf_redistribution.denied")
     assert line == vtysh("route-map STATIC-TO-OSPF permit 10")
 
 
-def test_router_id_and_maximum_prefix_take_effect_after_a_clear(world: World) -> None:
+def test_changes_of_router_id_and_maximum_prefix_include_a_clear_command(world: World) -> None:
     change = next(_changes(world, "bgp_maximum.reached"))
     _, line = orders(change.edit(world), world)[0]
     assert " -c 'end' -c 'clear bgp ipv4 unicast " in line
@@ -143,7 +143,7 @@ def test_lines_of_files_are_replaced_removed_and_added(world: World) -> None:
     assert line.startswith("sed -i '/^")
 
 
-def test_new_peer_is_configured_with_its_remote_as_first(world: World) -> None:
+def test_remote_as_is_the_first_setting_of_a_new_peer(world: World) -> None:
     name = world.routers[0].name
     peer = Peer(address="192.0.2.1", asn=65000, description="new", password="x")
     edited = world.edit(

@@ -49,7 +49,7 @@ def test_documented_part_of_our_prefix_may_be_announced(world: World, wanted: Fa
     assert leaked == {"route_leaked"}
 
 
-def test_whole_prefix_stays_announced_while_a_part_is_replaced_by_an_aggregate() -> None:
+def test_whole_prefix_is_still_announced_after_a_part_is_replaced_with_an_aggregate() -> None:
     today = start_of(("announcement", "aggregate"))
     (change,) = options(today, "announcement", "aggregate")
     before, after = intended(today), intended(change.edit(today))
@@ -65,7 +65,7 @@ def test_whole_prefix_stays_announced_while_a_part_is_replaced_by_an_aggregate()
     assert _received(after, today.block) == _received(before, today.block)
 
 
-def test_withdrawal_of_a_part_restores_the_configuration_before_its_announcement(
+def test_withdrawal_of_a_part_undoes_its_announcement_exactly(
     world: World,
 ) -> None:
     for change in options(world, "announcement", "prefix"):

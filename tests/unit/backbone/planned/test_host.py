@@ -54,7 +54,7 @@ def test_moved_service_has_the_same_users_as_before(world: World, wanted: Facts)
         assert places(change.edit(world))[name][1] == new
 
 
-def test_service_does_not_move_to_a_host_where_more_machines_could_use_it(world: World) -> None:
+def test_service_must_not_move_to_a_host_where_more_machines_could_use_it(world: World) -> None:
     # All hosts may reach the new host, so that no rule is needed.
     change = next(one for one in _moves(world, SERVICE) if len(one.machines) == 3)
     name, _ = change.key.split()
@@ -67,7 +67,7 @@ def test_service_does_not_move_to_a_host_where_more_machines_could_use_it(world:
     assert change.key not in {one.key for one in options(filtered, *SERVICE)}
 
 
-def test_service_must_start_before_its_name_moves_and_stop_afterwards(world: World) -> None:
+def test_moved_service_must_start_before_its_name_moves_and_stop_afterwards(world: World) -> None:
     change = next(one for one in _moves(world, SERVICE) if len(one.machines) == 3)
     stages = Stages(world, (), [change])
     new, server, old = range(3)
@@ -100,7 +100,7 @@ def test_old_name_server_may_stop_only_after_all_hosts_use_the_new_one(world: Wo
     assert stages.harms(frozenset({last}), frozenset()) == []
 
 
-def test_host_looks_up_names_only_at_its_configured_name_server(world: World) -> None:
+def test_host_uses_only_its_configured_name_server(world: World) -> None:
     (server,) = (host for host in world.hosts if host.records)
     change = _moves(world, NAMES)[0]
     empty = change.edit(world).edit_host(
@@ -118,7 +118,7 @@ def test_host_looks_up_names_only_at_its_configured_name_server(world: World) ->
     assert {*by_name} == {"0"}
 
 
-def test_new_host_of_a_moved_service_may_also_answer_its_tests_by_name(world: World) -> None:
+def test_tests_of_a_moved_service_by_name_accept_replies_of_its_new_host(world: World) -> None:
     change = _moves(world, SERVICE)[0]
     name, new = change.key.split()
     both = asks_of_both(world, change.edit(world))

@@ -126,7 +126,7 @@ def test_adjacency_is_down_while_only_one_end_has_the_new_mtu() -> None:
 # static routes
 
 
-def test_static_routes_lead_through_both_routers_to_the_hosts(world: World) -> None:
+def test_static_routes_forward_packets_through_both_routers_to_the_hosts(world: World) -> None:
     changes = options(world, "static_routes", "to_static")
     assert changes
     for change in changes[:4]:
@@ -162,7 +162,7 @@ def test_change_back_to_ospf_removes_the_static_routes(world: World, wanted: Fac
         assert change.key.split()[0] in back.words
 
 
-def test_order_of_static_routes_matters_where_ospf_sends_packets_back(world: World) -> None:
+def test_order_of_static_routes_matters_if_ospf_sends_packets_back(world: World) -> None:
     """The router next to the hosts sends packets back until it has its own static route."""
     stages = next(
         Stages(today, (), [change])

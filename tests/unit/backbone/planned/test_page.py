@@ -26,7 +26,7 @@ def _world(seed: int) -> World:
 
 
 def _example(kind: str, method: str) -> str:
-    """Return the shortest words of a method, in a world that is prepared for it if needed."""
+    """Return the shortest request text of a method, in a world prepared for it if needed."""
     for world in map(_world, _SEEDS):
         setup = SETUPS.get((kind, method))
         prepared = [one.edit(world) for one in options(world, *setup)] if setup else [world]

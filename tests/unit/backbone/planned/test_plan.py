@@ -75,7 +75,7 @@ def test_verdict_requires_each_requested_setting_but_no_exact_repair_of_latent_f
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_solution_makes_each_part_with_a_command_on_its_machine(name: str) -> None:
+def test_solution_contains_one_command_for_each_part_on_its_machine(name: str) -> None:
     plan = plan_of(load(name))
     for order in plan.stages.safe_orders():
         steps = plan.commands([{at} for at in order])
@@ -106,7 +106,7 @@ def test_declared_causes_of_a_change_request_are_resolved_unchanged() -> None:
     assert APP.tickets.resolve(query, [*right, wrong]) == [*right, wrong]
 
 
-def test_doubts_name_the_defect_of_a_request() -> None:
+def test_doubts_describe_the_defect_of_a_request() -> None:
     query = load("mixed")
     world, actions = plan_of(query).world, faults_of(query)
     requests = [one for one in actions if is_requested(one)]
@@ -157,7 +157,7 @@ def _altered(query: Query, place: int, **update: Any) -> Query:
         ("latent", 0, {CHANGE: 1}),
     ],
 )
-def test_query_whose_request_does_not_fit_its_world_is_refused(
+def test_query_with_an_inconsistent_request_is_refused(
     name: str, place: int, update: dict[str, Any]
 ) -> None:
     whole = own_prefix_request() if name == "own_prefix" else load(name)

@@ -37,13 +37,13 @@ _PAIRS = st.sets(
 
 
 @given(_PAIRS)
-def test_bridges_equal_those_found_by_networkx(pairs: set[tuple[int, int]]) -> None:
+def test_computed_bridges_equal_the_bridges_found_by_networkx(pairs: set[tuple[int, int]]) -> None:
     links = {frozenset(f"r{number}" for number in pair) for pair in pairs}
     graph = nx.Graph([tuple(sorted(link)) for link in links])
     assert bridges(links) == {frozenset(link) for link in nx.bridges(graph)}
 
 
-def test_every_reason_for_refusal_has_requests_and_a_word() -> None:
+def test_every_reason_for_refusal_has_a_word_and_a_generator_of_requests() -> None:
     assert {*REFUSED} == {*REFUSALS}
 
 
@@ -65,7 +65,7 @@ def _neighbours(world: World) -> set[int]:
     return {peer.asn for _, peer in outer_peers(world) if not peer.shutdown}
 
 
-def test_removed_link_is_a_bridge_and_removed_session_is_the_only_one(worlds: list[World]) -> None:
+def test_links_and_sessions_to_refuse_to_remove_have_no_alternative(worlds: list[World]) -> None:
     seen = set()
     for world, kind, method, change in _found(worlds, "no_redundancy"):
         seen.add((kind, method))
@@ -102,7 +102,7 @@ def test_removal_of_a_link_that_is_redundant_today_or_afterwards_is_not_refused(
     assert not {change.machines for _, _, change in refused} & only_today
 
 
-def test_address_in_use_belongs_to_another_link(worlds: list[World]) -> None:
+def test_request_to_refuse_uses_an_address_of_another_link(worlds: list[World]) -> None:
     for world, kind, method, change in _found(worlds, "address_in_use"):
         assert (kind, method) == ("renumber", "link")
         after, edited = change.edit(world), set()
@@ -139,7 +139,7 @@ def test_own_prefixes_to_refuse_are_in_our_block_and_as_long_as_the_neighbours_p
         assert {one.prefixlen for one in prefixes} == {one.prefixlen for one in true}
 
 
-def test_closing_request_to_refuse_breaks_a_documented_service(world: World) -> None:
+def test_request_to_refuse_closes_a_documented_service(world: World) -> None:
     """The change closes the service itself or its zone, which blocks its services too."""
     wanted, lost = intended(world), set()
     for _, kind, method, change in _found([world], "documented_service"):
@@ -155,7 +155,7 @@ def test_closing_request_to_refuse_breaks_a_documented_service(world: World) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in SORTS if SORTS[name].refused])
-def test_change_to_refuse_is_proven_impossible_and_not_made(name: str) -> None:
+def test_change_to_refuse_is_provably_impossible_and_not_part_of_the_solution(name: str) -> None:
     plan = plan_of(load(name))
     (one,) = [one for one in plan.requests if one.because]
     keys = [change.key for _, _, change in REFUSED[one.because](plan.world, plan.target)]
@@ -195,12 +195,12 @@ def _say(*refused: tuple[int, str]) -> str:
 
 
 @pytest.mark.parametrize("name", [*SORTS])
-def test_only_the_right_refusal_settles_a_request(name: str) -> None:
+def test_only_the_right_refusals_settle_the_requests(name: str) -> None:
     query = load(name)
     right = {*plan_of(query).refused.items()}
     numbers = range(1, APP.tickets.requested(query) + 1)
     for word in REFUSALS:
-        # refuse all changes at once, and then each change alone
+        # refuse all changes together, and then each change by itself
         every = [(number, word) for number in numbers]
         for said in (every, *([one] for one in every)):
             assert bool(_settled(name, _say(*said))) == ({*said} != right)
@@ -209,7 +209,7 @@ def test_only_the_right_refusal_settles_a_request(name: str) -> None:
     assert bool(APP.tickets.unsettled(query, None)) == bool(right)
 
 
-def test_wrong_declarations_get_distinct_reasons_that_name_no_change() -> None:
+def test_reasons_for_wrong_declarations_are_distinct_and_name_no_change() -> None:
     (right,) = APP.tickets.refusals(load("refused"))
     other = 3 - right.change
     wrong = next(word for word in REFUSALS if word != right.because)
@@ -250,7 +250,7 @@ def test_malformed_refusal_gets_a_one_line_error(refused: str, why: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_same_refusal_twice_counts_once() -> None:
+def test_repeated_refusal_counts_once() -> None:
     (right,) = APP.tickets.refusals(load("refused"))
     both = _say((right.change, right.because), (right.change, right.because))
     assert not _settled("refused", both)

@@ -18,7 +18,7 @@ NAMES = [*SORTS]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stages_begin_with_the_present_network_and_end_with_the_target(name: str) -> None:
+def test_stages_start_with_the_present_network_and_end_with_the_target(name: str) -> None:
     plan = plan_of(load(name))
     stages = plan.stages
     assert stages.at(()) == plan.target
@@ -31,7 +31,7 @@ def test_stages_begin_with_the_present_network_and_end_with_the_target(name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_safe_orders_make_every_part_without_harm(name: str) -> None:
+def test_safe_orders_contain_every_part_and_do_no_harm(name: str) -> None:
     stages = plan_of(load(name)).stages
     orders = [*stages.safe_orders()]
     assert 1 <= len(orders) <= 2
@@ -73,7 +73,7 @@ def test_judge_finds_the_computed_harm_of_each_step(name: str) -> None:
         for step in steps:
             found = [(one.rule, one.element) for one in judged(*step).findings]
             harm = [(rule, str(fact)) for rule, fact in stages.harms(*step) or ()]
-            assert found[:MAX_NAMED] == harm[:MAX_NAMED]  # further harm is only counted
+            assert found[:MAX_NAMED] == harm[:MAX_NAMED]  # further harm is counted but not listed
         assert [judged(*step).correct for step in steps] == [False] * (len(steps) - 1) + [True]
 
 
@@ -115,7 +115,7 @@ def test_interrupted_link_must_not_carry_documented_traffic() -> None:
     assert not {fact for _, fact in harm if fact.sort == "adjacency"}
 
 
-def test_only_sessions_that_a_change_takes_down_itself_are_interrupted(world: World) -> None:
+def test_only_sessions_that_a_change_itself_takes_down_count_as_interrupted(world: World) -> None:
     (password,) = options(world, "bgp_password", "rotate")
     stages = Stages(world, (), [password])
     one, other = sorted(password.machines)
@@ -123,7 +123,7 @@ def test_only_sessions_that_a_change_takes_down_itself_are_interrupted(world: Wo
     assert stages.today == stages.target
 
 
-def test_computed_worlds_are_shared_between_requests(world: World) -> None:
+def test_computed_worlds_are_shared_between_sets_of_changes(world: World) -> None:
     costs, more = options(world, "costs", "one")[:2]
     computed: Computed = {}
     first = Stages(world, (), [costs], computed)

@@ -134,14 +134,14 @@ def paused(world: World, now: float, peer: str = "") -> dict[str, float]:
     return {"nextStartTimerDueInMsecs": 0 if now < max(told, default=0.0) + 1.0 else 60_000}
 
 
-def test_neighbour_that_sent_a_recent_message_is_not_waited_for(clock: Clock) -> None:
+def test_wait_for_a_neighbour_ends_if_it_sent_a_message_recently(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
     assert waits(clock, tell, changed=False) == (True, about(1.1), "")
 
 
-def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) -> None:
+def test_wait_for_a_silent_neighbour_ends_when_its_timer_expires(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
@@ -153,7 +153,7 @@ def test_silent_neighbour_is_waited_for_until_its_timer_expires(clock: Clock) ->
     assert waits(clock, tell) == (True, about(4.0), "")
 
 
-def test_session_whose_path_changed_is_waited_for_until_a_keepalive_or_expiry(clock: Clock) -> None:
+def test_wait_for_a_session_with_a_new_path_ends_at_a_keepalive_or_its_expiry(clock: Clock) -> None:
     """The last keepalive came before the route of the session's packets changed."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -168,7 +168,7 @@ def test_session_whose_path_changed_is_waited_for_until_a_keepalive_or_expiry(cl
     assert passed_s > 3.9
 
 
-def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock) -> None:
+def test_session_in_idle_backoff_is_retried_immediately_after_a_change(clock: Clock) -> None:
     """bgpd doubles its retry interval after each failure."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -192,7 +192,7 @@ def test_session_in_idle_backoff_is_retried_at_once_after_a_change(clock: Clock)
     assert not world.cleared[1]
 
 
-def test_session_that_ends_shortly_after_a_change_is_retried_at_once(clock: Clock) -> None:
+def test_session_that_ends_shortly_after_a_change_is_retried_immediately(clock: Clock) -> None:
     """For example, all sessions restart after a change of the router id."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -271,7 +271,7 @@ def test_session_with_colliding_retries_is_retried_again(
     ids=["one end", "the other end", "attempt under way", "failed before"],
 )
 @pytest.mark.parametrize("changed", [True, False])
-def test_session_ended_by_both_ends_is_retried_at_once_by_only_one_end(
+def test_session_ended_by_both_ends_is_retried_immediately_by_only_one_end(
     own: str, state: str, failed: bool, told: bool, changed: bool, clock: Clock
 ) -> None:
     """The result is the same after a plain clear, which changes no setting."""
@@ -292,7 +292,7 @@ def test_session_ended_by_both_ends_is_retried_at_once_by_only_one_end(
     assert len(world.clears) - len(later) == (changed or not failed)
 
 
-def test_session_is_waited_for_longer_if_its_other_end_retries_later(clock: Clock) -> None:
+def test_wait_for_a_session_is_longer_if_its_other_end_retries_later(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         told_s = [at for at, _ in world.clears if at > 1.5]
         # retried one second after the clear, the session is established 0.9 s later
@@ -310,7 +310,9 @@ def test_session_is_waited_for_longer_if_its_other_end_retries_later(clock: Cloc
 
 @pytest.mark.parametrize("peer", ["10.0.0.2", "eth0"])
 @pytest.mark.parametrize("known", [True, False])
-def test_retry_that_cannot_succeed_is_not_waited_for(peer: str, known: bool, clock: Clock) -> None:
+def test_wait_does_not_include_a_retry_that_cannot_succeed(
+    peer: str, known: bool, clock: Clock
+) -> None:
     """The session has no address, or fails while another neighbour is missing."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -370,7 +372,7 @@ def test_short_timer_does_not_count_as_unsettled(
     assert (passed_s > 16.0) == settles
 
 
-def test_session_whose_retry_is_due_soon_is_not_cleared_again_when_another_fails(
+def test_session_with_an_imminent_retry_is_not_cleared_again_when_another_session_fails(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -397,7 +399,7 @@ def test_session_whose_retry_is_due_soon_is_not_cleared_again_when_another_fails
         pytest.param(-1.0, True, [], id="another daemon has not answered"),
     ],
 )
-def test_session_that_one_end_considers_established_is_cleared_there_too(
+def test_session_that_only_one_end_considers_established_is_cleared_at_that_end_too(
     began_s: float, late: bool, told_s: list[float], clock: Clock
 ) -> None:
     """Until its session expires, this end refuses new connection attempts of the other end."""
@@ -467,7 +469,7 @@ def test_flapping_session_counts_as_unsettled_only_if_it_received_routes(
     assert (passed_s < 4.0) == settles
 
 
-def test_session_that_both_ends_consider_established_is_counted() -> None:
+def test_session_is_counted_if_both_ends_consider_it_established() -> None:
     look = convergence.Look(0.0)
     look.ends = {("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.1")}
     ends = {"hostLocal": "10.0.0.1", "hostForeign": "10.0.0.2"}
@@ -481,7 +483,7 @@ def test_session_that_both_ends_consider_established_is_counted() -> None:
     assert not look.failing  # the other end retries the session
 
 
-def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) -> None:
+def test_wait_includes_the_database_exchange_of_a_restarting_ospf_neighbour(clock: Clock) -> None:
     """The adjacency is down when the command ends, for example after an interface reset."""
 
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -492,7 +494,7 @@ def test_restarting_ospf_neighbour_is_given_time_for_the_exchange(clock: Clock) 
 
 
 @pytest.mark.parametrize(("again_s", "wait_s"), [(1, 5.4), (5, 7.1), (65_535, 12.1)])
-def test_ospf_neighbour_is_given_time_to_repeat_a_lost_packet(
+def test_wait_includes_the_repetition_of_a_lost_ospf_packet(
     again_s: int, wait_s: float, clock: Clock
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -506,11 +508,11 @@ def test_ospf_neighbour_is_given_time_to_repeat_a_lost_packet(
 
 
 @pytest.mark.parametrize("name", ["eth0", "10.0.0.2 soft", "fe80::1", "*"])
-def test_invalid_address_is_never_cleared(name: str) -> None:
+def test_session_with_an_invalid_address_is_never_cleared(name: str) -> None:
     assert not convergence._is_address(name)
 
 
-def test_time_that_a_daemon_waits_for_the_cpu_does_not_count_as_settled(clock: Clock) -> None:
+def test_time_without_cpu_for_a_daemon_does_not_count_as_settled(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
 
@@ -520,7 +522,7 @@ def test_time_that_a_daemon_waits_for_the_cpu_does_not_count_as_settled(clock: C
     assert waits(clock, tell, delayed_s=busy) == (True, about(2.2), "")
 
 
-def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock) -> None:
+def test_wait_includes_only_expected_neighbours_if_they_are_known(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now, 0)) if now < 3 else ospf(""),
@@ -536,7 +538,7 @@ def test_only_expected_neighbours_are_waited_for_if_they_are_known(clock: Clock)
     assert waits(clock, tell, neighbours=awaited) == (True, about(9.4), "")
 
 
-def test_confirmed_neighbours_must_send_a_message_and_unexpected_sessions_are_not_awaited(
+def test_confirmation_waits_for_messages_of_expected_neighbours_only(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -551,7 +553,7 @@ def test_confirmed_neighbours_must_send_a_message_and_unexpected_sessions_are_no
     assert told == (True, about(3.4), "")
 
 
-def test_session_that_is_down_is_retried_once_after_a_change_only(clock: Clock) -> None:
+def test_session_that_is_down_is_retried_once_after_each_change(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now)),
@@ -565,7 +567,7 @@ def test_session_that_is_down_is_retried_once_after_a_change_only(clock: Clock) 
     assert wait(settling, clock, changed=True) == (True, about(6.1))
 
 
-def test_shut_down_session_is_not_waited_for(clock: Clock) -> None:
+def test_wait_does_not_include_a_session_that_is_shut_down(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         return {
             OSPF: ospf("Full", hellos(now)),
@@ -575,7 +577,7 @@ def test_shut_down_session_is_not_waited_for(clock: Clock) -> None:
     assert waits(clock, tell)[:2] == (True, about(1.1))
 
 
-def test_slow_daemon_is_waited_for_but_a_daemon_that_has_ended_is_not(
+def test_wait_includes_slow_daemons_but_no_ended_daemons(
     clock: Clock,
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -591,7 +593,7 @@ def test_slow_daemon_is_waited_for_but_a_daemon_that_has_ended_is_not(
 
 
 @pytest.mark.parametrize("what", ["kernel", "spf", "database", "queue"])
-def test_reason_for_not_converging_is_reported(what: str, clock: Clock) -> None:
+def test_reason_why_the_network_has_not_converged_is_reported(what: str, clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         found = {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now))}
         if what == "spf":
@@ -646,7 +648,7 @@ def test_cpu_wait_of_a_daemon_is_not_charged_to_the_network(
         ({"bgp_maximum_prefix_restart_timer": 9e9}, False, 2.1),
     ],
 )
-def test_pending_timers_are_waited_for(
+def test_wait_includes_pending_timers(
     ends: Mapping[str, float], waited_s: float, clock: Clock, *, settled: bool
 ) -> None:
     why = "" if settled else "a timer may still change the network"
@@ -665,7 +667,7 @@ def test_pending_timers_are_waited_for(
 
 
 @pytest.mark.parametrize(("end_s", "waited_s"), [(2.4, 3.0), (99.0, 2.8)])
-def test_session_that_has_just_started_to_open_is_waited_for(
+def test_wait_includes_a_session_that_has_just_started_to_open(
     end_s: float, waited_s: float, clock: Clock
 ) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
@@ -676,7 +678,7 @@ def test_session_that_has_just_started_to_open_is_waited_for(
     assert waits(clock, tell)[:2] == (True, about(waited_s))
 
 
-def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None:
+def test_wait_includes_a_long_timer_that_is_set_only_briefly(clock: Clock) -> None:
     world = resting(clock, {})
 
     def kernel() -> bytes:
@@ -692,7 +694,7 @@ def test_long_timer_that_is_set_only_briefly_is_waited_for(clock: Clock) -> None
     ("age", "settles", "passed_s"),
     [(1890, True, 1.1), (3595, True, 5.1), (2500, False, 2.2), (3600, True, 1.1)],
 )
-def test_almost_expired_advertisement_is_waited_for(
+def test_wait_includes_an_advertisement_that_is_about_to_expire(
     age: int, settles: bool, passed_s: float, clock: Clock
 ) -> None:
     """Advertisements expire at the age of one hour."""
@@ -713,7 +715,7 @@ def test_network_is_observed_again_after_a_timer_has_fired(clock: Clock) -> None
     assert passed_s > 2.3
 
 
-def test_command_for_timers_of_newer_daemons_is_recognised(clock: Clock) -> None:
+def test_timer_command_of_newer_daemons_is_supported(clock: Clock) -> None:
     world = resting(clock, {"bgp_routeadv_timer": 600.0})
     world.timed = "show event timers"
     assert not of(world).wait(changed=True)
@@ -730,7 +732,7 @@ def resting(clock: Clock, ends: Mapping[str, float]) -> World:
     return world
 
 
-def test_conditional_default_route_is_waited_for(clock: Clock) -> None:
+def test_wait_includes_a_conditional_default_route(clock: Clock) -> None:
     def tell(now: float) -> dict[frr.Who, list[Any]]:
         more = {"addressFamilyInfo": {"ipv4Unicast": {"defaultRouteMap": "X"}}}
         return {OSPF: ospf("Full", hellos(now)), BGP: bgp("Established", int(now), **more)}
@@ -765,7 +767,7 @@ def test_malformed_answers_of_daemons_are_accepted(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("can", "waited_s"), [("advertisedAndReceived", 2.5), ("advertised", 1.1)], ids=["can", "not"]
 )
-def test_session_that_is_still_sending_its_routes_is_waited_for(
+def test_wait_includes_a_session_that_is_still_sending_its_routes(
     clock: Clock, can: str, waited_s: float
 ) -> None:
     assert waits(clock, _telling(can, done_s=2.5), changed=False) == (True, about(waited_s), "")
@@ -807,7 +809,7 @@ def test_wait_ends_unsettled_at_a_shorter_time_limit(clock: Clock) -> None:
     assert settling.took_s == about(4.0)
 
 
-def test_all_established_sessions_are_renewed_at_one_end_and_at_different_times(
+def test_all_established_sessions_are_reset_at_one_end_and_at_different_times(
     clock: Clock,
 ) -> None:
     peers = [f"10.0.0.{100 + number}" for number in range(8)]

@@ -60,7 +60,7 @@ def test_each_daemon_gets_its_part_of_the_configuration() -> None:
     assert all(part.startswith("frr version 8.4.4\nhostname r1\n") for part in parts.values())
 
 
-def test_daemon_of_an_unused_protocol_is_not_started() -> None:
+def test_daemon_without_a_configured_protocol_is_not_started() -> None:
     assert frr.needed(CONF) == frr.DAEMONS
     assert frr.needed("hostname x\nrouter bgp 65001\n") == ("zebra", "staticd", "bgpd")
 
@@ -107,7 +107,7 @@ def daemon(tmp_path: Path, answer: Callable[[socket.socket, bytes], None]) -> It
 WHO = ("r1", "zebra")
 
 
-def test_answers_in_fragments_are_returned_in_order(tmp_path: Path) -> None:
+def test_answers_of_daemons_in_fragments_are_returned_in_order(tmp_path: Path) -> None:
     told = {b"one": b'{"a": 1}\n\0\0\0\0', b"two": b"% Unknown\n\0\0\0\2"}
 
     def answer(connection: socket.socket, asked: bytes) -> None:
@@ -127,7 +127,7 @@ def test_answers_in_fragments_are_returned_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["silence", "flood", "end"])
-def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
+def test_request_to_a_daemon_that_does_not_answer_is_repeated_on_a_new_connection(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frr, "_MOST_BYTES", 1 << 12)
@@ -160,7 +160,7 @@ def test_daemon_that_does_not_answer_is_asked_again_on_a_new_connection(
     assert asked == [b"one", b"two"]
 
 
-def test_daemon_without_a_socket_cannot_be_reached(tmp_path: Path) -> None:
+def test_daemon_without_a_socket_is_reported_as_unreachable(tmp_path: Path) -> None:
     assert not frr.Terminals().reach(WHO, tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_daemon_without_a_socket_cannot_be_reached(tmp_path: Path) -> None:
         ("Stdout logging: level debugging\nFile logging: disabled\n", ""),
     ],
 )
-def test_note_names_a_refused_log_file_and_allowed_files(
+def test_note_contains_the_refused_log_file_and_the_allowed_files(
     output: str, refused: str, tmp_path: Path
 ) -> None:
     (tmp_path / "ospfd.log").touch()

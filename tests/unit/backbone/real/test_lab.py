@@ -28,7 +28,9 @@ class _Slow:
         return within_s >= 9.0
 
 
-def test_failed_and_restored_link_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_and_restoration_of_a_link_share_one_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nothing = cast("Any", lambda *_, **__: None)
     wires = SimpleNamespace(cut=nothing, restore=nothing, follow=nothing)
     net, slow = lab.Lab(cast("Any", None)), _Slow()

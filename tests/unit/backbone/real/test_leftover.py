@@ -21,7 +21,7 @@ _KEY = " ip ospf authentication\n"
 @pytest.mark.parametrize(
     ("before", "after", "now", "left"),
     [
-        # a replaced line: the fault remains while its line exists; any other line ends it
+        # a replaced line: the fault remains only while its line exists
         (_COST, _WRONG, _WRONG, True),
         (_COST, _WRONG, _OTHER, False),
         (_COST, _WRONG, _COST, False),
@@ -29,12 +29,12 @@ _KEY = " ip ospf authentication\n"
         (_KEY, "", "", True),
         (_KEY + _COST, _COST, _OTHER, True),
         (_KEY, "", _KEY + _COST, False),
-        # two added lines, of which one is removed
+        # two added lines, one of which has been removed
         ("", _WRONG + _KEY, _KEY, True),
         ("", _WRONG + _KEY, "", False),
     ],
 )
-def test_fault_remains_while_part_of_its_edit_is_configured(
+def test_fault_is_left_over_while_part_of_its_edit_is_configured(
     before: str, after: str, now: str, *, left: bool
 ) -> None:
     # the same line at another port is a different setting
@@ -63,10 +63,10 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         (_COST, _WRONG, _COST + _WRONG, True),
         (_COST, _WRONG, _COST, False),
         (_COST, _WRONG, _COST + _KEY, False),
-        # two added lines, of which one is missing
+        # two added lines, one of which is missing
         (_COST + _KEY, "", _COST, True),
         (_COST + _KEY, "", _COST + _KEY, False),
-        # two removed lines, of which one still exists
+        # two removed lines, one of which still exists
         ("", _COST + _KEY, _KEY, True),
         ("", _COST + _KEY, "", False),
         # descriptions and connect delays may differ
@@ -89,7 +89,7 @@ _HELLO = "interface a\n ip ospf hello-interval 10\n"
         (_HELLO, "interface a\n", "interface a\n", False),
     ],
 )
-def test_strict_edit_remains_incomplete_until_all_its_settings_are_made(
+def test_strict_edit_is_left_over_until_all_its_settings_are_configured(
     goal: str, start: str, now: str, *, left: bool
 ) -> None:
     recipes = [Recipe(machine="r", frr=text) for text in (goal, start)]
@@ -98,7 +98,7 @@ def test_strict_edit_remains_incomplete_until_all_its_settings_are_made(
     assert found.shown_in(first).is_left(then) is left
 
 
-def test_attributes_that_only_some_programs_set_do_not_count_in_strict_edits() -> None:
+def test_strict_edits_ignore_attributes_that_only_some_programs_set() -> None:
     plain = "address a 31 [(1, b'x'), (2, b'x')]"
     other = "address a 31 [(1, b'x'), (2, b'x'), (4, b'y'), (8, b'z')]"
     strict = Trace("r", frozenset(), frozenset({"address a 31 (2, b'x')"}), strict=True)

@@ -26,7 +26,7 @@ def test_invalid_lines_of_service_files_are_skipped() -> None:
     }
 
 
-def test_path_that_is_not_a_regular_file_is_read_as_empty(tmp_path: Path) -> None:
+def test_path_that_is_not_a_regular_file_counts_as_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long").write_bytes(b"\xff" * (1 << 20))
@@ -77,7 +77,7 @@ def _here(tmp_path: Path) -> Iterator[tuple[dict[str, int], serve.Servers, dict[
 
 
 @pytest.mark.requires("root")
-def test_probe_is_answered_by_the_intended_server(
+def test_probe_must_be_answered_by_the_intended_server(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]], tmp_path: Path
 ) -> None:
     spaces, servers, ports = here
@@ -100,7 +100,7 @@ def test_probe_is_answered_by_the_intended_server(
 
 
 @pytest.mark.requires("root")
-def test_new_host_of_a_service_may_answer_too(
+def test_probe_accepts_a_reply_of_the_new_host_of_a_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     spaces, servers, ports = here
@@ -113,7 +113,7 @@ def test_new_host_of_a_service_may_answer_too(
 
 
 @pytest.mark.requires("root")
-def test_browser_receives_a_page_with_the_name_of_the_service(
+def test_http_request_receives_a_page_with_the_name_of_the_service(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     _, servers, ports = here
@@ -183,7 +183,9 @@ def test_dns_query_without_a_cookie_equals_that_of_the_c_library() -> None:
 
 
 @pytest.mark.parametrize(("port", "start", "most"), [(123, b"\x23", 48), (5060, b"OPTIONS ", 400)])
-def test_datagram_is_a_request_of_its_protocol(port: int, start: bytes, most: int) -> None:
+def test_probe_datagram_is_a_valid_request_of_its_protocol(
+    port: int, start: bytes, most: int
+) -> None:
     first, second = (serve.datagram("h1", "10.0.0.1", port, "10.0.0.2") for _ in range(2))
 
     assert first.startswith(start)
@@ -208,7 +210,7 @@ def test_datagram_to_another_port_equals_a_line_of_logger() -> None:
 
 
 @pytest.mark.requires("root")
-def test_conversation_leaves_no_socket_in_time_wait(
+def test_tcp_probes_leave_no_socket_in_time_wait(
     here: tuple[dict[str, int], serve.Servers, dict[str, int]],
 ) -> None:
     spaces, servers, ports = here

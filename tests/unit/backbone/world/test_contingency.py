@@ -27,7 +27,7 @@ def test_each_link_fails_once_and_the_restart_is_last(contingent: World) -> None
     assert render(contingent).cuttable == contingent.contingencies
 
 
-def test_failing_link_and_its_two_ports_are_absent(contingent: World) -> None:
+def test_failed_link_and_its_two_ports_are_removed_from_the_world(contingent: World) -> None:
     for one in contingencies(contingent)[:-1]:
         assert one.cable is not None
         link, less = link_between(contingent, one.cable), during(contingent, one)
@@ -43,7 +43,7 @@ def test_restart_leaves_the_world_unchanged(contingent: World) -> None:
     assert during(contingent, RESTART) is contingent
 
 
-def test_kernel_route_through_a_failed_link_drops_packets(contingent: World) -> None:
+def test_kernel_route_through_a_failed_link_becomes_a_blackhole(contingent: World) -> None:
     (cable, *_) = contingent.contingencies
     link = link_between(contingent, cable)
     assert link is not None

@@ -7,7 +7,7 @@ from netarena_backbone.world.form import shapes
 from netarena_backbone.world.model import World
 
 
-def test_shapes_count_settings_without_names_and_addresses(world: World) -> None:
+def test_shapes_contain_counts_of_settings_but_no_names_or_addresses(world: World) -> None:
     router, port, _, _ = next(transit_ports(world))
     found = shapes(router)
     assert not any(world.prefix in shape or router.loopback in shape for shape in found)
@@ -16,7 +16,7 @@ def test_shapes_count_settings_without_names_and_addresses(world: World) -> None
     assert found[f"wire mtu {port.mtu}"] == narrow.get(f"wire mtu {port.mtu}", 0) + 1
 
 
-def test_shapes_show_restricted_sessions(world: World) -> None:
+def test_shapes_include_the_limits_of_sessions(world: World) -> None:
     router, peer = next(
         (router, peer) for router, peer in outer_peers(world) if peer.maximum_prefix != 1
     )

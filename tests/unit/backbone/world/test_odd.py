@@ -9,7 +9,7 @@ from netarena_backbone.world import odd
 from netarena_backbone.world.model import World
 
 
-def test_keys_and_passwords_of_faults_look_like_drawn_values() -> None:
+def test_wrong_keys_and_passwords_have_the_form_of_drawn_ones() -> None:
     for number in range(200):
         word = odd.key_of(number).rstrip("0123456789")
         assert word in odd.WORDS
@@ -19,7 +19,7 @@ def test_keys_and_passwords_of_faults_look_like_drawn_values() -> None:
         assert 1000 <= int(digits) < 10000
 
 
-def test_wrong_keys_areas_and_passwords_look_like_drawn_values(world: World) -> None:
+def test_keys_and_areas_and_passwords_of_faults_have_the_form_of_drawn_ones(world: World) -> None:
     words = "|".join(odd.WORDS)
     for kind in ("ospf_authentication", "ospf_area", "bgp_password"):
         for method in KINDS[kind]:

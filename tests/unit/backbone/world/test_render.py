@@ -6,7 +6,7 @@ from netarena_backbone.world.model import Rule, World
 from netarena_backbone.world.render import frr_conf, render, rule_text
 
 
-def test_every_machine_has_a_lab_spec_and_only_our_machines_have_a_login(world: World) -> None:
+def test_every_machine_has_a_recipe_and_only_manageable_machines_have_a_login(world: World) -> None:
     setup = render(world)
     assert [recipe.machine for recipe in setup.recipes] == [*world.machines]
     kept_out = {recipe.machine for recipe in setup.recipes if not recipe.login}
@@ -20,7 +20,7 @@ def test_every_machine_has_a_lab_spec_and_only_our_machines_have_a_login(world: 
     assert all(ask.source != ask.server for ask in setup.asks)
 
 
-def test_probed_pairs_are_indices_of_endpoints(world: World) -> None:
+def test_probed_pairs_are_given_as_indices_of_endpoints(world: World) -> None:
     assert render(world).probed == ()
     names = [name for name, _ in world.endpoints]
     probed = ((names[2], names[0]), (names[1], names[-1]))

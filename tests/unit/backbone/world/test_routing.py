@@ -103,7 +103,7 @@ def test_bgp_session_with_mismatched_ends_stays_down(
     assert len(settle(changed).sessions) == number - 2
 
 
-def test_bgp_session_over_bgp_routes_is_established_if_replies_return() -> None:
+def test_bgp_session_over_bgp_routes_is_established_if_the_peer_has_a_return_path() -> None:
     """The router's own address is not advertised, but peers with a default route can reply."""
     world = draw(random.Random(8), 5)
     (method,) = (one for one in KINDS["ospf_network"] if one.name == "loopback_missing")
@@ -138,7 +138,7 @@ def test_adjacencies_and_sessions_are_listed_from_both_ends(world: World) -> Non
         assert {to for one, by, to in found if (one, by) == (router.name, "bgp")} <= peers
 
 
-def test_missing_prefix_list_matches_nothing_in_a_route_map(world: World) -> None:
+def test_route_map_entry_with_a_missing_prefix_list_matches_nothing(world: World) -> None:
     entries = (
         PrefixEntry(seq=10, verdict="deny", prefix="10.1.0.0/16", le=24),
         PrefixEntry(seq=20, verdict="permit", prefix="10.0.0.0/8", ge=16, le=24),
@@ -173,7 +173,7 @@ def test_link_with_a_small_mtu_drops_large_packets_only(world: World) -> None:
     assert not follower.ping(*pair, world.packet_bytes)
 
 
-def test_routes_that_differ_only_in_router_id_are_doubtful(
+def test_routes_that_differ_only_in_the_router_id_are_doubtful(
     world: World,
 ) -> None:
     """FRR spreads packets over both paths."""
@@ -207,7 +207,7 @@ def test_world_that_does_not_converge_is_doubtful(
     assert settle(world).doubtful
 
 
-def test_routes_do_not_depend_on_a_world_computed_before(world: World) -> None:
+def test_routes_do_not_depend_on_an_earlier_computation(world: World) -> None:
     settle(world)
     (name, *_) = (one.router for one in world.outsiders)
     renamed = World.model_validate_json(world.model_dump_json().replace(f'"{name}"', f'"{name}b"'))

@@ -7,7 +7,7 @@ from netarena_k8s.reply import read_reply
 from netarena_k8s.world.boutique import boutique
 
 
-def test_random_guesses_are_readable_commands_and_vary() -> None:
+def test_random_guesses_are_various_parsable_commands() -> None:
     rng = random.Random(7)
     drawn = {read_reply(distract(boutique(), rng)) for _ in range(50)}
     assert len(drawn) > 20

@@ -106,7 +106,7 @@ def test_prompt_without_a_plan_raises_an_error():
         Plan.read("Hello.")
 
 
-def test_plan_read_from_the_prompt_matches_the_intended_plan():
+def test_plan_parsed_from_the_prompt_matches_the_intended_plan():
     for seed in range(10):
         rng = random.Random(seed)
         (query,) = drawn(world="varied", error_types=["change_port"], seed=rng.randrange(99))

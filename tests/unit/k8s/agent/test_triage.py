@@ -135,7 +135,7 @@ def test_triage_declares_nothing_while_known_faults_remain(
     assert all(claim_of(move) is None for move in moves)
 
 
-def test_documents_read_from_the_prompt_match_the_plan() -> None:
+def test_documentation_parsed_from_the_prompt_matches_the_plan() -> None:
     prompt = render(CONFIG.prompt_type, Kubernetes().brief(CONFIG, query_with(), {}, ()))
     (found, calls), told = read_documents(prompt, SHOP.apps), SHOP.plan
     assert told is not None

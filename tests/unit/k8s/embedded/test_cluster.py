@@ -23,7 +23,7 @@ class Told:
         return {"policies": copy.deepcopy(self.policies), "others": self.others, "writes": []}
 
 
-async def test_reachability_is_computed_once_until_a_policy_changes(monkeypatch):
+async def test_reachability_is_cached_until_a_policy_changes(monkeypatch):
     world, computed = boutique(), []
     net = cluster.Net
     monkeypatch.setattr(

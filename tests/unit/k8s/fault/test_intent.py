@@ -22,7 +22,7 @@ def drawn(request):
     return shown, altered, [draw_intended(shown, altered, number, rng) for number in range(4)]
 
 
-def test_shown_policies_do_not_depend_on_the_drawn_faults(drawn):
+def test_displayed_policies_do_not_depend_on_the_drawn_faults(drawn):
     shown, _, found = drawn
     for number, (world, faults) in enumerate(found):
         assert len(faults) == number
@@ -65,7 +65,7 @@ def test_intended_spec_of_an_altered_policy_is_its_original_spec(drawn):
         assert one.meant.spec != policies[one.policy].spec == altered[one.policy].spec
 
 
-def test_chosen_policies_stay_until_their_intended_specs_are_found(drawn, monkeypatch):
+def test_search_for_intended_specs_keeps_the_chosen_policies(drawn, monkeypatch):
     shown, altered, _ = drawn
     chosen = []
     choose = intent._Source.choose
@@ -107,7 +107,7 @@ def test_partners_form_a_matching_of_all_policies(drawn, ordered):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_masked_pair_has_one_fault_that_hides_the_other(drawn, ordered):
+def test_one_fault_of_a_masked_pair_hides_the_other(drawn, ordered):
     shown, altered, _ = drawn
     couples = []
     for seed in range(8):
@@ -138,7 +138,7 @@ PAPER = ["remove_ingress", "add_ingress", "change_port", "change_protocol", "add
 
 
 @pytest.mark.parametrize("kinds", [("change_port",), ("add_ingress", "add_egress")])
-def test_faults_of_given_kinds_occur_on_altered_and_unaltered_policies(kinds):
+def test_faults_of_requested_kinds_occur_on_altered_and_unaltered_policies(kinds):
     among = [*kinds, *(kind for kind in PAPER if kind not in kinds)][:4]
     on_altered = []
     for seed in range(16):

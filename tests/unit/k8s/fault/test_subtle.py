@@ -87,7 +87,7 @@ def test_injected_spec_uses_only_labels_and_ports_of_the_application(
     assert made
 
 
-def test_fault_can_be_visible_only_in_traffic_outside_the_pairs(shop: World) -> None:
+def test_some_faults_are_visible_only_in_traffic_outside_the_pairs(shop: World) -> None:
     rng = random.Random(1)
     found = [
         fault

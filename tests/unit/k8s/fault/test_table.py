@@ -91,7 +91,7 @@ def test_pairs_of_the_papers_fault_kinds_are_sound(pair):
         assert len({fault.policy for fault in faults}) == 2
 
 
-def test_fault_that_hides_another_without_a_recorded_mask_is_not_sound():
+def test_faults_with_an_unrecorded_mask_are_not_sound():
     """The egress fault hides an added caller, so repairing the egress first opens the pair."""
     world = WORLDS["boutique"]
     specs = {policy.name: policy.spec for policy in world.policies}
@@ -109,6 +109,6 @@ def test_fault_that_hides_another_without_a_recorded_mask_is_not_sound():
     assert not sound(world, [into, out], strict=True)
 
 
-def test_three_fault_kinds_give_three_faults():
+def test_draw_of_three_kinds_returns_three_faults():
     kinds = ("remove_ingress", "change_port", "peer_label")
     assert len(draw(WORLDS["boutique"], kinds, random.Random(2)) or ()) == 3

@@ -237,7 +237,7 @@ def test_change_that_makes_a_policy_too_large_is_refused_after_a_dry_run(method,
 
 
 @pytest.mark.parametrize(("status", "text"), [(422, b'{"message": "no"}'), (301, b"<a>Moved</a>")])
-def test_change_refused_in_the_dry_run_is_not_made(status, text):
+def test_change_refused_in_the_dry_run_is_not_applied(status, text):
     async def scene(one, upstream, client, _base, _trust):
         upstream.policy, upstream.status = text, status
         async with client.patch("/policy", data=b"patch", allow_redirects=False) as answer:
@@ -257,7 +257,7 @@ def test_change_body_above_the_size_limit_is_not_forwarded():
     run(scene)
 
 
-def test_concurrent_changes_are_tried_and_made_one_at_a_time():
+def test_concurrent_changes_are_tested_and_applied_one_at_a_time():
     async def scene(one, upstream, client, _base, _trust):
         await asyncio.gather(*(client.patch("/policy", data=b"patch") for _ in range(8)))
         paths = [path for _, path, _, _ in upstream.asked]
@@ -293,7 +293,7 @@ def test_concurrent_changes_are_tried_and_made_one_at_a_time():
         "continue=!",
     ],
 )
-def test_read_of_a_version_before_the_episode_is_answered_as_expired(query):
+def test_read_of_a_version_before_the_episode_is_refused_as_expired(query):
     async def scene(one, upstream, client, _base, _trust):
         path = URL(f"{LIST}?{query}", encoded=True)
         async with client.get(path) as answer:
@@ -326,7 +326,7 @@ def test_read_of_a_version_within_the_episode_is_forwarded(pairs):
     run(scene)
 
 
-def test_server_that_is_not_ready_counts_as_a_failure_and_gets_no_request():
+def test_request_to_a_server_that_is_not_ready_counts_as_a_failure_and_is_not_forwarded():
     async def scene(one, upstream, client, _base, _trust):
         upstream.ready = False
         with pytest.raises(aiohttp.ClientError):
@@ -337,7 +337,7 @@ def test_server_that_is_not_ready_counts_as_a_failure_and_gets_no_request():
     run(scene)
 
 
-def test_server_that_refuses_connections_counts_as_a_failure():
+def test_refused_connection_to_the_server_counts_as_a_failure():
     async def scene(one, _upstream, client, _base, _trust):
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
@@ -568,7 +568,7 @@ def test_connections_are_accepted_later_if_file_descriptors_run_out():
         began = loop.time()
         async with client.get(LIST) as answer:
             assert answer.status == 203
-        # a busy loop would have retried at once
+        # a busy loop would have retried immediately
         assert loop.time() - began > 2.9 * api_proxy.PAUSE_S
 
     run(scene, listening=listening)

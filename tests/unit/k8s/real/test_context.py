@@ -34,7 +34,7 @@ def test_current_context_of_a_readable_kubeconfig_is_the_default_cluster(tmp_pat
     assert app.defaults({"KUBECONFIG": kubeconfig(tmp_path)}) == {"cluster": "kind-kind"}
 
 
-def test_kubeconfigs_are_merged_and_invalid_ones_reported(tmp_path):
+def test_kubeconfigs_are_merged_and_invalid_kubeconfigs_are_reported(tmp_path):
     first = kubeconfig(tmp_path, "first", current=None, contexts=["a"])
     both = f"{first}{os.pathsep}{kubeconfig(tmp_path)}"
     assert current_context(both) == "kind-kind"
@@ -124,7 +124,7 @@ def test_unreadable_kubeconfig_is_reported_as_a_note(tmp_path):
         ({}, set(), ""),
     ],
 )  # fmt: skip
-def test_permissions_limited_to_a_namespace_are_reported_with_the_config_key_to_set(
+def test_report_of_permissions_for_one_namespace_contains_the_config_key_to_set(
     tmp_path, monkeypatch, context, allowed, told
 ):
     async def missing(_api, namespace, _workloads):

@@ -116,7 +116,7 @@ def test_namespace_that_could_not_be_removed_is_removed_later(monkeypatch):
     assert len(deleted) == 3
 
 
-def test_concurrent_starts_share_one_failure(monkeypatch):
+def test_concurrent_callers_of_start_receive_the_same_failure(monkeypatch):
     async def scene():
         starts = []
 
@@ -158,7 +158,7 @@ def test_requests_to_the_cluster_have_a_short_timeout_while_the_service_ends(mon
     asyncio.run(scene())
 
 
-def test_idle_time_of_a_cluster_starts_at_its_last_response(monkeypatch):
+def test_idle_time_of_a_cluster_starts_when_its_last_request_ends(monkeypatch):
     ticks = itertools.count()
     clock = types.SimpleNamespace(monotonic=lambda: float(next(ticks)), time=time.time)
     monkeypatch.setattr(client, "time", clock)
@@ -190,7 +190,7 @@ def test_idle_time_of_a_cluster_starts_at_its_last_response(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "methods"), [(0, ["PUT"]), (404, ["PUT", "PATCH"]), (409, ["PUT"])]
 )
-def test_replace_creates_the_object_only_if_it_does_not_exist(status, methods, monkeypatch):
+def test_replace_creates_an_object_if_it_does_not_exist(status, methods, monkeypatch):
     api = Api(Server("https://192.0.2.1"), None, cast("Any", None))
     (manifest,) = policy_manifests(PAIR, "shop")
     asked = []

@@ -84,7 +84,7 @@ class Lagging(Enforcer):
         return await super().measure(net, wait, pairs)
 
 
-def test_plug_in_that_has_not_applied_a_policy_yet_does_not_count_as_agreeing(monkeypatch):
+def test_delayed_plug_in_does_not_count_as_agreeing_with_the_policies(monkeypatch):
     """A late plug-in agrees with predictions that equal the effect of the earlier policy."""
     monkeypatch.setattr(workload_set, "DISAGREE_S", 1.0)
     monkeypatch.setattr(workload_set, "TRIALS_S", (0.1, 0.1, 0.1))
@@ -172,7 +172,7 @@ def test_agent_that_stops_the_plug_in_does_not_affect_other_episodes(spec, open_
     side_by_side(scene, monkeypatch)
 
 
-def test_agent_that_stops_the_plug_in_is_judged_as_measured_and_checked_once(monkeypatch):
+def test_agent_that_stops_the_plug_in_is_judged_by_measured_traffic_and_checked_once(monkeypatch):
     async def scene(_, stopping, other):
         await have(other, SHUT)
         await have(stopping, STOPPING)
@@ -240,7 +240,7 @@ def test_exclusive_use_of_the_cluster_waits_for_acting_agents(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["apply", "find"])
-def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monkeypatch):
+def test_no_verdict_is_given_if_the_policies_of_an_episode_cannot_be_restored(method, monkeypatch):
     async def scene(there, broken, other):
         async def fail(*_, **__):
             raise EnvironmentFailed("away")
@@ -262,7 +262,7 @@ def test_episode_whose_policies_cannot_be_restored_gets_no_verdict(method, monke
     side_by_side(scene, monkeypatch)
 
 
-def test_policies_that_cannot_be_read_stay_in_place(monkeypatch):
+def test_policies_that_cannot_be_read_are_not_removed(monkeypatch):
     async def scene(there, broken, other):
         async def fail(*_, **__):
             raise EnvironmentFailed("away")
@@ -306,7 +306,7 @@ def test_cancelled_exclusive_use_restores_the_removed_policies(monkeypatch):
 
 def test_episode_that_ends_during_exclusive_use_gets_no_policies_back(monkeypatch):
     async def scene(there, ending, other):
-        there._stopping = True  # no pool takes its namespace
+        there._stopping = True  # no pool can reuse its namespace
         await have(ending, STOPPING)
         async with there._alone(other):
             await ending.close()
@@ -321,7 +321,7 @@ def test_episode_that_ends_during_exclusive_use_gets_no_policies_back(monkeypatc
 
 def test_cancelled_close_of_an_episode_does_not_leak_its_deployment(monkeypatch):
     async def scene(there, ending, other):
-        there._stopping = True  # no pool takes its namespace
+        there._stopping = True  # no pool can reuse its namespace
         async with ending._moving:
             closing = asyncio.create_task(ending.close())
             await asyncio.sleep(0)
@@ -335,7 +335,7 @@ def test_cancelled_close_of_an_episode_does_not_leak_its_deployment(monkeypatch)
     side_by_side(scene, monkeypatch)
 
 
-def test_disagreement_caused_by_the_agent_is_judged_as_measured(monkeypatch):
+def test_disagreement_caused_by_the_agent_is_judged_by_measured_traffic(monkeypatch):
     # the plug-in does not support this form, and continues to enforce the earlier, faulty policy
     sight, there = after_a_patch(lambda spec: spec != ODDLY_OPEN, monkeypatch)
     assert (sight.reached, sight.predicted, sight.disagreement) == ((False,), (True,), (WRONG,))
@@ -354,7 +354,7 @@ def test_repeated_outages_of_the_plug_in_are_not_charged_to_the_agent(times, mon
 
 
 @pytest.mark.parametrize("times", range(2, 5))
-def test_plug_in_that_stops_enforcing_during_the_trials_gives_no_verdict(times, monkeypatch):
+def test_no_verdict_is_given_if_the_plug_in_stops_enforcing_during_the_trials(times, monkeypatch):
     heard = []
 
     def hears(spec):
@@ -442,7 +442,7 @@ def test_namespace_deleted_by_others_is_an_environment_failure(monkeypatch, spac
     # first until the agent's policies are restored
     [[], [False, True, True]],
 )
-def test_disagreement_caused_by_the_cluster_gives_no_verdict(hearing, monkeypatch):
+def test_no_verdict_is_given_if_the_cluster_causes_the_disagreement(hearing, monkeypatch):
     left = list(hearing)
     with pytest.raises(EnvironmentFailed, match="does not enforce") as caught:
         after_a_patch(lambda _: left.pop(0) if left else False, monkeypatch)

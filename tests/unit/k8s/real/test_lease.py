@@ -129,7 +129,9 @@ def test_namespace_of_another_live_service_is_refused_after_its_heartbeat(monkey
     assert ("ConfigMap", "netarena") in api.held
 
 
-def test_namespace_of_an_ended_remote_service_is_leased_after_a_silence(monkeypatch, caplog):
+def test_namespace_of_a_remote_service_is_leased_once_its_heartbeats_have_stopped(
+    monkeypatch, caplog
+):
     monkeypatch.setattr(lease, "_PAUSE_S", 0)
     monkeypatch.setattr(owner, "LISTEN_S", 0.05)
     api = Passing(
@@ -145,7 +147,7 @@ def test_namespace_of_an_ended_remote_service_is_leased_after_a_silence(monkeypa
     )
 
 
-def test_lease_made_meanwhile_by_another_service_is_not_taken_over():
+def test_lease_that_another_service_made_in_the_meantime_is_not_taken_over():
     there = claimed(elsewhere(self_notes(NOW)))
     api = cast("Any", Objects(there))
     with pytest.raises(
@@ -155,7 +157,7 @@ def test_lease_made_meanwhile_by_another_service_is_not_taken_over():
     assert api.held["ConfigMap", "netarena"] == there
 
 
-def test_worlds_take_turns_in_a_given_namespace_and_leave_nothing_behind(monkeypatch):
+def test_worlds_use_a_given_namespace_in_turn_and_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(cluster, "Shop", Placed)
 
     async def scene():
@@ -229,7 +231,7 @@ def test_clean_skips_namespaces_that_are_already_terminating(monkeypatch):
     assert (done.removed, done.kept, api.held) == (("left",), (), {})
 
 
-def test_service_with_new_heartbeats_after_a_silence_counts_as_running(monkeypatch):
+def test_service_that_sends_heartbeats_again_counts_as_running(monkeypatch):
     listener = Listener()
     silent = elsewhere(self_notes(NOW - SILENT_S - 1))
     assert listener.why_kept("ns", silent, NOW) == LISTENING
@@ -241,7 +243,7 @@ def test_service_with_new_heartbeats_after_a_silence_counts_as_running(monkeypat
     assert listener.why_kept("ns", elsewhere(self_notes(NOW)), later) == ""
 
 
-def test_lease_taken_by_another_service_meanwhile_is_not_cleared():
+def test_lease_that_another_service_took_in_the_meantime_is_not_cleared():
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
     api = cast("Any", Cluster(claimed(gone), thing("Deployment", "web", OURS)))
 
@@ -277,7 +279,7 @@ def test_second_of_two_concurrent_leases_is_refused():
     assert json.loads(api.held["ConfigMap", "netarena"]["data"]["policies"]) == ["theirs"]
 
 
-def test_lease_whose_response_was_lost_can_be_made_again():
+def test_lease_request_can_be_repeated_if_its_response_was_lost():
     api = cast("Any", Objects(*THEIRS))
 
     async def scene():
@@ -288,7 +290,7 @@ def test_lease_whose_response_was_lost_can_be_made_again():
     asyncio.run(scene())
 
 
-def test_namespace_taken_by_another_service_gives_no_verdict():
+def test_no_verdict_is_given_if_another_service_took_the_namespace():
     api = cast("Any", Objects(*THEIRS))
     one = workload_set.Shop(api, "ns", PAIR, "image", shared=True)
     holder = cluster.RealCluster("context", "ns")
@@ -323,7 +325,7 @@ def test_leftovers_of_the_previous_lease_are_removed_before_the_next():
     assert ("Deployment", "alpha") not in api.held
 
 
-def test_clean_reports_objects_it_cannot_remove_and_removes_the_rest(monkeypatch):
+def test_clean_reports_objects_that_it_cannot_remove_and_removes_the_rest(monkeypatch):
     monkeypatch.setattr(owner, "LISTEN_S", 0.0)
     gone = elsewhere(self_notes(NOW - SILENT_S - 1))
 

@@ -26,7 +26,7 @@ from netarena_k8s.world.model import (
 )
 
 
-def test_every_manifest_kind_has_a_path_and_operator_permissions_are_checked():
+def test_every_manifest_kind_has_a_path_and_its_permissions_are_checked():
     made = [*app_manifests(boutique(), "shop", "image"), *right_manifests("shop")]
     for one in made:
         assert path_of(one["kind"], "shop").startswith(("/api/v1/", "/apis/"))
@@ -41,7 +41,7 @@ def test_every_manifest_kind_has_a_path_and_operator_permissions_are_checked():
     assert external["spec"]["loadBalancerClass"] == "netarena/none"
 
 
-def test_pods_that_are_not_ready_or_terminating_are_not_probed():
+def test_only_ready_pods_that_are_not_terminating_are_probed():
     web = App(
         name="web",
         labels={"app": "web"},

@@ -45,7 +45,9 @@ def test_two_agreeing_probe_rounds_settle_a_measurement():
 
 
 @pytest.mark.parametrize(("slowest_ms", "wait_ms"), [(51, 153), (200, 600), (400, 1000)])
-def test_silence_counts_only_after_a_wait_much_longer_than_the_responses(slowest_ms, wait_ms):
+def test_missing_answer_counts_only_after_a_wait_much_longer_than_other_answers(
+    slowest_ms, wait_ms
+):
     course = _Course(0, 10)
     wanted = (True, False)
     assert not course.settles(seen("10", slowest_ms), wanted, 0)
@@ -54,7 +56,7 @@ def test_silence_counts_only_after_a_wait_much_longer_than_the_responses(slowest
     assert course.settles(seen("10", slowest_ms), wanted, 2)
 
 
-def test_disagreement_settles_after_the_deadline_once_two_rounds_with_the_longest_wait_agree():
+def test_disagreement_is_accepted_after_two_equal_rounds_with_the_longest_wait():
     course = _Course(0, 10)
     wanted = (True, False)
     for number in range(4):  # the waits are 250, 500, 1000 and 2000 ms
@@ -108,7 +110,7 @@ def measured_from(*pods, world=None):
 
 
 @pytest.mark.parametrize(("busy_s", "unanswered"), [(60.0, 1), (0.0, 3)])
-def test_probe_round_begins_when_the_previous_one_has_answers_or_only_waits(
+def test_probe_round_starts_when_earlier_rounds_have_ended_or_only_wait(
     monkeypatch, busy_s, unanswered
 ):
     monkeypatch.setattr(measure, "_BUSY_S", busy_s)
@@ -127,7 +129,7 @@ def test_probe_round_begins_when_the_previous_one_has_answers_or_only_waits(
     asyncio.run(scene())
 
 
-def test_probe_round_of_some_pairs_lets_the_next_round_begin_sooner(monkeypatch):
+def test_next_probe_round_starts_sooner_after_a_round_with_few_pairs(monkeypatch):
     monkeypatch.setattr(measure, "_BUSY_S", 60.0)
 
     async def scene(world):
@@ -276,7 +278,7 @@ def test_replaced_policy_with_the_same_name_is_measured():
     asyncio.run(scene())
 
 
-def test_deployment_with_a_lost_lease_is_not_healthy_although_unchanged():
+def test_unchanged_deployment_with_a_lost_lease_is_not_healthy():
     one = standing(cast("Any", Enforcer(PAIR, lambda _: True)), PAIR)
 
     async def scene():

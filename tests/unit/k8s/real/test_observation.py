@@ -43,7 +43,7 @@ def looked_at(follows_at, within_s, *specs):
     return asyncio.run(scene())
 
 
-def test_only_pairs_expected_to_change_are_probed_until_they_do():
+def test_only_pairs_that_should_change_are_probed_until_they_change():
     asked, sight = looked_at(3, 60.0, OPEN, SHUT)
     assert asked == [2, 2, 2, 2, 4, 4]
     wanted = tuple(pair.target != "web" for pair in WIDE.pairs)
@@ -102,7 +102,7 @@ def rounds_in_vain(lost_in=None):
     return [(pairs, len(list(same))) for pairs, same in itertools.groupby(enforcer.asked)]
 
 
-def test_changing_pairs_are_probed_every_50_ms_for_a_quarter_of_the_time():
+def test_pairs_that_should_change_are_probed_every_50_ms_for_a_quarter_of_the_time():
     (some, times), (every, _) = rounds_in_vain()
     assert (some, times, every) == (2, 20, 4)
 
@@ -113,7 +113,7 @@ def test_observation_restarts_after_pods_were_replaced():
     assert last[0] == 4
 
 
-def test_pairs_that_never_change_are_not_probed_forever():
+def test_probing_of_pairs_that_never_change_ends_at_the_time_limit():
     asked, sight = looked_at(1_000_000, 0.4, OPEN, SHUT)
     assert asked == sorted(asked)
     assert set(asked) == {2, 4}
@@ -161,7 +161,7 @@ def test_pair_expected_to_close_is_probed_again_with_the_same_wait():
     assert waits_of(Dawdling(WIDE, 4, 0), OPEN, SHUT) == [50, 50, 50, 50, 50]
 
 
-def test_wait_for_unexpected_answers_stays_short():
+def test_wait_for_unexpected_answers_is_short():
     enforcer = Dawdling(WIDE, 2, 100)
     scouts = len(waits_of(enforcer, SHUT, OPEN))
     assert [wait.unexpected_ms for wait in enforcer.waits[:scouts]] == [50, 50, 50]

@@ -89,7 +89,7 @@ def test_invalid_socket_name_in_owner_notes_does_not_count_as_a_live_service():
         assert why_kept(notes, NOW + SILENT_S + 1) == ""
 
 
-def test_heartbeat_decides_if_the_liveness_socket_is_not_accessible(monkeypatch):
+def test_heartbeat_is_used_if_the_liveness_socket_is_not_accessible(monkeypatch):
     class Confined:
         def __enter__(self):
             return self

@@ -143,7 +143,7 @@ def test_another_deployment_is_built_early_if_the_cluster_is_idle(
     play(scene)
 
 
-def test_pool_of_eight_deployments_serves_eight_and_the_ninth_waits(monkeypatch):
+def test_pool_of_eight_deployments_serves_eight_waiters_and_the_ninth_waits(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         waiting = [await there.wait() for _ in range(9)]
@@ -173,7 +173,7 @@ def test_failed_build_frees_its_slot(monkeypatch):
     play(scene)
 
 
-def test_failed_first_build_lets_the_other_waiters_build_at_once(monkeypatch):
+def test_other_waiters_build_immediately_after_the_first_build_fails(monkeypatch):
     async def scene():
         there = Scene(monkeypatch)
         there.failure = EnvironmentFailed("away")
@@ -216,7 +216,7 @@ def test_slow_build_does_not_prevent_further_builds(monkeypatch):
 
 
 @pytest.mark.parametrize("ticks", range(8))
-def test_waiter_cancelled_as_its_build_ends_does_not_leak_its_slot(monkeypatch, ticks):
+def test_waiter_that_is_cancelled_when_its_build_ends_does_not_leak_a_slot(monkeypatch, ticks):
     async def scene():
         there = Scene(monkeypatch, most=1)
         there.may_build.clear()
@@ -234,7 +234,7 @@ def test_waiter_cancelled_as_its_build_ends_does_not_leak_its_slot(monkeypatch, 
     play(scene)
 
 
-def test_waiter_is_served_when_time_passes_without_other_events(monkeypatch):
+def test_waiter_is_served_without_any_other_event(monkeypatch):
     async def scene():
         monkeypatch.setattr(pool, "_IDLE_S", 0.01)
         there = Scene(monkeypatch)
@@ -314,7 +314,7 @@ def test_free_deployment_is_discarded_for_another_world(monkeypatch):
     play(scene)
 
 
-def test_no_more_deployments_are_discarded_than_are_waited_for(monkeypatch):
+def test_at_most_one_deployment_is_discarded_for_each_waiter(monkeypatch):
     async def scene():
         there = Scene(monkeypatch, most=3)
         waiting = [await there.wait() for _ in range(3)]

@@ -84,7 +84,7 @@ def test_renewal_restores_missing_policies_and_removes_unknown_ones():
     assert [name for name in "abcd" if after[name]["uid"] != before[name]["uid"]] == ["b"]
 
 
-def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them():
+def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_does_not_remove_them():
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
     one = standing(enforcer, FOUR, shared=True)
 
@@ -101,7 +101,7 @@ def test_renewal_in_a_shared_namespace_reports_foreign_policies_and_keeps_them()
     asyncio.run(scene())
 
 
-def test_fault_injection_starts_from_intended_policies_and_ignores_stored_ones():
+def test_fault_injection_uses_the_intended_policies_and_not_the_stored_ones():
     """A late request of the previous agent may arrive after the renewal."""
     enforcer = cast("Any", Enforcer(FOUR, lambda _: True))
     one = standing(enforcer, FOUR)
@@ -133,7 +133,7 @@ def test_applied_manifest_is_valid_yaml_for_any_text(notes):
 
 
 @pytest.mark.parametrize(("status", "ours"), [(422, False), (400, False), (403, True)])
-def test_refusal_of_restored_policies_for_their_content_is_not_an_environment_fault(status, ours):
+def test_restored_policy_that_the_server_refuses_as_invalid_is_no_environment_failure(status, ours):
     enforcer = cast("Any", Enforcer(PAIR, lambda _: True))
     one = standing(enforcer, PAIR)
 

@@ -21,7 +21,7 @@ WORLDS = {
 
 @pytest.mark.parametrize("name", sorted(WORLDS))
 @pytest.mark.parametrize("seed", range(2))
-def test_matrix_agrees_with_the_rules_at_both_ends(name, seed):
+def test_matrix_agrees_with_the_egress_and_ingress_rules(name, seed):
     rng = random.Random(seed)
     world = WORLDS[name](rng)
     for policies in (world.policies, rng.sample(world.policies, len(world.policies) // 2)):
@@ -33,7 +33,7 @@ def test_matrix_agrees_with_the_rules_at_both_ends(name, seed):
                 assert bool(sides.into >> place & 1) == net.enters(use), use
 
 
-def test_parts_of_a_policy_combine_to_its_effect():
+def test_effect_of_a_policy_is_the_union_of_its_parts():
     rng = random.Random(4)
     world = alter(estate(rng, 20, 20), rng)[0]
     for policy in world.policies:
@@ -46,7 +46,7 @@ def test_parts_of_a_policy_combine_to_its_effect():
             assert found == bits
 
 
-def test_world_with_other_policies_shares_the_matrix_but_not_intended_pairs():
+def test_world_with_other_policies_has_the_same_matrix_but_its_own_intended_pairs():
     world = boutique()
     bare = with_policies(world, world.policies[:4])
     assert bare.matrix is world.matrix
@@ -57,7 +57,7 @@ def test_world_with_other_policies_shares_the_matrix_but_not_intended_pairs():
     assert bare.intended == Net(world, bare.policies).reached
 
 
-def test_bit_set_is_read_as_positions_and_as_flags():
+def test_bit_set_is_converted_to_positions_and_to_flags():
     assert list(numbers(0b10110)) == [1, 2, 4]
     assert flags(0b10110, 4) == (False, True, True, False)
     assert flags(0, 0) == ()

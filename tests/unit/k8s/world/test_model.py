@@ -24,13 +24,13 @@ def seen(after: list[Policy]) -> set[tuple[str, str, str]]:
     return {(one.source, one.target, one.ports) for one in opened(WORLD, [WORLD.policies], after)}
 
 
-def test_unchanged_or_reduced_policies_open_nothing():
+def test_unchanged_or_reduced_policies_open_no_traffic():
     assert seen(list(WORLD.policies)) == set()
-    # removing rules opens nothing
+    # removing rules opens no traffic
     assert seen(changed("adservice", ingress=[])) == set()
 
 
-def test_rule_without_its_ports_opens_all_other_ports():
+def test_rule_whose_ports_were_removed_opens_all_other_ports():
     frontend = [{"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}]
     assert seen(changed("adservice", ingress=frontend)) == {
         ("frontend", "adservice", "TCP 1-9554, TCP 9556-65535, all UDP, all SCTP")
@@ -90,7 +90,7 @@ def test_small_ip_block_outside_the_cluster_is_found(cidr):
     assert len(found) == 2  # the block's first and last address
 
 
-def test_wider_opening_than_that_of_the_fault_is_found():
+def test_opening_that_is_wider_than_that_of_the_fault_is_found():
     frontend = {"from": [{"podSelector": {"matchLabels": {"app": "frontend"}}}]}
 
     def to(last: int) -> list[Policy]:

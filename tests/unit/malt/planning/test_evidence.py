@@ -103,7 +103,7 @@ def grouped(data: dict[str, Any], plan: list[Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("label", [label for label in LABELS if not label.endswith("offers")])
-def test_neighbours_with_the_same_choice_are_found(label: str) -> None:
+def test_leak_through_neighbours_with_the_same_choice_is_detected(label: str) -> None:
     query = queries()[label]
     data, hidden = plan_data(query), query.actions[0].parameters
     assert data is not None
@@ -115,7 +115,7 @@ def test_neighbours_with_the_same_choice_are_found(label: str) -> None:
     assert own > other + 0.5
 
 
-def test_offers_that_are_first_in_all_their_pairs_are_found() -> None:
+def test_leak_through_the_order_of_incompatible_offers_is_detected() -> None:
     query = next(query for label, query in queries().items() if label.endswith("offers"))
     data, hidden = plan_data(query), query.actions[0].parameters
     assert data is not None
@@ -128,7 +128,7 @@ def test_offers_that_are_first_in_all_their_pairs_are_found() -> None:
     assert other < 0.7
 
 
-def test_blocking_request_is_the_only_target_among_requests() -> None:
+def test_only_the_blocking_request_is_marked_as_a_target_among_requests() -> None:
     query = queries()[LABELS[0]]
     data = plan_data(query)
     assert data is not None

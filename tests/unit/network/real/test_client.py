@@ -1,4 +1,4 @@
-"""Requests to a network's process, one of which a deadline interrupts."""
+"""Requests to a network's process; a deadline interrupts one of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _connect() -> tuple[Net, asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 @pytest.mark.parametrize("answer", [{"ok": 1}, {"failed": "the machine ended"}])
-def test_result_of_an_interrupted_request_is_discarded_before_the_next(
+def test_result_of_an_interrupted_request_is_discarded_before_the_next_request(
     answer: dict[str, Any],
 ) -> None:
     async def run() -> None:

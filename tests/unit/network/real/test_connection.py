@@ -94,7 +94,7 @@ def listed(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("events", [True, False])
-def test_connections_of_measurements_are_deleted_and_others_remain(
+def test_only_connections_that_measurements_created_are_deleted(
     events: bool,
     space: int,
     run: Run,
@@ -145,7 +145,7 @@ def test_connections_of_a_zone_are_deleted(space: int, run: Run, connections: Co
     assert listed(run) == []
 
 
-def test_connections_outside_the_watch_remain(
+def test_connections_created_outside_the_watch_remain(
     space: int, run: Run, connections: Connections
 ) -> None:
     connections.watch()

@@ -100,7 +100,9 @@ def ping(run: Run, address: str = "127.0.0.1") -> bool:
     return "ok" in run(f"ping -q -c 1 -W 1 {address} && echo ok || true")
 
 
-def test_rules_use_copies_and_the_original_sets_are_unchanged(netfilter: Netlink, run: Run) -> None:
+def test_rules_use_copies_of_sets_and_the_original_sets_do_not_change(
+    netfilter: Netlink, run: Run
+) -> None:
     made(netfilter, "some", "127.0.0.1", "10.0.0.1")
     made(netfilter, "seen")
     run("iptables -w -A OUTPUT -p icmp -m set --match-set some dst")

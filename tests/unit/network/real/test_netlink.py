@@ -37,7 +37,7 @@ from netarena_network.real.netlink import (
 
 
 @given(st.dictionaries(st.integers(1, 100), st.binary(max_size=40)), st.binary(max_size=8))
-def test_attributes_are_parsed_as_they_were_written(values, header):
+def test_parsed_attributes_equal_the_encoded_ones(values, header):
     written = header + b"".join(attribute(kind, value) for kind, value in values.items())
 
     assert attributes(written, len(header)) == values
@@ -85,9 +85,7 @@ def test_parsing_stops_at_an_invalid_attribute(noise):
         (b"dummy\0", 1, 1, 0, False),  # has no cable and never reports a carrier
     ],
 )
-def test_link_is_waited_for_only_while_its_carrier_change_is_pending(
-    kind, flags, carrier, state, waits
-):
+def test_wait_for_a_link_ends_when_no_carrier_change_is_pending(kind, flags, carrier, state, waits):
     found = {18: attribute(1, kind), 33: bytes([carrier]), 16: bytes([state])}
 
     assert unsettled(Link(3, flags, found)) == waits
@@ -130,7 +128,7 @@ def test_queues_are_listed_with_their_backlog_and_sent_packets():
 
 
 @pytest.mark.requires("root")
-def test_renewed_permanent_neighbours_have_one_age_and_compare_equal():
+def test_renewed_permanent_neighbours_have_the_same_age_and_compare_as_unchanged():
     found = []
 
     def run(text):

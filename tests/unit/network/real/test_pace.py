@@ -22,7 +22,9 @@ def test_observation_of_more_pairs_never_takes_less_time():
 @pytest.mark.parametrize(
     ("took_s", "padded_s"), [(0.0, 2.0), (1.9, 2.0), (2.1, 3.0), (2.9, 3.0), (4.5, 5.0)]
 )
-def test_padded_block_takes_the_minimum_time_or_the_next_step(took_s, padded_s, monkeypatch):
+def test_padded_block_takes_at_least_the_minimum_time_and_ends_at_a_fixed_step(
+    took_s, padded_s, monkeypatch
+):
     now = [10.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 

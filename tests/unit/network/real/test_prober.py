@@ -46,7 +46,7 @@ def fields(message):
 
 
 @given(size=st.integers(2, 65), data=st.data())
-def test_request_equals_that_of_ping_in_every_field(size, data):
+def test_probe_request_equals_a_ping_request_in_every_field(size, data):
     source, target = (data.draw(st.integers(0, size - 1)) for _ in range(2))
     now_s = int(time.time())
     sight = _Sight(size, [], data.draw(st.integers(0, 200)))
@@ -87,7 +87,7 @@ def test_identifiers_and_sequence_numbers_cover_the_whole_range():
     assert sum(number > 1 << 12 for number in sequences) > 4
 
 
-def test_timestamps_cover_past_present_and_future():
+def test_timestamps_of_probes_lie_in_the_past_and_present_and_future():
     """A rule on a range of seconds or microseconds cannot separate probes from pings."""
     now_s = int(time.time())
     drawn = memoryview(random.Random(1).randbytes(8 * 16**2)).cast("Q")
@@ -300,7 +300,7 @@ def test_machine_in_a_large_network_probes_all_others_over_several_rounds(begin)
     assert asked == {source: {*range(size)} - {source} for source in asked}
 
 
-def test_reply_read_before_its_request_counts():
+def test_reply_that_is_read_before_its_request_counts():
     sight = _Sight(3, ADDRESSES)
     request, reply = exchange(sight, 1, 0)
 
@@ -455,7 +455,7 @@ class Busy:
         raise BlockingIOError
 
 
-def test_busy_kernel_is_waited_for_before_a_round_is_accepted(
+def test_round_is_accepted_only_after_a_busy_kernel_has_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = Busy()
@@ -517,7 +517,7 @@ def test_round_without_any_kernel_answer_is_repeated(
 
 
 class Quick:
-    """A fake echo and pulse that answer at once."""
+    """A fake echo and pulse that answer immediately."""
 
     def wait(self) -> None: ...
 
@@ -538,7 +538,7 @@ EMPTY, NOT_YET, GONE = ([Queue(3, waiting, sent)] for waiting, sent in ((0, 7), 
         ([EMPTY, GONE], [True, False], False),
     ],
 )
-def test_packets_in_a_queue_are_waited_for_but_an_empty_queue_is_not(
+def test_prober_waits_for_packets_in_a_queue_but_not_for_an_empty_queue(
     looks: list[list[Queue]], held: list[bool], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick, ends, clock = Quick(), socket.socketpair(), itertools.count()
@@ -562,7 +562,7 @@ def test_packets_in_a_queue_are_waited_for_but_an_empty_queue_is_not(
 
 
 def test_fresh_identifiers_rarely_repeat():
-    """Connection trackers keep identifiers for 30 s; in that time, hardly any may repeat."""
+    """Connection trackers keep identifiers for 30 s, so few may repeat in that time."""
     seen = []
     for number in range(40):
         sight = prober._Sight(3, [bytes(4)] * 3, number, fresh=True)

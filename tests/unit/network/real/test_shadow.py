@@ -104,7 +104,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mangle_target_acts_in_the_copy_and_counters_of_the_original_are_unchanged(
+def test_copy_of_a_mangle_rule_acts_without_changing_counters_of_the_original(
     target: str, run: Run, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(f"iptables -w -t mangle -A OUTPUT -p udp -j {target}")
@@ -188,7 +188,7 @@ table inet b { chain c { type filter hook input priority 0; ip ttl 33 counter dr
 FILTERED = {64: True, 5: False, 200: False, 77: False, 99: False, 33: False, 34: True}
 
 
-def test_copies_filter_like_their_tables_and_leave_no_change(
+def test_copies_of_tables_filter_like_the_tables_and_leave_no_change(
     run: Run, space: int, shadow: Shadow, send: Callable[..., tuple[int, int] | None]
 ) -> None:
     run(f"nft -f - <<< '{RULES}'")
@@ -211,7 +211,7 @@ def test_copies_filter_like_their_tables_and_leave_no_change(
     measured = {ttl: send(ttl) is not None for ttl in (*FILTERED, 44)}
     with entered(space):
         shadow.lift()
-        # the lists of the copies disappear at once
+        # the lists of the copies disappear immediately
         for kind, name in (("xt_recent", "r"), ("ipt_hashlimit", "h")):
             folder = Path("/proc/thread-self/net", kind)
             assert [one.name for one in folder.iterdir()] == [name]
@@ -265,7 +265,7 @@ def test_large_set_is_copied_in_parts(
     assert run("nft -a list ruleset") == before
 
 
-def test_congestion_notification_is_removed_in_the_copy(
+def test_copy_of_a_rule_removes_congestion_notification(
     run: Run, shadow: Shadow, space: int
 ) -> None:
     run("sysctl -q -w net.ipv4.tcp_ecn=1")

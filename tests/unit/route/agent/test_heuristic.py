@@ -196,7 +196,7 @@ def test_missing_accept_rule_is_restored_and_stray_rule_is_deleted() -> None:
     assert resets(ruling, ruling.router, sections) == f"ip rule del pref 900 {stray}"
 
 
-def test_hosts_with_most_failed_pings_are_inspected_first() -> None:
+def test_hosts_with_the_most_failed_pings_are_inspected_first() -> None:
     world = standard(2, 2, random.Random(1))
     operator = Operator()
     text = prompt(world, lost=3)
@@ -205,7 +205,7 @@ def test_hosts_with_most_failed_pings_are_inspected_first() -> None:
     assert asked == [names[0], names[3], names[1], names[2], names[4], names[0]]
 
 
-def test_broken_pairs_of_a_large_network_are_read() -> None:
+def test_broken_pairs_of_a_large_network_are_parsed_from_the_prompt() -> None:
     world = standard(16, 16, random.Random(1))
     text = prompt(world, lost=200)
     assert Plan.read(text).suspects(text)[:2] == [world.endpoints[0], world.endpoints[200]]
@@ -216,7 +216,7 @@ def test_prompt_without_an_address_plan_is_refused() -> None:
         Operator().reply("open the valve")
 
 
-def test_ticket_agent_inspects_named_machines_and_then_declares() -> None:
+def test_ticket_agent_inspects_the_named_machines_and_then_sends_its_declaration() -> None:
     config = RouteConfig.parse({"briefing": "ticket", "error_types": "faults_1"})
     app = Route()
     (query,) = app.generate(config, 4)

@@ -21,7 +21,7 @@ def _passages(world: World) -> list[str]:
     ]
 
 
-def test_some_false_alarms_have_an_intended_passage() -> None:
+def test_some_false_alarms_have_an_intended_allow_rule() -> None:
     found = 0
     for seed in range(16):
         rng = random.Random(seed)

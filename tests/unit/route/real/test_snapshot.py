@@ -77,7 +77,7 @@ def test_rule_is_described_with_all_its_conditions(content, text):
     assert _rule(content) == text
 
 
-def test_comparison_reads_only_machines_on_which_commands_ran(
+def test_later_comparisons_read_only_machines_on_which_commands_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = standard(2, 1, random.Random(1))

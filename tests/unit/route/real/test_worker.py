@@ -156,7 +156,7 @@ def test_oversized_replies_count_as_a_property_of_the_network(
         (False, 5, 2, False),  # entries that the measurement deletes count too
     ],
 )
-def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
+def test_full_neighbour_table_is_an_environment_failure_if_other_networks_filled_it(
     asks: bool, limit: int, unresolved: int, others: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This network has one resolved entry."""
@@ -183,7 +183,7 @@ def test_full_neighbour_table_is_an_environment_failure_if_others_fill_it(
 
 
 @pytest.mark.parametrize("want", ["queues", "replies"])
-def test_network_that_fills_its_own_queues_is_measured_despite_refusals(
+def test_network_that_fills_its_own_queues_is_measured_despite_refused_packets(
     want: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent's own network may fill its queues; this affects no other network."""
@@ -213,7 +213,7 @@ def test_network_that_fills_its_own_queues_is_measured_despite_refusals(
         (["101 111 111", "111 110 111"], "p_h1 reaches p_h2"),
     ],
 )
-def test_new_network_is_accepted_when_each_intended_pair_has_worked(
+def test_new_network_is_accepted_once_each_intended_pair_has_worked(
     rounds: list[str], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = route_worker.RouteWorker(Turns())
@@ -236,7 +236,7 @@ def test_new_network_is_accepted_when_each_intended_pair_has_worked(
         assert served._verify(served._world.intended) == 0.25 * len(rounds)
 
 
-def test_load_left_by_commands_is_stopped_between_requests(
+def test_kernel_load_that_commands_leave_is_stopped_between_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "_CALM_S", 0.01)

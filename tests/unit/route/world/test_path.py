@@ -45,7 +45,7 @@ def _tabulated() -> World:
     return next(w for w in worlds if any(" lookup " in rule for rule in w.router.rules))
 
 
-def test_policy_tables_forward_and_the_router_uses_the_main_table() -> None:
+def test_forwarded_packets_use_policy_tables_but_packets_of_the_router_the_main_table() -> None:
     world = _tabulated()
     plan = Plan(world)
     router, *hosts = world.endpoints

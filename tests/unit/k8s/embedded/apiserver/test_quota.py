@@ -34,7 +34,7 @@ def test_memory_reservation_is_bounded_and_reusable_after_release():
     assert room.take(20)
 
 
-def test_memory_reservations_share_a_pool_beyond_their_guaranteed_part():
+def test_memory_reservations_above_the_guaranteed_amount_share_a_pool():
     pool = Pool(50)
     first, second = (Room(pool, own=10, most=60) for _ in range(2))
     assert first.take(60)

@@ -84,7 +84,7 @@ def test_each_spec_change_is_logged_with_its_verb(api):
     assert {what for what, _ in api.written} == {f"delete networkpolicy {name}" for name in left}
 
 
-def test_dry_run_refused_write_and_label_change_are_not_logged(api):
+def test_dry_runs_refused_writes_and_label_changes_are_not_logged(api):
     assert api.ask("PATCH", "adservice", ingress(1), dryRun="All").status_code == 200
     assert api.ask("DELETE", "adservice", user="admin", dryRun="All").status_code == 200
     assert api.ask("DELETE", "adservice").status_code == 403
@@ -107,7 +107,7 @@ def test_command_above_its_write_limits_is_refused(api, monkeypatch):
     assert api.ask("PATCH", "frontend", ingress(3)).status_code == 200
 
 
-def test_closed_server_answers_unauthorized(api):
+def test_closed_server_responds_with_unauthorized(api):
     """This includes requests that began before the server was closed."""
     api.server.closed = True
     for method, body in (("GET", None), ("PATCH", ingress(1))):

@@ -66,7 +66,9 @@ def chain(name: str, spec: dict) -> list[str] | None:
         ({"ports": [{"port": "web", "protocol": "SCTP"}]}, []),
     ],
 )
-def test_ingress_rule_becomes_lines_for_the_selected_pod(rule: dict, lines: list[str]) -> None:
+def test_ingress_rule_becomes_firewall_lines_of_the_selected_pod_only(
+    rule: dict, lines: list[str]
+) -> None:
     spec = {"podSelector": {"matchLabels": {"app": "a"}}, "ingress": [rule]}
     assert chain("i0", spec) == lines
     assert chain("e0", spec) is None
