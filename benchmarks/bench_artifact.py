@@ -3,9 +3,9 @@
     python benchmarks/bench_artifact.py [--records 500 1000 2000 5000] [--bytes 3000]
 
 For each number of records, prints the number of events and the growth of resident memory. It also
-prints the seconds and CPU seconds from the request to the last event at a streaming client. Service
-and client run in one process. The records are words drawn at random, which compress like an agent's
-code. Each number of records runs in a separate process.
+prints the wall time and the CPU time in s from the request to the last event at a streaming client.
+Service and client run in one process. The records are words drawn at random, which compress like an
+agent's code. Each number of records runs in a separate process.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ ROLE = "toy_operator"
 CARD = ".well-known/agent-card.json"
 #: Time limit of a request for the card, in s.
 LONGEST_S = 60.0
-#: Suffix of names whose look-up does not end during the benchmark.
+#: Suffix of host names whose DNS look-up does not end during the benchmark.
 HANGING = ".hang.test"
 
 # The service under attack.
 
 
 def serve(root: str) -> None:
-    """Serve the toy's green agent; look-ups of names that end in ``HANGING`` never end."""
+    """Serve the toy's green agent; DNS look-ups of names with the suffix ``HANGING`` never end."""
     from netarena_toy import Toy
 
     from netarena.a2a.server import serve as serve_green
@@ -104,7 +104,8 @@ HELD_CONNECTIONS = 560
 
 
 def subscribe(url: str) -> bytes:
-    """Return the request for a subscription to a task that never ends, as its agent is silent."""
+    """Return a request for a subscription to a task that never ends because its agent never
+    answers."""
     silent = socket.create_server(("127.0.0.1", 0))
     SILENT.append(silent)
     agents = {ROLE: f"http://127.0.0.1:{silent.getsockname()[1]}/"}

@@ -5,8 +5,8 @@
 Run the benchmark on a quiet machine; it opens one world at a time. For each query, the world is
 built, the fault is injected before routers establish sessions, and the world is observed. Then a
 command only observes, and the commands of the reference solution change the network. Each measured
-time ends when the network has converged and was measured. The output contains medians and the
-longest times in s, next to the goals for the medians.
+time ends when the network has converged and its state was measured. The output contains medians and
+the longest times in s, next to the goals for the medians.
 """
 
 from __future__ import annotations

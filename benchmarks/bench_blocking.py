@@ -135,7 +135,8 @@ class Asked:
         """Return the number of places (depots, racks or spines) that distinguish a request from all
         other requests of its rule.
 
-        A place counts if only this request lists it, or if all of them except this request list it.
+        A place counts if no other request of the rule lists it, or if all of them list it and this
+        request does not.
         """
         others = [
             set(places(one))

@@ -9,7 +9,7 @@ own code. Results are tables in Markdown on standard output; progress is on stan
 interrupted run prints the results so far. ``--save`` appends one line of JSON per request to a
 file, and ``--read`` adds such lines to the tables.
 
-The agents differ only in the order of their commands. ``netarena run`` plays the first three with
+The agents differ only in the order of their commands. ``netarena run`` runs the first three with
 the same code, and calls the second one ``shuffle``:
 
 - ``push``: configures one machine per turn completely for the target, in the order of names. This
@@ -17,10 +17,10 @@ the same code, and calls the second one ``shuffle``:
 - ``push, random order``: the same, with the machines in random order.
 - ``heuristic``: makes changes that bring something into service first, then changes of costs and
   preferences, and changes that take something out of service last. Each turn makes one change on
-  one machine. Latent faults stay.
+  one machine. Latent faults are not repaired.
 - ``text order``: each turn makes one change on one machine, in the order of the text. Latent faults
-  stay.
-- ``noop``: declares at once that the task is done.
+  are not repaired.
+- ``noop``: declares immediately that the task is done.
 
 No agent refuses a change. ``safe`` is judged for the changes that can be made.
 """
@@ -63,7 +63,8 @@ from netarena_backbone.world.render import render
 
 #: Rules whose violation means that documented traffic is lost.
 TRAFFIC = frozenset({"pair_broken", "service_broken"})
-#: Name of an agent -> function that returns its turns in a request, each as the parts it makes.
+#: Agent name -> function that returns the agent's turns for a request, each as the parts of changes
+#: that it configures.
 AGENTS: Mapping[str, Callable[[Plan, random.Random], list[Left]]] = MappingProxyType(
     {
         "push": lambda plan, _: push(plan),
@@ -116,7 +117,7 @@ def required(plan: Plan) -> list[bool]:
     for edit in edits:
         if edit.before.commands != edit.after.commands:
             found.append(True)
-        else:  # only files of FRR and of services differ, which can be compared without a network
+        else:  # only files of FRR and services differ; comparing them needs no network
             (trace,) = traces([edit], render(plan.target).cables)
             found.append(bool(trace.new or trace.gone))
     return found
@@ -249,7 +250,7 @@ PROOFS: dict[str, Callable[[Plan, Request], bool]] = {
 
 
 def walk(stages: Stages, turns: Iterable[Left]) -> dict[str, bool]:
-    """Return whether an agent's turns make all parts, and whether no turn does harm.
+    """Return whether an agent's turns configure all parts, and whether all turns are safe.
 
     A turn counts as safe if its effect depends on a tie in the selection of routes.
     """
@@ -325,7 +326,7 @@ def examine(app: Backbone, query: Query, seed: int) -> Record:
 
 
 def latent_faults(plan: Plan) -> Iterator[Record]:
-    """Yield the part of a request's record about each latent fault."""
+    """Yield, for each latent fault, the part of a request's record about it."""
     stages = plan.stages
     changed = [one.machines for one in stages.changes]
     made = zip(changed, (one for one in plan.requests if not one.because), strict=True)
@@ -354,7 +355,7 @@ def share(number: int, of: int) -> str:
 
 
 def decides(one: Record) -> bool:
-    """Return whether both simple orders (of the text, of names) lose documented traffic."""
+    """Return whether both simple orders (of the text, of names) interrupt documented traffic."""
     return all(TRAFFIC & {*(rules or ())} for rules in one["orders"].values())
 
 

@@ -1,4 +1,5 @@
-"""Cost of a whole assessment over A2A on loopback, with real green agent, purple agent and client.
+"""Cost of a whole assessment over A2A on loopback, with a real green agent, purple agent and
+client.
 
     python benchmarks/bench_end_to_end.py [--queries 50] [--concurrency 2] [--agent oracle]
     python benchmarks/bench_end_to_end.py --queries 5000 --concurrency 2 --repeat 1
@@ -7,14 +8,13 @@
     python benchmarks/bench_end_to_end.py --application k8s --queries 200 --concurrency 8 \
         --set world=varied --set briefing=ticket --set time_budget_s=10000 --repeat 1
 
-Prints a table with three measurements: the wall time from sending the request to the last event,
-the CPU time of the service with its children, and the memory in each quarter of the run. The memory
-is PSS, which counts each page once over all processes. It is the peak of the service with its
-children, and the peak of the service's first process, where a leak would show. Below the table,
-each run's episodes that were not solved safely are listed with index, label, outcome, turns and
-reason, as in the journal. On a busy machine a large run needs a larger ``time_budget_s`` than the
-default. The agent ``copier`` answers at once with a program that copies its network and holds both
-copies for a while.
+Prints a table with the wall time from sending the request to the last event, and the CPU time of
+the service with its children. The table also has the peak memory in each quarter of the run, and
+that of the service's first process, where a leak would show. The memory is PSS, which counts each
+page once over all processes. Below the table, each run's episodes that were not solved safely are
+listed with index, label, outcome, turns and reason, as in the journal. On a busy machine a large
+run needs a larger ``time_budget_s`` than the default. The agent ``copier`` answers immediately with
+a program that copies its network and holds both copies for a while.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ class Copier:
 def tell_losses(folder: Path, queries: int) -> list[str]:
     """Return a line for each episode in the journals of ``folder`` that was not solved safely.
 
-    If the journals have fewer than ``queries`` episodes, because the assessment's time ran out, a
-    last line gives their number.
+    If the assessment's time ran out and the journals have fewer than ``queries`` episodes, a last
+    line states how many queries were asked.
     """
     found, graded = [], 0
     for path in sorted(folder.rglob(JOURNAL_NAME)):
@@ -267,7 +267,7 @@ Measured = tuple[float, float, list[list[int]], dict[str, float]]
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Measured:
-    """Return wall time and CPU time in s, peaks of memory in MiB, and the summary."""
+    """Return wall time and CPU time in s, memory peaks in MiB, and the summary."""
     with started(arguments, folder) as run:
         watch = Watch(run.service_pid, 0.05 if arguments.queries < 500 else 1.0)
         watch.start()

@@ -7,8 +7,8 @@ allowed. "turn" is one `kubectl get` of an agent. The time of "kubectl", the sam
 same discovery cache but without a sandbox, is subtracted from it. CPU time is also meaningful on a
 busy machine; it does not include commands in a cell, whose processes are not children of this
 process. "judge 40 writes" judges one command in the largest world of tickets: each write closes an
-opening, and intended traffic with it. Afterwards an unchanged world is observed repeatedly, and all
-observations must be equal.
+opening and also blocks intended traffic. Afterwards an unchanged world is observed repeatedly, and
+all observations must be equal.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Time to judge an answer in addition to its own code: sandbox, reading, verdict.
+"""Time to judge an answer (sandbox, reading, verdict), without the time of the answer's own code.
 
     python benchmarks/bench_malt_judge.py [rounds]
 
 Runs answers one at a time and prints medians in ms: the total time from the program to the verdict,
 the time of the answer's own code, and the remaining time. The remaining time is the cost of
-judging. The time of the own code is measured with the same program without a result, minus an empty
-program. Times are wall time and processor time, which depends less on the machine's load. Then runs
-eight answers at once, and prints the memory of this process and its children (PSS, MB).
+judging. The time of the answer's own code is that of the same program without a result, minus that
+of an empty program. Times are wall time and processor time, which depends less on the machine's
+load. Then runs eight answers at the same time, and prints the memory of this process and its
+children (PSS, MB).
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ For each kind of task, draws tasks and reports:
 
 - the distance of the reference from its bound, which limits what any solver can improve
 - how often greedy and first-fit plans are correct, and how much worse they are
-- how often the reference is judged unsafe after one request was replaced with one that it violates
+- how often the reference is judged unsafe after one request was replaced with a request that it
+  violates
 - how often simulated annealing from the greedy plan is correct after the given processor time
 
-With ``--solver S``, HiGHS (pip install highspy) searches S seconds for a better plan, for the kinds
-depots and racks. It ignores the requests, so its plans can only be better.
+With ``--solver S``, HiGHS (pip install highspy) searches for S seconds for a better plan of the
+kinds depots and racks. It ignores the requests, so its plans can only be better.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ them. It is also meaningful on a busy machine. The last column is own time as a 
 allowed. The episode builds and verifies the network, breaks the router's forwarding, and observes.
 Then it repairs the forwarding with one command in the sandbox, observes, and closes the network.
 ``--large`` adds 257 and 1,025 endpoints. ``--mix`` adds an assessment with the command line on each
-emulator: 300 queries of the standard mix (20 for each of 15 labels), two at a time, solved by the
-oracle.
+emulator. The oracle solves 300 queries of the standard mix (20 for each of 15 labels), two at a
+time.
 """
 
 from __future__ import annotations

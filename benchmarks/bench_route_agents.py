@@ -4,7 +4,7 @@
         [--worlds varied] [--emulator netns] [--concurrency 8] [--markdown docs/evidence/route.md]
 
 Two agents send fixed texts that were written with knowledge of all fault methods: ``reset`` sends
-one text per machine, ``gradual reset`` sends ten texts that each undo a part.
+one text per machine; ``gradual reset`` sends ten texts, each of which undoes a part.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     .venv-ray/bin/python benchmarks/bench_scale.py [--episodes 120] [--workers 1,2,4,8] \
         [--places 8,32,128] [--think 2] [--seed 1] [--markdown docs/evidence/scale.md]
 
-Each row plays k8s episodes with a scripted agent (oracle) that waits ``--think`` seconds before
-each reply. So most of the time is waiting, as with a model. ``places`` is ``concurrency``: the
-number of episodes that may ask the agent at the same time.
+Each row is a run of k8s episodes with a scripted agent (oracle) that waits ``--think`` seconds
+before each reply. Most of the time is therefore spent waiting, as with a model. ``places`` is
+``concurrency``: the number of episodes that may ask the agent at the same time.
 
 =============  =====================================================================================
 column         meaning
@@ -229,7 +229,7 @@ class Started:
         return getattr(self._head, name)
 
     async def check(self, *_: object) -> None:
-        """Do nothing."""
+        """Do nothing, because the workers have already been started."""
 
 
 async def run(given: argparse.Namespace, folder: Path) -> list[Row]:

@@ -5,7 +5,7 @@
 
 Each agent solves every query, except those that have a planted condition. During the search, the
 verdict is computed from the drawn cell, and no query is generated. Fresh queries are generated, and
-the condition is read from the query and its config. ``--real N`` also plays N queries of each case
+the condition is read from the query and its config. ``--real N`` also runs N queries of each case
 in live worlds and compares the verdicts. ``--audit N`` audits N found queries per case.
 """
 
@@ -37,7 +37,7 @@ from netarena.task.label import kinds_of
 from netarena.task.reactive import Reactive
 
 Weakness = frozenset[Feature]
-#: Maximum number of cells of a space whose cells are all checked for queries.
+#: In a space with at most this number of cells, each cell is checked for queries.
 FEW = 200
 
 
@@ -155,7 +155,8 @@ async def play(scope: Scope, condition: Weakness, drawn: list[tuple[Config, Quer
 
 
 def audit(scope: Scope, cells: list[Cell], number: int) -> str:
-    """Return the last line of an audit of ``number`` queries, for the setting with most labels."""
+    """Return the last line of an audit of ``number`` queries, for the setting with the most
+    labels."""
     settings = [cell.setting for cell in cells]
     setting = max({*settings}, key=settings.count)
     labels = [scope.space.labels[cell.label].name for cell in cells if cell.setting == setting]

@@ -6,11 +6,12 @@
 
 A blind program sends no probe. It reads every machine through the agent's sandbox before its turns
 start. Then it undoes the newest or most unusual settings, one command per turn. A ticket counts as
-solved after K commands if the state is then correct and all K commands were safe. The program is
-given the K with which most tickets are solved:
+solved after K commands if the state is then correct and all K commands were safe. Each program's
+result is for the K with which it solves most tickets. The programs are:
 
 - backbone: first restores the lines of each router's running configuration that differ from
-  /etc/frr/frr.conf; then removes lines and filter rules whose shape fewest machines of a role have
+  /etc/frr/frr.conf; then removes lines and filter rules, those with the rarest shape among machines
+  of a role first
 - k8s: orders policies by scores of hand-written rules about forms (``agent.form_reader``), and
   replaces each policy with a policy without the suspicious form
 - route: orders machines by scores of hand-written rules (order of sysctl inodes, gaps and order of
@@ -50,7 +51,8 @@ GOAL = 0.02
 
 
 def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (router, command) that restore the running configuration from the file on disk."""
+    """Yield (router, command) pairs that restore the running configuration from the file on
+    disk."""
     for name, read in readings.items():
         if "frr" not in read:
             continue
@@ -69,9 +71,9 @@ def undo_configuration(readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 
 def remove_unusual(scene: Scene, readings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (machine, command) that remove unusual configuration lines and filter rules.
+    """Yield (machine, command) pairs that remove unusual configuration lines and filter rules.
 
-    Lines and rules whose shape fewest machines of the same role have come first.
+    Lines and rules with the rarest shape among machines of the same role come first.
     """
     settings = [
         (scene.roles[name], shape, name, command)
@@ -87,7 +89,7 @@ def remove_unusual(scene: Scene, readings: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _settings(read: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (shape, command that removes it) for the settings of a machine."""
+    """Yield (shape, command that removes it) pairs for the settings of a machine."""
     for context, line in _lines(read["frr"]["running"]) if "frr" in read else ():
         opposite = line.removeprefix("no ") if line.startswith("no ") else f"no {line}"
         parts = ["configure terminal", *filter(None, [context]), opposite]
@@ -122,7 +124,8 @@ def _lines(text: str) -> list[tuple[str, str]]:
 
 def undo_youngest(query: Query, scene: Scene, readings: Mapping[str, Any], state: Any
                   ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield (machine, command) that delete the newest rule or route, most suspicious first."""
+    """Yield (machine, command) pairs that delete the newest rule or route, most suspicious
+    first."""
     found = examine(query, scene, readings, state)
     rules = ("sysctl.inode falls~rank", "rule.nft_falls", "rule.nft_gaps",
              "addr.created spread~off",

@@ -187,7 +187,8 @@ def by_gymnasium(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ..
 
 
 def by_trl(name: str, keys: dict[str, Any], steps: int) -> tuple[float, ...]:
-    """Return ``measure`` of the calls that TRL's trainer makes, without generation of text."""
+    """Return the result of ``measure`` for the calls that TRL's trainer makes, without generation
+    of text."""
     from netarena.training.trl import make_environment
 
     rollout = make_environment(name, keys)()
@@ -293,8 +294,8 @@ def main() -> int:
             steps = options.steps if goal > 8 else max(20, options.steps // 10)
             rate, per_core, start_ms, start_cpu_ms = run(name, keys, steps)
             memory = f"{held:.1f} MiB" if door == "core" else ""
-            # a server closes a world when the next world starts, which loses the CPU time of the
-            # closed world's processes
+            # a server closes a world when the next world starts, so the CPU time of the closed
+            # world's processes is not counted
             start_cpu = f"{start_cpu_ms:.0f} ms" if door != "OpenEnv" else ""
             rows.append(
                 f"| {door} | {world} | {per_core:.0f} | {goal} | {rate:.0f} "

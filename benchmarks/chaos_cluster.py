@@ -4,11 +4,11 @@
         --stop-plugin COMMAND --start-plugin COMMAND [--agent oracle] [--num-queries 2] [--seed 1] \
         [--think SECONDS]
 
-After every few episodes, one of these disturbances happens, in turn: the API server is restarted, a
-pod of a workload set is deleted, or the network plug-in is stopped and, ``--pause`` seconds later,
-started. The commands are shell lines for this cluster (docs/evidence/cluster.md has examples). At
-the end every query of the oracle must be solved safely or be invalid. No query of noop may be
-solved, and no NetArena namespace may be left. Otherwise the exit status is 1.
+The program causes these disturbances in turn, one after every few episodes: it restarts the API
+server, deletes a pod of a workload set, or stops the network plug-in for ``--pause`` seconds. The
+commands are shell lines for this cluster (docs/evidence/cluster.md has examples). At the end every
+query of the oracle must be solved safely or be invalid. No query of noop may be solved, and no
+NetArena namespace may be left. Otherwise the exit status is 1.
 """
 
 from __future__ import annotations

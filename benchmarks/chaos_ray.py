@@ -1,10 +1,10 @@
-"""Check that a run on a Ray cluster of two nodes loses nothing if a part of the cluster fails.
+"""Check that a run on a Ray cluster of two nodes loses no results if a part of the cluster fails.
 
     sudo .venv-ray/bin/python benchmarks/chaos_ray.py [--apps malt k8s route backbone] \
         [--parts equal worker node head] [--think 2] [--seed 7]
 
 The nodes are two network namespaces, and agents run in a third one. A bridge connects all three.
-The program needs root, the extra ``ray``, and what the applications need.
+The program needs root, the extra ``ray``, and all requirements of the applications.
 
 =======  ===========================================================================================
 part     content
@@ -248,7 +248,8 @@ def sets(keys: Mapping[str, Any]) -> Iterator[str]:
 
 
 def verdicts(out: Path) -> dict[str, tuple[object, ...]]:
-    """Return by query id the outcome, correctness, safety, number of turns, moves and findings."""
+    """Return outcome, correctness, safety, number of turns, moves and findings of each query by
+    id."""
     episodes = read_journal(out / JOURNAL_NAME, slim=False).episodes.values()
     return {
         one.query_id: (
@@ -290,7 +291,7 @@ def workers_of(cluster: Cluster) -> list[int]:
 
 
 def nodes_of(out: Path) -> set[str]:
-    """Return the nodes whose workers played a run."""
+    """Return the nodes whose workers ran episodes of a run."""
     found = read_events(out / JOURNAL_NAME)
     return {event["node"] for event in found if event["event"] == "worker"}
 

@@ -1,8 +1,8 @@
 """Verify each method of requested changes on real networks.
 
-The network documented today is built. The parts of a requested change are then made one machine
-after the other, as an agent makes them. After each part, the network must be in the computed state,
-and the emulator must report exactly those parts that are not made yet.
+The network documented today is built. The parts of a requested change are then configured one
+machine after the other, as an agent would do it. After each part, the network must be in the
+computed state, and the emulator must report exactly those parts that are not configured yet.
 
     python benchmarks/prove_changes.py [--seed 1] [--worlds 6] [--only KIND.METHOD,...] [--lanes 2]
 
@@ -54,7 +54,8 @@ class Task(NamedTuple):
     """A change to verify.
 
     ``stages`` are the world documented today and the worlds after each part. ``wanted`` are their
-    facts. ``parts`` contains each machine with its part, in the order in which parts are made.
+    facts. ``parts`` contains each machine with its part, in the order in which the parts are
+    configured.
     """
 
     name: str

@@ -3,7 +3,7 @@
     python benchmarks/thinking_agent.py APP AGENT --seed S --port P --think SECONDS \
         [--host ADDRESS] [--set KEY=VALUE ...]
 
-Use it with ``netarena run APP --agent-cmd``. With an agent that answers at once, an emulator is
+Use it with ``netarena run APP --agent-cmd``. With an agent that answers immediately, an emulator is
 never idle.
 """
 

@@ -6,7 +6,7 @@
 A recipe is a file in ``benchmarks/recipes``. It sets the model, the world, the arguments of TRL's
 trainers (``arguments``, with TRL's names), and held-out queries of an assessment. The model is
 scored on the held-out queries before, between and after the trainings. Time limits are in minutes;
-``--minutes`` scales them to this total. ``--dry-run`` needs neither a GPU nor the model: it plays a
+``--minutes`` scales them to this total. ``--dry-run`` needs neither a GPU nor the model. It runs a
 turn in the world, writes and tokenises a small set, and creates the trainers for a tiny model
 without training.
 """
@@ -204,7 +204,7 @@ def _adapted(model: Any, recipe: Recipe) -> Any:
 def tiny(recipe: Recipe) -> tuple[Any, Any]:
     """Return a model with random weights and a tokenizer, for a dry run.
 
-    The tokenizer is the recipe's if it is on this machine, otherwise a tokenizer of bytes.
+    The tokenizer is the recipe's if it is on this machine, otherwise a byte-level tokenizer.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM

@@ -144,7 +144,7 @@ def _patch(end: str, op: str, path: str, value: Callable[[Facts], Any]) -> Calla
 
 
 def _ingress(*, callers: bool = True, port: bool = True) -> Callable[[Facts], Any]:
-    """Return a function that returns the receiver's intended ingress rules from facts.
+    """Return a function that computes the receiver's intended ingress rules from facts.
 
     Without ``callers`` or ``port``, the rules do not restrict callers or ports.
     """

@@ -35,7 +35,7 @@ async def finish(work: Awaitable[T]) -> T:
 
 class Background:
     """Set of background tasks. It references each task until the task ends, because the event loop
-    has only weak references."""
+    keeps only weak references to tasks."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Cache of values derived from objects, for the ``most`` most recently used objects.
+    """LRU cache of values derived from objects, with at most ``most`` entries.
 
     The key is the identity of the object. Callers in all threads share the values and must not
     change them.

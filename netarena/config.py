@@ -100,10 +100,9 @@ class Briefing(StrEnum):
 def shapes(*, added: bool = False, varied: bool = True, **kwargs: Any) -> Any:
     """Return a pydantic field whose value determines the queries.
 
-    A field with ``added=True`` (from a later version) is not part of the hash while it has its
-    default value, so that query ids of earlier versions do not change. ``netarena search`` does not
-    vary a field with ``varied=False``, for example because rates with different values cannot be
-    compared.
+    ``added=True`` marks a field that was added in a later version. Its default value is not part of
+    the hash, so query ids of earlier versions do not change. ``netarena search`` does not vary a
+    field with ``varied=False``, for example because rates with different values cannot be compared.
     """
     return Field(json_schema_extra={"shapes": True, "added": added, "varied": varied}, **kwargs)
 
@@ -175,7 +174,7 @@ class Config(Record):
     #: Keys whose default is different in tickets, with that default.
     IN_TICKETS: ClassVar[Mapping[str, JsonValue]] = {"max_iterations": None}
     #: Maps a key to its usual value, a folder in the reference implementation's container images.
-    #: If the folder is missing on this machine, the key counts as not given.
+    #: If the folder is missing on this machine, the key is treated as absent.
     BUILT_IN: ClassVar[Mapping[str, str]] = {}
 
     prompt_type: PromptStyle = prompts(default=PromptStyle.ZEROSHOT_BASE)
@@ -202,7 +201,8 @@ class Config(Record):
         default=None, gt=0, le=864_000, description="whole assessment, s"
     )
     output_dir: str | None = None
-    #: Name of an additional file in the output folder with the result records as JSON lines.
+    #: Name of an additional file in the output folder; it contains the result records as JSON
+    #: lines.
     output_file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
     benchmark_path: str | None = None
     regenerate_query: StrictBool = False
@@ -233,8 +233,8 @@ class Config(Record):
 
     @property
     def regenerate(self) -> bool:
-        """Return whether to regenerate the query file ``benchmark_path``. The key has three
-        historical names."""
+        """Return whether to regenerate the query file ``benchmark_path``. Three keys with this
+        meaning exist."""
         return self.regenerate_query or self.regenerate_benchmark or self.regenerate_config
 
     @classmethod

@@ -96,7 +96,7 @@ class FailureReason(StrEnum):
 class AgentFailed(NetArenaError):
     """The agent returned no valid answer.
 
-    ``unsent`` means that the request cannot have reached the agent, so it caused no cost.
+    ``unsent`` means that the request cannot have reached the agent, so it cost nothing.
     """
 
     def __init__(self, reason: FailureReason, detail: str, *, unsent: bool = False) -> None:
@@ -122,11 +122,11 @@ class EnvironmentFailed(NetArenaError):
 
 
 class AssessmentFailed(NetArenaError):
-    """An assessment without a summary: the agent was never reachable, or no episode was graded."""
+    """The assessment has no summary: the agent was never reachable, or no episode was graded."""
 
 
 class AgentSilent(AssessmentFailed):
-    """An assessment whose agent answered in no episode. It is not ranked, and may be restarted.
+    """The agent answered in no episode. The assessment is not ranked, and may be restarted.
 
     ``reached`` is true if the agent was reached but gave no usable answer, for example a late one.
     """
@@ -136,7 +136,7 @@ class AgentSilent(AssessmentFailed):
         self.reached = reached
 
 
-#: Matches the detail of a failure of an endpoint that was reached.
+#: Matches the detail of an agent failure if the endpoint was reached.
 _ANSWERED = re.compile(r"\bHTTP \d{3}\b|\bconnection lost\b")
 
 

@@ -57,7 +57,8 @@ def open_regular(path: Path) -> BinaryIO:
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the content of a regular UTF-8 file without a byte order mark.
 
-    Raises UnicodeDecodeError and OSError. Raises OSError for more than ``most_bytes`` bytes, too.
+    Raises UnicodeDecodeError. Raises OSError if the file cannot be read or has more than
+    ``most_bytes`` bytes.
     """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)

@@ -1,4 +1,4 @@
-"""Records: frozen data that is written, read and compared, without behaviour.
+"""Records: immutable data objects without behaviour, which are written, read and compared.
 
 Every record survives ``Record.model_validate_json(record.model_dump_json())`` unchanged. Times are
 durations in seconds (floats), measured with a monotonic clock. ``State`` and ``Move`` are plain
@@ -73,7 +73,7 @@ class Record(BaseModel):
         """Return a copy with the values of ``update``, without cached properties."""
         copy = super().model_copy(update=update, deep=deep)
         for name in copy.__dict__.keys() - type(self).model_fields.keys():
-            del copy.__dict__[name]  # cached for the values of the original
+            del copy.__dict__[name]  # computed from the values of the original
         return copy
 
 
@@ -130,8 +130,8 @@ class Ask(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A declared or injected fault: its place in the world, and its kind (``what``), which is one
-    of the words that the application defines."""
+    """A declared or injected fault: its place in the world, and its kind (``what``). The kind is
+    one of the words that the application defines."""
 
     place: str
     what: str
@@ -157,7 +157,7 @@ class Localised(Record):
 
 class Refusal(Record):
     """A requested change that cannot be made: its number in the request, starting at 1, and the
-    reason, which is one of the words that the application defines."""
+    reason. The reason is one of the words that the application defines."""
 
     change: int
     because: str
@@ -199,8 +199,9 @@ class Finding(Record):
 #: Key of ``Judgement.detail`` with the quality of an answer as a number, if an application measures
 #: the quality.
 _QUALITY = "quality"
-#: Key of ``Judgement.detail`` with the seconds of loss in a step, as the mean over pairs of
-#: endpoints: the time during which a pair lost probe packets. Some applications do not measure it.
+#: Key of ``Judgement.detail`` with the seconds of packet loss in a step: the time during which
+#: probe packets of a pair of endpoints were lost, as the mean over all pairs. Some applications do
+#: not measure it.
 _LOST = "lost_s"
 #: Keys of ``Judgement.detail`` that outlines use.
 _OUTLINED = (_QUALITY, _LOST)
@@ -391,7 +392,7 @@ class Episode(Record):
     prompt_type: str
     #: Version of the prompts' wording. Journals without this field contain version 1.
     prompt_version: int = 1
-    #: Number of the attempt, starting at 0. An environment failure or a killed run leads to another
+    #: Number of the attempt, starting at 0. An environment failure or a killed run causes another
     #: attempt.
     attempt: int = 0
     #: Number of earlier attempts that a killed process left unfinished.
@@ -487,7 +488,8 @@ class Episode(Record):
 
     @property
     def lost_s(self) -> float | None:
-        """Return the mean of ``lost_s`` (seconds of loss, see docs/backbone.md) over judgements.
+        """Return the mean of ``lost_s`` (seconds of packet loss, see docs/backbone.md) over
+        judgements.
 
         The result is null if the application does not measure the loss, or if no step was judged.
         """
@@ -531,7 +533,8 @@ class Episode(Record):
         )
 
     def slim(self) -> Episode:
-        """Return a copy without the texts, moves, states and observations in the journal.
+        """Return a copy without texts, moves, states and observations, which are only in the
+        journal.
 
         Of the judgements' details, only the keys that outlines use remain.
         """

@@ -3,8 +3,8 @@
 Names follow OpenTelemetry's GenAI conventions where these define a name. Tracing is on if a
 standard environment variable names a collector (``VARIABLES``). Otherwise OpenTelemetry is not
 imported, and each span costs one comparison. Spans contain the texts of prompts, replies, commands
-and outputs only if the environment variable ``CONTENT`` requests them. Query ids are those in the
-results. NetArena uses its own tracer provider, so spans of other libraries are not sent.
+and outputs only if the environment variable ``CONTENT`` requests them. Spans contain the same query
+ids as the results. NetArena uses its own tracer provider, so spans of other libraries are not sent.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def assessment(application: str, version: str, role: str, agent: AgentInfo) -> I
 
 @contextmanager
 def episode(query: Query, *, repeat: int, attempt: int, context: str) -> Iterator[Span]:
-    """Span of one attempt of one query."""
+    """Span of one attempt at a query."""
     with _span(
         f"episode {query.label}",
         gen_ai__conversation__id=context,

@@ -87,7 +87,8 @@ for query in application.generate(config, int(sys.argv[3])):
 
 
 class Recorded:
-    """In-process agent. A function computes each reply from the query and the turn (from 0)."""
+    """In-process agent. A function computes each reply from the query and the number of the turn,
+    starting at 0."""
 
     def __init__(self, brief: Brief, reply: Callable[[Query, int], str]) -> None:
         self._reply = reply
@@ -325,18 +326,18 @@ class ApplicationContract:
             )
             there = [json.loads(line) for line in drawn.stdout.splitlines()]
             assert there == here, (
-                "another process draws other queries from the same seed: generate must use only "
-                f"self.rng, and no set or hash; {_first_difference(here, there)}"
+                "another process draws other queries from the same seed: generate must use "
+                f"only self.rng, not set order or hash(); {_first_difference(here, there)}"
             )
 
-    def test_another_seed_gives_other_queries(self) -> None:
+    def test_different_seeds_give_different_queries(self) -> None:
         application, config, queries = self.load()
         other = list(application.generate(config, self.seed + 1))
         assert [(q.text, q.actions) for q in other] != [(q.text, q.actions) for q in queries], (
             "two seeds draw the same queries: generate must draw from self.rng"
         )
 
-    def test_a_query_depends_on_its_index_alone(self) -> None:
+    def test_indices_start_at_0_and_determine_the_query_ids(self) -> None:
         application, config, queries = self.load()
         found = [query.index for query in queries]
         assert found == list(range(len(queries))), f"indices must count from 0: {found[:20]}"
@@ -346,7 +347,7 @@ class ApplicationContract:
                 f"the id of a query is {query.id}, but query_id returns {wanted}"
             )
 
-    def test_a_query_is_drawn_from_its_own_generator_alone(self) -> None:
+    def test_each_query_depends_only_on_its_own_random_generator(self) -> None:
         application, config, queries = self.load()
         draw = application.rng
         other = len(queries) // 2
@@ -365,7 +366,7 @@ class ApplicationContract:
             changed += unlike
         assert changed, f"query {other} does not depend on self.rng(config, seed, {other})"
 
-    def test_queries_are_counted_undrawn_and_drawn_from_any_index_on(self) -> None:
+    def test_size_labels_and_generate_from_agree_with_generate(self) -> None:
         application, config, queries = self.load()
         size, labels = application.size(config), [*application.labels(config)]
         assert size == len(queries), f"size is {size}, but {len(queries)} queries are drawn"
@@ -378,7 +379,7 @@ class ApplicationContract:
             later = [query for query in rest if query.index >= start]
             assert later == queries[start:], f"generate_from {start} differs from generate"
 
-    def test_more_queries_per_label_extend_fewer(self) -> None:
+    def test_larger_num_queries_only_adds_queries(self) -> None:
         application, config, queries = self.load()
         labels = [*application.labels(config)]
         for number in (1, config.num_queries + 1):
@@ -392,7 +393,7 @@ class ApplicationContract:
                 f"with num_queries {number}, generate draws {len(drawn)} queries"
             )
 
-    def test_every_query_says_something_and_has_a_level(self) -> None:
+    def test_every_query_has_a_text_actions_and_a_known_level(self) -> None:
         application, _, queries = self.load()
         for query in queries:
             levels = application.config_type.LEVELS
@@ -431,7 +432,7 @@ class ApplicationContract:
         more = {"max_iterations": longest} if longest > limit else {}
         return self.played(_demonstrate, **more)
 
-    def test_a_demonstration_solves_safely_and_looks_before_each_change(self) -> None:
+    def test_demonstration_solves_safely_and_observes_before_each_change(self) -> None:
         application, _, queries = self.load()
         turns = {query.id: len(application.demonstrate(query)) for query in queries}
         # The method of the base class returns the reference solution, without observations.
@@ -447,7 +448,7 @@ class ApplicationContract:
                     f"it in the turn before: turns that change it are {changed}"
                 )
 
-    def test_progress_is_whole_where_all_is_well_and_there_alone(self) -> None:
+    def test_progress_is_1_exactly_in_correct_states(self) -> None:
         application, _, queries = self.load()
         if type(application).progress is Application.progress:
             return
@@ -460,7 +461,7 @@ class ApplicationContract:
                 assert 0.0 <= share <= 1.0, f"progress is {share}, not in [0, 1]"
                 correct = application.judge(query, first, state, state).correct
                 assert (share == 1.0) is correct, (
-                    f"progress is {share} in a state of {query.id} that judge calls "
+                    f"progress is {share} in a state of {query.id} that judge reports as "
                     f"{'correct' if correct else 'wrong'}: {state}"
                 )
                 # Progress must depend only on the stored state, not on the injected faults.
@@ -473,13 +474,13 @@ class ApplicationContract:
 
     # Replies.
 
-    def test_the_reference_solves_every_query_safely(self) -> None:
+    def test_reference_solution_solves_every_query_safely(self) -> None:
         by_id = {query.id: query for query in self.load()[2]}
         for episode in self.played(_solve):
             _assert_solved(episode)
             _assert_drawn(self.load()[0], by_id[episode.query_id], episode)
 
-    def test_doing_nothing_solves_nothing(self) -> None:
+    def test_doing_nothing_solves_no_query(self) -> None:
         for episode in self.played(_decline):
             assert episode.outcome is Outcome.AGENT_FAILED, (
                 f"{episode.query_id} ends as {episode.outcome}, although every reply was unusable: "
@@ -494,7 +495,7 @@ class ApplicationContract:
 
         assert not any(self.inspect(judge_start)), "judge returns correct for an initial state"
 
-    def test_garbage_is_only_ever_refused(self) -> None:
+    def test_garbage_replies_are_always_refused_with_a_message(self) -> None:
         application, _, _ = self.load()
         rng = random.Random(self.seed)  # noqa: S311 -- not for secrets
         noise = ["".join(map(chr, rng.choices(range(32, 1000), k=200))) for _ in range(200)]
@@ -525,7 +526,7 @@ class ApplicationContract:
             "observe must return the same state as long as nothing changes it"
         )
 
-    def test_prompts_and_records_tell_nothing_hidden(self) -> None:
+    def test_prompts_and_records_reveal_nothing_hidden(self) -> None:
         application, _, queries = self.load()
         by_id = {query.id: query for query in queries}
         for episode in self.played(_solve):
@@ -556,7 +557,7 @@ class ApplicationContract:
         application, _, queries = self.load(**self.ticketed())
         return application, {query.id: query for query in queries}
 
-    def test_a_ticket_is_solved_and_declared_with_right_causes(self) -> None:
+    def test_reference_solution_and_declaration_solve_a_ticket(self) -> None:
         _, by_id = self.load_ticket()
         for episode in self.played(_solve_and_declare, **self.ticketed()):
             _assert_solved(episode)
@@ -570,7 +571,7 @@ class ApplicationContract:
                     f"{episode.localised.cause}"
                 )
 
-    def test_a_ticket_tells_symptoms_and_no_more(self) -> None:
+    def test_ticket_prompt_reveals_only_symptoms(self) -> None:
         _, by_id = self.load_ticket()
         for episode in self.played(_solve_and_declare, **self.ticketed()):
             query = by_id[episode.query_id]
@@ -580,7 +581,7 @@ class ApplicationContract:
             for turn, step in enumerate(episode.steps):
                 _assert_hidden(query, replies[turn:], step.prompt)
 
-    def test_a_claim_without_a_look_is_worth_nothing(self) -> None:
+    def test_declaration_in_the_first_turn_is_not_safe(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(()), **self.ticketed()):
             assert episode.claimed, (
@@ -591,7 +592,7 @@ class ApplicationContract:
                 f"a declaration in the first turn of {episode.query_id} is judged safe"
             )
 
-    def test_a_repair_that_waits_for_another_is_not_safe_before_it(self) -> None:
+    def test_repair_before_another_repair_that_it_requires_is_unsafe(self) -> None:
         application, by_id = self.load_ticket()
         hasty = {one.id: list(application.hasty(one)) for one in by_id.values()}
         if not any(hasty.values()):
@@ -605,7 +606,7 @@ class ApplicationContract:
                 f"an order of repairs that hasty returns for {episode.query_id} is judged safe"
             )
 
-    def test_a_declaration_is_read_as_it_was_made(self) -> None:
+    def test_declaration_is_parsed_with_its_causes_and_refusals(self) -> None:
         application, by_id = self.load_ticket()
         for query in by_id.values():
             tickets = application.tickets
@@ -655,7 +656,7 @@ class ApplicationContract:
                 "change"
             )
 
-    def test_hand_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
+    def test_hand_written_rules_find_no_fault_in_the_traces_of_a_ticket(self) -> None:
         """Run a small version of ``netarena audit --traces``.
 
         Each hand-written rule must give all candidates of one role the same score, in all tickets.
@@ -690,7 +691,7 @@ class ApplicationContract:
         telling = {name: sorted(seen) for name, seen in rules.items() if len(seen) > 1}
         assert not telling, f"rules that distinguish candidates or tickets: {telling}"
 
-    def test_without_a_ticket_there_is_nothing_to_declare(self) -> None:
+    def test_declaration_is_refused_without_a_ticket(self) -> None:
         self.load_ticket()
         for episode in self.play(lambda app, *_: app.tickets.declare(())):
             assert all(step.refused == NOT_HERE for step in episode.steps), (
@@ -698,7 +699,7 @@ class ApplicationContract:
                 f"{[step.refused for step in episode.steps]}"
             )
 
-    def test_every_style_of_prompt_is_complete(self) -> None:
+    def test_prompt_of_every_style_has_the_task_and_hides_the_solution(self) -> None:
         async def check(application: Application, query: Query, environment: Any) -> None:
             parts = application.prompt(query, await environment.observe(), [])
             for style in PromptStyle:
@@ -714,11 +715,11 @@ class ApplicationContract:
         usual = tempfile.gettempdir()
         mark = f"NETARENA_CONTRACT_{os.getpid()}_{id(self)}"
         with tempfile.TemporaryDirectory() as private:
-            Path(private).chmod(0o711)  # commands that run as other users use files below it
+            Path(private).chmod(0o711)  # commands of other users access files below it
             tempfile.tempdir = private  # other processes do not create files in this folder
             os.environ[mark] = "1"
             try:
-                self._use()  # loads modules and fills caches, which are not leaks
+                self._use()  # loads modules and fills caches, which do not count as leaks
                 before = belongings(mark)
                 self._use()
                 after = belongings(mark)

@@ -77,8 +77,8 @@ VERSION = "4"
 WORDED_VERSION = "8"
 #: Versions of the generator for configs with planning tasks: for canonical texts, and for texts
 #: from the grammar.
-PLANNING_VERSION = "12"
-WORDED_PLANNING_VERSION = "13"
+PLANNING_VERSION = "14"
+WORDED_PLANNING_VERSION = "15"
 #: Version -> the queries to which it applies.
 VERSIONS = MappingProxyType(
     {

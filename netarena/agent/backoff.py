@@ -1,4 +1,4 @@
-"""Pause that all requests to one agent share after the agent has limited their rate (HTTP 429)."""
+"""A pause of all requests to one agent after the agent has rate-limited one of them (HTTP 429)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable
 
 #: Maximum pause in s of other requests after one refusal. The refused request itself waits as long
-#: as the agent asks.
+#: as the agent requires.
 MAX_SHARED_S = 60.0
 #: Maximum pause in s after a refusal without a Retry-After header. The agent may limit only
 #: concurrent requests, so a longer pause could leave the agent idle.
 MAX_GUESSED_S = 2.0
 #: Maximum share of a request's remaining time that a pause may take.
 MAX_SHARE = 0.5
-#: Minimum extension of a pause in s. Many requests may be refused at once, and each extension is
-#: sent to all workers.
+#: Minimum extension of a pause in s. Many requests may be refused at the same time, and each
+#: extension is sent to all workers.
 _LEAST_S = 0.1
 
 
@@ -53,9 +53,9 @@ class Backoff:
     def delay_s(self, patience_s: float) -> float:
         """Return the delay in s of a request that has ``patience_s`` left until its deadline.
 
-        The delay includes a random extension of up to a quarter, so that requests do not continue
-        all at once. It is 0 if it would take more than half of ``patience_s``. Otherwise the
-        request could fail before the agent has received it.
+        The delay includes a random extension of up to a quarter, so that requests do not all
+        continue at the same time. It is 0 if it would take more than half of ``patience_s``.
+        Otherwise the request could fail before the agent has received it.
         """
         delay_s = self.left_s * random.uniform(1.0, 1.25)  # noqa: S311 -- not used for secrets
         return delay_s if delay_s <= MAX_SHARE * patience_s else 0.0

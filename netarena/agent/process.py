@@ -32,8 +32,8 @@ _WITHHELD = re.compile(r"NETARENA_.*|GREEN_SECRETS_JSON|RAY_AUTH_.*", re.DOTALL)
 #: ``netarena-purple``.
 _DOCUMENTED = frozenset({"NETARENA_HOST"})
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-#: Python program that is replaced by the agent's program. Before that, it asks the kernel to send
-#: SIGTERM to the process when its parent ends for any reason.
+#: Python program that asks the kernel to send it SIGTERM when its parent ends for any reason, and
+#: then replaces itself with the agent's program.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 15)\n"
@@ -117,7 +117,7 @@ async def running(  # noqa: PLR0913 -- the program, its address, and options of 
     environ: Mapping[str, str] | None = None,
     start_s: float = START_S,
 ) -> AsyncIterator[None]:
-    """Run ``command`` (context manager). The body starts when ``url`` serves the agent card.
+    """Run ``command`` (context manager). The block starts when ``url`` serves the agent card.
 
     ``environ`` is the program's complete environment, by default ``agent_environ()``. The program
     has its own process group, which gets SIGTERM and then SIGKILL at the end. Raises ConfigError if

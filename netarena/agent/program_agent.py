@@ -22,8 +22,8 @@ from netarena.model import AgentInfo, JsonValue, Reply
 
 #: Environment variable with the context id, which all turns of an episode share.
 CONTEXT = "NETARENA_CONTEXT"
-#: Maximum number of bytes of a reply, as over A2A, and number of bytes stored from the end of
-#: standard error.
+#: Maximum number of bytes of a reply, the same as over A2A, and number of bytes stored from the end
+#: of standard error.
 MOST_REPLY_BYTES, MOST_ERROR_BYTES = 1 << 20, 8192
 #: Difference in s between the engine's time limit and the program's shorter time limit. It leaves
 #: time to report the program's standard error.

@@ -51,8 +51,8 @@ class _Open:
 class Desk:
     """Agent (``netarena.agent.interface.Agent``) that replies with the tool calls of a client.
 
-    The agent is also the assessment's reporter, so it knows when a task has been graded. The answer
-    to a task's last call therefore does not have to wait for the next task's environment.
+    The agent is also the assessment's reporter, so it is notified when a task has been graded. The
+    answer to a task's last call therefore does not have to wait for the next task's environment.
     """
 
     def __init__(self, application: Application, config: Config, name: str) -> None:

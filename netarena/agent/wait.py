@@ -12,9 +12,9 @@ from netarena.errors import AssessmentFailed
 
 #: Default time limit in s until an agent's URL accepts a connection (``--wait``).
 WAIT_S = 20.0
-#: Time in s until the first progress message of ``knock`` and of other waits, and time between
-#: later messages. ``knock`` reports earlier, because an agent that accepts no connection was
-#: probably not started.
+#: Time in s until the first progress message of ``knock``, until the first message of other waits,
+#: and between later messages. ``knock`` reports earlier, because an agent that accepts no
+#: connection was probably not started.
 _REFUSED_AFTER_S, _TELL_AFTER_S, _TELL_EVERY_S = 0.5, 5.0, 5.0
 #: Time limit in s of one attempt to connect, and pause in s between two attempts.
 _TRY_S, _PAUSE_S = 5.0, 0.2
@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 @asynccontextmanager
 async def telling(whom: str, tell: Tell, after_s: float = _TELL_AFTER_S) -> AsyncIterator[None]:
-    """Report to ``tell`` that the body of this context manager waits for ``whom``."""
+    """Report to ``tell`` that the block of this context manager waits for ``whom``."""
 
     async def repeat() -> None:
         begin = asyncio.get_running_loop().time()
@@ -71,8 +71,8 @@ async def knock(url: str, wait_s: float, tell: Tell) -> None:
 
 
 def _say(error: OSError) -> str:
-    # The text of such errors contains the address instead of the reason. Errors of name resolution
-    # have negative numbers, for which ``os.strerror`` has no text.
+    # ``str(error)`` contains the address instead of the reason, so the error number is used. Errors
+    # of name resolution have negative numbers, for which ``os.strerror`` has no text.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"

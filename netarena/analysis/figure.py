@@ -35,9 +35,9 @@ def overlaps(
 
     For each pair of agents and number of ``queries``, ``pairs`` contains the share of random
     samples in which the two intervals overlap. The key ``wald`` is for the paper's interval,
-    ``wilson`` for the Wilson interval. ``share`` is the mean of these shares over all pairs. It
-    omits pairs with equal rates over all answers (``tied``), because they can never be
-    distinguished. Both lists are empty for fewer than two agents with answers.
+    ``wilson`` for the Wilson interval. ``share`` is the mean of these shares over all pairs except
+    those with equal rates over all answers (``tied``), which can never be distinguished. Both lists
+    are empty for fewer than two agents with answers.
     """
     answers = {name: _verdicts(outlines, verdict) for name, outlines in agents.items()}
     answers = {name: verdicts for name, verdicts in answers.items() if verdicts}

@@ -280,7 +280,7 @@ def unpaired_interval(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return the p-values of several tests, corrected for their number (S. Holm, 1979).
 
-    The order is that of ``p_values``.
+    The result is in the order of ``p_values``.
 
     If tests with a corrected p-value of at most ``a`` count as significant, the probability of any
     false positive is at most ``a``.
@@ -331,8 +331,7 @@ def paired_size(
     ``apart`` is the share of queries in which only one of the two agents succeeds. By default, it
     is the share for independent successes. The formula is that of R. J. Connor (1987) with Fleiss's
     correction for the exact test. The result is at most a fifth above the exact number, and never
-    below the exact number. It is None if the rates are equal. Raises ValueError for a rate outside
-    [0, 1].
+    below it. It is None if the rates are equal. Raises ValueError for a rate outside [0, 1].
 
     >>> paired_size(0.9, 0.8), paired_size(0.9, 0.8, 0.1), paired_size(1.0, 0.0)
     (222, 96, 6)

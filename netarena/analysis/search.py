@@ -14,8 +14,8 @@ learns whether the agent failed.
   ``MARGIN``. The search descends while a child has the highest sample. Pairs of features are also
   children of the root, if their mean is higher than the confidence intervals of both features.
 - **Coverage.** First, each single feature is drawn once. Later a share of the draws (``EVEN``)
-  stays uniform. Another share (``MUTATED``) changes one feature of a failed query: it moves one
-  step up a ladder, gets another value (for a kind of fault: a kind that affects similar
+  stays uniform. Another share (``MUTATED``) changes one feature of a failed query: the feature gets
+  the next harder value or any other value (for a kind of fault: a kind that affects similar
   connections), or is removed.
 - **Pairs.** If the mean of the root is below ``LEAST``, a share of the draws (``PAIRED``) tests
   pairs of features. Draws for which the search would otherwise choose the root also test pairs.
@@ -68,7 +68,8 @@ WIDER = 12
 #: Number of draws of each child before a stratum with a rate below ``PURE`` settles, because one of
 #: the children may contain the cause.
 DEEPER, PURE = 3, 0.9
-#: Number of draws that a child that always failed gets before its parent settles.
+#: Number of draws that a child needs before its parent settles, if all queries drawn from the child
+#: failed.
 SURE = 10
 #: Minimum ratio of a larger stratum's rate to a smaller stratum's rate, for the larger stratum to
 #: replace the smaller stratum.
@@ -128,7 +129,8 @@ class Found(NamedTuple):
 
 
 class Search:
-    """A running search. Equal spaces, random generators and results give the same draws."""
+    """A running search. The same space, random generator and results always produce the same
+    draws."""
 
     def __init__(self, space: Space, rng: random.Random) -> None:
         self.space = space
@@ -147,7 +149,7 @@ class Search:
         singles = [*space.singles]
         rng.shuffle(singles)
         self._first = singles
-        #: Larger and smaller strata that must be drawn before the best stratum can settle.
+        #: Larger and smaller strata from which to draw before the best stratum can settle.
         self._due: list[Stratum] = []
 
     def ask(self) -> Draw | None:
@@ -331,9 +333,9 @@ class Search:
         return self._rng.choice(found) if found else None
 
     def _bound(self, pair: Stratum) -> float:
-        """Return the larger of two upper bounds: those of the failure rates of a pair's features.
+        """Return the larger of the upper bounds on the failure rates of a pair's two features.
 
-        The failure rate of a feature is that of all queries with the feature.
+        The failure rate of a feature is computed over all drawn queries with the feature.
         """
         counts = (self._shared.get(frozenset({feature}), _NONE) for feature in pair)
         return max(wilson(*count)[1] for count in counts)

@@ -29,8 +29,8 @@ from netarena.errors import without_folders
 from netarena.model import FailureKind, Fit, Outcome, Outline, Query, Usage
 from netarena.task.ticket import LEFTOVER
 
-#: Minimum share of the episodes' time taken by the agent for which the agent, not NetArena, counts
-#: as having used up the time budget.
+#: Minimum share of the episodes' time that the agent must have taken. Only then does the agent, not
+#: NetArena, count as having used up the time budget.
 AGENT_SHARE = 0.5
 #: Maximum number of characters of a text about an invalid episode. The journal has the complete
 #: text.
@@ -369,8 +369,8 @@ def tell_repeats(
     judge = VERDICTS["solved_safely"]
     right = Counter(episode.query_id for episode in graded if judge(episode))
     table = {}
-    # If all queries have the same number of answers, pass^1 equals the rate and interval of the
-    # summary.
+    # If all queries have the same number of answers, pass^1 and its interval equal the summary's
+    # rate and interval.
     even = len(set(answers.values())) == 1
     for k in range(1, repeats + 1):
         chances = {

@@ -79,7 +79,7 @@ class Space:
     def values(self) -> Mapping[str, Sequence[str]]:
         """Return the values of each axis.
 
-        The order is that of the axis's ladder or, without a ladder, of first use.
+        The order is that of ``ladders`` or, for other axes, that of first use.
         """
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for axis, ladder in self.ladders.items():

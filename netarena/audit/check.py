@@ -16,7 +16,7 @@ A valid query meets these conditions; the name of a violation is in parentheses:
 - The query's id is unique, and its texts are not empty. A JSON round trip does not change the
   query. The application finds no defect in the query (``Application.doubts``; ``record``).
 
-A world that fails before the first command is built once more, as in an assessment.
+A world that fails before the first command is built again, as in an assessment.
 
 Queries are spread over all labels of all variants of the config (``Application.variants``). The
 checks may be distributed to worker processes. An audit may be cancelled at any time, even while it
@@ -143,9 +143,9 @@ async def collect(  # noqa: PLR0913 -- options of the draw, and a callback
 ) -> None:
     """Generate ``total`` queries and collect the evidence of each query.
 
-    ``drawn`` is called for each drawn query, and then ``told`` with each query's evidence, or with
-    the reason why the query has no evidence. If the environment of a query fails, it is built once
-    more. Raises ConfigError if the config selects no queries.
+    ``drawn`` is called for each drawn query, and then ``told`` is called with the query's evidence,
+    or with the reason why it has no evidence. An environment that fails is built again once. Raises
+    ConfigError if the config selects no queries.
     """
     items = await _rest(draw_steps(application, config, seed, total), drawn)
     waiting = iter(items)

@@ -41,8 +41,8 @@ def draw(application: Application, config: Config, seed: int, total: int) -> lis
     """Return the queries of an audit of ``total`` queries.
 
     The queries are spread evenly over the variants of ``config`` and their labels. The result has
-    only the queries at positions from ``config.start_index`` to below ``end_index``;
-    ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
+    only the queries at positions from ``config.start_index`` up to, but not including,
+    ``end_index``; ``num_queries`` is not used. Raises ConfigError if the config selects no queries.
     """
     steps = draw_steps(application, config, seed, total)
     while True:

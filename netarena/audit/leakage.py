@@ -14,10 +14,10 @@ the same fold. The test answers three questions, for traces and for forms:
   with and without a fault.
 
 The share of targets is higher among few candidates than among many candidates. The number of
-candidates, which every agent may see, therefore gives an AUC above 0.5. To correct ``across``, the
-AUC that follows from the share of targets in each query and role is subtracted, and 0.5 is added.
-This correction also removes other differences between queries, such as the number of faults.
-``anything`` tests whether a query has any fault.
+candidates, which every agent may see, is therefore enough for an AUC above 0.5. To correct
+``across``, the AUC that follows from the share of targets in each query and role is subtracted, and
+0.5 is added. This correction also removes other differences between queries, such as the number of
+faults. Only ``anything`` tests whether a query has any fault.
 
 Intervals are percentiles of a bootstrap over queries. The p-value of top-1 comes from a permutation
 test, in which targets are permuted among the candidates of each query. The p-value of ``anything``
@@ -60,7 +60,7 @@ ALPHA = 0.05
 LIMITS: Mapping[Kind, float] = {Kind.TRACE: 0.55, Kind.FORM: 0.60}
 #: Goal: minimum power of the tests (see the module's docstring).
 POWER = 0.9
-#: Balanced accuracy that the tests must detect with this power.
+#: Balanced accuracy that the tests must detect with the minimum power.
 SEEN_ACCURACY = 0.6
 #: Number of resamples of each bootstrap, and number of draws of each permutation test and each
 #: power computation.
@@ -466,7 +466,8 @@ def _aucs(values: Matrix, is_target: Flags) -> Matrix:
 
 
 def _folds(evidence: Sequence[Evidence], seed: int) -> Places:
-    """Return the fold number of each query; the folds share the queries of a label evenly."""
+    """Return the fold number of each query; the queries of each label are spread evenly over the
+    folds."""
     number = 5 if len(evidence) > _MANY else 10
     rng = random.Random(seed)  # noqa: S311 -- not used for secrets
     order = sorted(range(len(evidence)), key=lambda place: (bool(evidence[place].wrong),
@@ -599,7 +600,8 @@ def _score_queries(found: Found, table: _Table, scores: Matrix, folds: Places, s
 
 
 def _threshold(scores: Matrix, wrong: Flags) -> float:
-    """Return the threshold of the prediction "wrong" with the best balanced accuracy."""
+    """Return the score threshold for the prediction "wrong" that gives the best balanced
+    accuracy."""
     values = np.unique(scores)
     if len(values) < 2 or wrong.all() or not wrong.any():
         return float("inf")
@@ -620,7 +622,7 @@ def _bootstrap(values: Matrix, rng: np.random.Generator) -> Estimate:
 
 
 def _telling(table: _Table, kind: Kind, weights: Mapping[str, float]) -> list[Telling]:
-    """Return the features that reveal targets best, by the z value of their AUC in queries."""
+    """Return the features that reveal targets best, by the z value of their AUC within queries."""
     per_query: list[Matrix] = []
     hits_up: list[Matrix] = []
     hits_down: list[Matrix] = []

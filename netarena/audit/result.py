@@ -102,7 +102,8 @@ class Audit(Record):
 
 
 class Checked(NamedTuple):
-    """A checked query, its flaw (if any), and 1 plus the number of rebuilt worlds."""
+    """A checked query and its flaw, if any. ``tries`` is 1 plus the number of worlds that were
+    rebuilt."""
 
     item: Item
     flaw: Flaw | None

@@ -23,7 +23,7 @@ _MEANS = {
         "Mean number of turns per episode; an unsolved episode counts with its turn limit.",
         "",
     ),
-    "execution_s": ("Execution", "Mean time per episode to run what the agent sent.", "s"),
+    "execution_s": ("Execution", "Mean time per episode to execute the agent's replies.", "s"),
     "agent_s": (
         "Time",
         "Mean time per episode to wait for the agent's replies.",
@@ -54,7 +54,8 @@ def charts(
     places: Mapping[str, int],
     most_rows: int | None = None,
 ) -> Iterator[Chart]:
-    """Yield the charts of a group of ``make_report``; ``members`` are its participants, best first.
+    """Yield the charts of a group of ``make_report``; ``members`` are the group's participants,
+    best first.
 
     ``places`` maps each participant's name to the number of its colour and shape. Plots by label
     show at most ``most_rows`` labels, but the tables of numbers contain all labels.
@@ -74,7 +75,7 @@ def charts(
 
 
 def _paper_dot(row: Mapping[str, Any], places: Mapping[str, int], rate: str) -> Dot:
-    """Return an agent's dot in Figure 3, with a confidence interval of the paper's kind."""
+    """Return an agent's dot in Figure 3, with a confidence interval computed as in the paper."""
     return Dot(places[row["agent"]], row[rate]["rate"], tuple(row[rate]["interval"]))
 
 
@@ -316,7 +317,7 @@ def _round_up(value: float) -> float:
 
     The axis has a label at each quarter, so a quarter of the result has few digits.
     """
-    if value < sys.float_info.min:  # 10 ** n is not exact for numbers as small as these
+    if value < sys.float_info.min:  # 10 ** n is not exact for such small numbers
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(

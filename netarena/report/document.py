@@ -40,8 +40,8 @@ def make_report(entrants: Sequence[Entrant]) -> dict[str, Any]:
     ``p_holm`` is a comparison's ``p_value``, corrected for the number of comparisons in its group.
     A pair without a common query has no p-value, and its ``interval`` is for unpaired rates.
     ``needed`` is the number of queries that would distinguish the two participants if their
-    measured rates were the true rates. ``failed`` lists the entrants without rates, because their
-    agent did not answer in any episode. Raises ConfigError if all entrants have failed.
+    measured rates were the true rates. ``failed`` lists the entrants that have no rates because
+    their agent did not answer in any episode. Raises ConfigError if all entrants have failed.
     """
     failed = [one for one in entrants if one.failed]
     entrants = [one for one in entrants if not one.failed]

@@ -82,7 +82,7 @@ class Entrant:
     #: Unique name in a report.
     name: str
     role: str
-    #: The folder or file.
+    #: The run's folder, or the result file.
     source: str
     application: str
     title: str
@@ -91,7 +91,7 @@ class Entrant:
     terms: Mapping[str, JsonValue]
     queries: int
     outlines: Sequence[Outline]
-    #: Number of queries that were never asked and count as failures.
+    #: Queries that were never asked and count as failures.
     unasked: Sequence[Query]
     summary: Mapping[str, Any]
     #: Failed episodes of a result file; empty for folders.
@@ -103,7 +103,7 @@ class Entrant:
 
     @property
     def latency(self) -> str:
-        """Return the key in ``stats.mean_costs`` of the mean that the paper calls latency.
+        """Return the ``stats.mean_costs`` key of the mean that the paper calls latency.
 
         This mean is the execution time in applications with one reply per query, and the number of
         turns in other applications.
@@ -352,7 +352,8 @@ _DETAILS: tuple[Callable[[Entrant], str], ...] = (
 
 
 def _named(entrants: list[Entrant]) -> list[Entrant]:
-    """Return the entrants with the names of their agents; equal names get a detail or a number."""
+    """Return the entrants, named after their agents; a detail or number distinguishes equal
+    names."""
     alike: dict[str, list[int]] = {}
     for place, one in enumerate(entrants):
         alike.setdefault(", ".join(name for name, _ in one.agents) or one.role, []).append(place)
@@ -508,8 +509,8 @@ def _lost(record: Mapping[str, Any], outline: Outline) -> Lost:
 def _complete(summary: Mapping[str, Any], outlines: Sequence[Outline]) -> dict[str, Any]:
     """Return a complete summary; compute the keys that older summaries lack from the records.
 
-    Intervals are always recomputed. Their source is the records, or the summary's rates if its
-    number of graded episodes differs from the number of graded records.
+    Intervals are always recomputed from the records. If the summary and the records differ in the
+    number of graded episodes, intervals are recomputed from the summary's rates instead.
     """
     graded = [one for one in outlines if one.outcome is not Outcome.INVALID]
     outcomes = Counter(one.outcome for one in outlines)

@@ -51,7 +51,8 @@ def export(
     overwritten only with ``force``; otherwise ConfigError is raised before anything is written.
     Raises OSError.
     """
-    # ``KINDS`` is called twice, because all episodes together may not fit into memory.
+    # The function in ``KINDS`` is called twice, and its results are not stored, because all
+    # episodes together may not fit into memory.
     files = [folder / name for name, _ in KINDS[kind](run, public)]
     earlier = _earlier(run, folder) if kind == "inspect" else []
     if not force and (there := next(filter(os.path.lexists, [*files, *earlier]), None)):

@@ -119,7 +119,7 @@ def _csv(content: Chart | Table) -> Iterator[str]:
 
 
 def latex(table: Table) -> Iterator[str]:
-    """Yield a table as LaTeX that needs no package.
+    """Yield the lines of a table in LaTeX, which needs no LaTeX package.
 
     Columns that contain text are left-aligned; columns of numbers are right-aligned.
     """

@@ -4,7 +4,7 @@ A sample is a query, and an epoch is a repetition. The three verdicts are the sa
 or ``I``. Inspect shows the first score, ``solved_safely``, as the headline. Each turn is a call of
 the model, the parsed action is a tool call, and the verdict after the action is an intermediate
 score. An invalid episode is a sample with an error and without a score. The export does not need
-the package of Inspect.
+the Inspect package.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ STEP_SCORER = "step"
 
 
 def name_log(stored: Stored) -> str:
-    """Return the log's file name in the format of Inspect, which lists no other files."""
+    """Return the log's file name in the only format that Inspect lists."""
     return _created(stored).replace(":", "-") + end_of_name(stored)
 
 
 def end_of_name(stored: Stored) -> str:
-    """Return the end of the name of a run's logs. The beginning, which is a time, differs."""
+    """Return the common end of the names of a run's logs. They differ in the time at the
+    beginning."""
     return f"_{stored.header.application}-{stored.header.role}_{_log_id(stored)}.json"
 
 

@@ -70,7 +70,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each pair that only the other run, not ``failed``, solved safely.
 
-    The order of the rows is that in which the episodes of ``failed`` were graded.
+    Rows are in the order in which the episodes of ``failed`` were graded.
     """
     found = []
     for lost in lost_of(failed):

@@ -18,8 +18,8 @@ from netarena.report.markdown import plain, shorten
 #: Width of every plot in SVG user units. The page scales plots to the available width.
 WIDTH = 400
 SERIES = 8
-#: Maximum number of characters per line of a name, and maximum number of lines. Longer names lose
-#: their middle.
+#: Maximum number of characters per line of a name, and maximum number of lines. The middle of
+#: longer names is omitted.
 _NAME_CHARS, _NAME_LINES = 42, 3
 #: Height of one line of a name.
 _LINE = 14

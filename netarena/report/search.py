@@ -14,7 +14,8 @@ from netarena.run.search import Outcome
 
 #: Default port of the agent in a scenario file.
 PORT = 9040
-#: Number of queries that a scenario of several files draws; at least one query per label.
+#: Number of queries of a scenario that consists of several files; each label has at least one
+#: query.
 QUERIES = 100
 
 
@@ -58,8 +59,8 @@ def _compare(told: Mapping[str, Any]) -> str:
         return ""
     low, high = told["difference"]
     return (
-        f"Of new queries, the agent failed {percent(found['failure_rate'])} of those of the kinds "
-        f"found and {percent(uniform['failure_rate'])} of those drawn uniformly from all kinds. "
+        f"The agent failed {percent(found['failure_rate'])} of the new queries of the kinds found "
+        f"and {percent(uniform['failure_rate'])} of those drawn uniformly from all kinds. "
         f"The 95 % interval of the difference is {100 * low:.0f} to {100 * high:.0f} points."
     )
 
@@ -131,7 +132,7 @@ def _scenario(
 def _toml(value: JsonValue | Sequence[str]) -> str:
     """Return a text, number, boolean, list or table as TOML.
 
-    All except tables have the same form as in JSON.
+    All values except tables look the same as in JSON.
     """
     if isinstance(value, dict):
         inside = ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items())

@@ -11,7 +11,7 @@ forwards a limited number of connections to the same address on the machine. Aft
 ended, its files are removed, except one small folder if the caller requests this (``Keep``).
 
 Where namespaces are not available, as in a default container, landlock confines the command
-(``confinement``), which protects less. ``examine`` reports the missing protections.
+(``confinement``), which is a weaker protection. ``examine`` reports the missing protections.
 
     python -m netarena.sandbox.cell DESCRIPTOR [WALLS]   run as the process of a ``child.Forker``
     python -m netarena.sandbox.cell                      report the features available here
@@ -80,7 +80,7 @@ REMEDY = (
     "--security-opt apparmor=unconfined"
 )
 
-_MODULE = "netarena.sandbox.cell"  # not __name__, which is "__main__" in the program
+_MODULE = "netarena.sandbox.cell"  # not __name__, which is "__main__" if run as a program
 _START_S = 60.0  # time to start the interpreter and import modules
 _STOP_S = 10.0
 #: Address at which no server listens, for commands that need no network.
@@ -219,7 +219,7 @@ class Cell(Forking):
 
     @property
     def reduced(self) -> str:
-        """Return the protections that are weaker than namespaces, or "" with namespaces."""
+        """Return the protections that are weaker than namespaces, or "" if namespaces are used."""
         return f"{self._unapart}: {confinement.reduced()}" if self.walls == "landlock" else ""
 
     async def _start_process(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def lacking() -> str:
 def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
     """Prepare the cell's folder. Return the path of each program that a command's user can read.
 
-    Raises EnvironmentFailed if the users of commands cannot enter the folder.
+    Raises EnvironmentFailed if the users that run commands cannot enter the folder.
     """
     home.chmod(0o755)
     if closed := _closed(home.parent):
@@ -310,7 +310,8 @@ def _furnish(home: Path, programs: Mapping[str, Path | str]) -> dict[str, str]:
 
 
 def _closed(folder: Path) -> str:
-    """Return the reason why the users of commands cannot enter ``folder``, or "" if they can."""
+    """Return the reason why the users that run commands cannot enter ``folder``, or "" if they
+    can."""
     if os.geteuid() or _may_be_entered((folder, *folder.parents)):
         return ""
     return (
@@ -331,7 +332,8 @@ def _write(script: str, path: Path) -> Path:
 
 
 def _readable(program: Path, copy: Path) -> Path:
-    """Return the program, or ``copy`` as a copy of a program that other users cannot read."""
+    """Return ``program`` if the users that run commands can read it; otherwise copy it to ``copy``
+    and return ``copy``."""
     program = program.resolve()
     everybody = stat.S_IROTH | stat.S_IXOTH
     open_to_all = program.stat().st_mode & everybody == everybody
@@ -359,7 +361,7 @@ class _Commands(Forks):
         if self._walls == "namespaces":
             super().leave()
             return
-        for pid in self._begun:  # these relays end by themselves when their callers' sockets close
+        for pid in self._begun:  # a relay ends by itself when its caller's socket closes
             os.waitpid(pid, 0)
 
 

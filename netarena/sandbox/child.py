@@ -176,7 +176,8 @@ End = asyncio.Future[dict[str, Any] | None]
 
 @dataclass(frozen=True)
 class Begun:
-    """A forked process: its number, the caller's socket to it, and a future report on its end."""
+    """A forked process: its number, the caller's socket to it, and the future of the report on its
+    end."""
 
     number: int
     connection: socket.socket
@@ -226,7 +227,7 @@ class Forker:
 
     @property
     def pid(self) -> int | None:
-        """The process id while the process runs, otherwise None."""
+        """Return the process id while the process runs, otherwise None."""
         return self._child.pid if self._child is not None and self._alive else None
 
     async def start(self) -> dict[str, Any]:
@@ -390,7 +391,7 @@ class Forking:
 
     @property
     def pid(self) -> int | None:
-        """The id of the warm process while it runs, otherwise None."""
+        """Return the id of the warm process while it runs, otherwise None."""
         return self._forker.pid
 
     async def start(self) -> None:

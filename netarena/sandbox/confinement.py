@@ -5,12 +5,12 @@ The command can see the machine's resources, but cannot use them. The protection
 * landlock: The command can open only the system's programs, a scratch directory and the given
   files. From version 4 on, it can connect to only one port (at any address). It cannot trace other
   processes and, from version 6 on, cannot send signals to them.
-* seccomp: The filter refuses the calls that the shell sandbox refuses, and calls with which a
-  process can affect other processes, files and sockets of the same user. It allows only TCP sockets
-  that do not listen. It refuses changes of other processes' priorities and limits, and signals to
-  these processes. Changes of file modes, owners and times succeed without effect.
+* seccomp: The filter refuses the calls that the shell sandbox refuses. It also refuses calls that
+  can affect other processes, files and sockets of the same user. It allows only TCP sockets that do
+  not listen. It refuses changes of other processes' priorities and limits, and signals to these
+  processes. Changes of file modes, owners and times succeed without effect.
 * user: The command runs as a separate user if the service is root, otherwise as the service's user.
-* limits: The kernel, and checks every ``TICK_S``, limit memory, processes, files and output.
+* limits: Kernel limits, and checks every ``TICK_S``, apply to memory, processes, files and output.
 
 ``run`` must be called in a separate process, which adopts and kills all descendants of the command.
 """
@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "listen": (50, 201),
     "accept": (43, 202),
     "accept4": (288, 242),
-    # affects other processes of the same user
+    # calls that affect other processes of the same user
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
     "sched_setparam": (142, 118),
@@ -69,11 +69,11 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_madvise": (440, 440),
     "process_mrelease": (448, 448),
     "pidfd_getfd": (438, 438),
-    # affects open files of other processes
+    # calls that affect open files of other processes
     "inotify_init": (253, None),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
-    # affects other files of the same user in a way that landlock does not cover
+    # calls that affect other files of the same user in a way that landlock does not cover
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "removexattr": (197, 14),
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "setxattrat": (463, 463),
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
-    # allocates memory that no process limit counts and that remains after the process
+    # allocates memory that no process limit counts and that outlives the process
     "semget": (64, 190),
 }
 #: Calls that return success without effect. Most of them change the mode, owner or times of a file
@@ -102,7 +102,7 @@ PRETENDED: dict[str, tuple[int | None, int | None]] = {
 }
 _TCP = 6
 _STREAMS = tuple(1 | flags for flags in (0, 0x800, 0x80000, 0x80800))
-_MSG_FASTOPEN = 0x20000000  # would connect without a check by landlock
+_MSG_FASTOPEN = 0x20000000  # a flag that connects without a check by landlock
 GUARDED: dict[str, Guard] = {
     **shell.GUARDED,
     "socket": Guard((41, 198), 0, values=(2, 10), also=((1, _STREAMS), (2, (0, _TCP)))),
@@ -133,7 +133,8 @@ GUARDED_SIGNALS: dict[str, Guard] = {
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_DEPTH = 64  # maximum depth of folders; deeper folders take too long to read and remove
-#: Open files without a name are counted only at every N-th check, because this takes long.
+#: Open files without a name are counted only once in this number of checks, because counting is
+#: slow.
 _SELDOM = 5
 #: Occurrences of ``/tmp`` in a command. Agents expect it to be writable, as in the shell sandbox.
 _HABIT = re.compile(r"(?<![\w./-])/tmp(?![\w.-])")
@@ -311,16 +312,15 @@ class _Confinement:
 
     def _become_the_command(self, ruleset: int, output: int, telling: int) -> NoReturn:
         try:
-            # this process's files below /proc belong to the service's user
+            # access files as the service's user again, who owns this process's files below /proc
             _libc.setfsuid(os.geteuid())
             os.setsid()
             for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)  # Python ignores or handles these signals
+                signal.signal(number, signal.SIG_DFL)  # undo Python's changes
             null = os.open("/dev/null", os.O_RDONLY)
             for source, target in ((null, 0), (output, 1), (output, 2)):
                 os.dup2(source, target)
-            # mark the inherited descriptors, some of which are sockets of the service, to be closed
-            # by execve
+            # make execve close the inherited descriptors, which include sockets of the service
             for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- names are wanted
                 with contextlib.suppress(OSError):  # the descriptor of the listing is closed
                     os.set_inheritable(int(descriptor), int(descriptor) < 3)
@@ -365,8 +365,8 @@ class _Confinement:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason for the stop ("" if the command has ended), and whether it is the time
-        limit.
+        Returns the reason for the stop ("" if the command has ended), and whether the reason is the
+        time limit.
         """
         clock = Clock(self._task.limits.wall_s, self._send)
         poll = select.poll()
@@ -464,7 +464,7 @@ def _filter(*, signals: bool) -> bytes:
 
 
 def _standing(process: int) -> str:
-    """Return a process's state letter (proc(5)), even if an agent chose the process's name."""
+    """Return a process's state letter (proc(5)), whatever process name an agent chose."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
         return next((line[7:] for line in lines.splitlines() if line.startswith("State:")), "gone")

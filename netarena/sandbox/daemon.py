@@ -178,7 +178,8 @@ class Confined:
 
 
 def _limited(script: str, limits: ShellLimits) -> str:
-    """Return ``script`` after kernel limits; its shell ends when standard input closes."""
+    """Return a script that sets kernel limits, runs ``script``, and ends when standard input
+    closes."""
     kib = (limits.address_bytes or limits.memory_bytes) >> 10
     seconds = protection.last_resort_s(limits.cpu_s)
     return (
@@ -238,7 +239,7 @@ def _runs(pid: int) -> bool:
 
 
 def _size(pid: int) -> int:
-    """Return the number of memory pages that the process holds."""
+    """Return the number of memory pages that the process uses."""
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
     return 0

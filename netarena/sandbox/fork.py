@@ -95,7 +95,8 @@ class Forks(ABC):
         self.leave()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the service. Ignore errors; the next read detects a lost service."""
+        """Send a message to the service. Ignore errors; the next read detects that the service has
+        ended."""
         with suppress(OSError):
             self._control.send(json.dumps(message).encode())
 

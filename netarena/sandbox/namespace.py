@@ -150,9 +150,9 @@ def leave_network() -> None:
 def new_network() -> int:
     """Create a network namespace owned by a new user namespace; return the network's descriptor.
 
-    The caller must be root of its user namespace. This namespace is the parent of the new user
-    namespace, so the caller has all capabilities in both. A process inside the new user namespace
-    has capabilities over this network only. Raises OSError.
+    The caller must be root of its user namespace. The caller's user namespace is the parent of the
+    new one, so the caller has all capabilities in both. A process inside the new user namespace has
+    capabilities over this network only. Raises OSError.
     """
     child, stack = _stopped_child(_NEWUSER | _NEWNET)
     try:

@@ -103,7 +103,8 @@ _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FCNTL_COMMANDS = (0, 1, 2, 3, 1030)
 # Operations on private futexes, which other processes cannot wake: WAIT, WAKE, REQUEUE,
 # CMP_REQUEUE, WAIT_BITSET (with either clock) and WAKE_BITSET, each with FUTEX_PRIVATE_FLAG. The C
-# library needs no other operations for Python's locks, because these do not inherit priorities.
+# library needs no other operations for Python's locks, because these locks do not use priority
+# inheritance.
 _FUTEX_COMMANDS = tuple(128 | command for command in (0, 1, 3, 4, 9, 9 | 256, 10))
 # The system's clocks, and the CPU clocks of this process and thread. The last two numbers denote
 # the CPU clocks of process 0 and thread 0, which mean the caller; the C library may use this form.
@@ -409,7 +410,7 @@ def create_ruleset(*, scopes_only: bool = False) -> int:
 def allow_path(ruleset: int, path: Path, rights: int) -> None:
     """Allow ``rights`` (``READ``, ``RUN``, ...) on a file, or on everything below a folder.
 
-    Rights that do not apply to the path, or that this kernel does not know, are ignored. Raises
+    Rights that do not apply to the path, or that this kernel does not support, are ignored. Raises
     Unprotected, or OSError for a missing path.
     """
     version = landlock_version()
@@ -619,8 +620,8 @@ class Armour:
             become(user, keep_reading=self.keep_reading)
         _keep_capabilities(1 << _CAP_DAC_READ_SEARCH if user and self.keep_reading else 0)
         _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no core dump, no inspection by other processes
-        # This must follow the change of user, which resets the setting. If the parent has already
-        # ended, no signal is sent, so the parent is checked.
+        # This must come after the change of user, which resets the setting. If the parent has
+        # already ended, no signal is sent, so the parent is checked.
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             raise Unprotected("the warm process has ended")

@@ -6,7 +6,7 @@ trusted source code of the application. Each answer (agent code) runs in a forke
 applies its protections (``netarena.sandbox.protection``) before the guest's ``call`` runs the
 answer. Request and result are JSON over the child's socket. Agent code may have forged the result
 (``netarena.sandbox.untrusted``). Therefore the request and the context must not contain the facts
-that decide a verdict, and a verdict must not rely only on a report by the guest.
+that decide a verdict. For the same reason, a verdict must not rely only on a report by the guest.
 
 ``docs/sandbox.md`` lists limits and remaining risks, and ``docs/evidence/sandbox-walls.md``
 describes each protection.
@@ -207,8 +207,8 @@ class PythonSandbox(Forking):
             await asyncio.wait((exchange,), timeout=_DRAIN_S)
             verdict = await self._conclude(received, ended)
         finally:
-            # The slot is released only when the child has ended and its result is read, so that the
-            # number of slots limits the memory of results.
+            # The slot is released only when the child has ended and its result is read. The number
+            # of slots therefore limits the memory of results.
             if end.done():
                 self._places.release()
             else:
@@ -286,7 +286,7 @@ class PythonSandbox(Forking):
         if len(message) <= _INLINE_BYTES:
             return _read_claim(message, self.limits)
         loop = asyncio.get_running_loop()
-        async with self._reading:  # the event loop can run between two results
+        async with self._reading:  # lets the event loop run between two results
             return await loop.run_in_executor(self._reader, _read_claim, message, self.limits)
 
 

@@ -1,4 +1,4 @@
-"""Forwards connections from a listening socket to one address, for a limited number of connections.
+"""Forwards a limited number of connections from a listening socket to one address.
 
 The caller passes the listening socket, which is in a separate network namespace. Bytes are
 forwarded unchanged in both directions, so TLS works end to end.

@@ -35,7 +35,7 @@ class Keep:
         return cls(packed["most_bytes"], packed["most_files"], unpack(packed["files"]))
 
     def fill(self, folder: Path) -> None:
-        """Write the files that fit into an empty folder."""
+        """Write the files into an empty folder; skip files for which the folder has no room."""
         for name, content in self.files.items():
             # the new folder may have less room than the previous folder
             with contextlib.suppress(OSError):

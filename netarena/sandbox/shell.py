@@ -139,7 +139,7 @@ _FAMILIES = (1, 2, 10, 16, 17)
 #: Refused pairs of family and protocol: IPsec policies, which can forward and drop packets
 #: independently of routes and filters.
 _PROTOCOLS = ((16, 6),)
-#: Refused pairs of level and option of setsockopt. Rings of packet sockets and forced buffers use
+#: Refused pairs of level and option of setsockopt. Packet-socket rings and forced buffer sizes use
 #: memory that no limit counts. The legacy versions of iptables, ip6tables, arptables and ebtables
 #: create tables that nftables does not list.
 _OPTIONS = (
@@ -686,8 +686,8 @@ class _Sandbox:
     def _attend(self) -> tuple[str, bool]:
         """Read output and check limits until the command ends or must be stopped.
 
-        Returns the reason for the stop ("" if the command has ended), and whether it is the time
-        limit.
+        Returns the reason for the stop ("" if the command has ended), and whether the reason is the
+        time limit.
         """
         poll = select.poll()
         poll.register(self._life, select.POLLIN)

@@ -36,7 +36,7 @@ exit {STATUS}
 def arguments(command: str) -> list[str]:
     """Return bash's arguments (starting with ``bash``) that run ``command`` if it is complete.
 
-    For an incomplete command, they print the reason instead. A command of one line needs no check,
+    For an incomplete command, bash prints the reason instead. A command of one line needs no check,
     because bash parses it completely before it runs it.
     """
     if "\n" not in command.strip("\n"):

@@ -22,8 +22,8 @@ MAX_DEPTH = 64
 #: text takes quadratic time.
 MAX_DIGITS = 300
 
-# Translation table that replaces all digits with 0. It finds texts with a run of more than
-# ``MAX_DIGITS`` digits. Only such texts are parsed with the slow check of each integer.
+# Translation table that replaces all digits with 0. It is used to find texts with a run of more
+# than ``MAX_DIGITS`` digits. Only such texts are parsed with the slow check of each integer.
 _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 _LONG_RUN = b"0" * (MAX_DIGITS + 1)
 
@@ -42,7 +42,7 @@ def read_json(text: bytes | bytearray, *, max_values: int, max_bytes: int) -> Js
     ``max_values`` limits the number of values, including names of members. Separators are counted
     before any value is built, because a few megabytes of brackets would become hundreds of
     megabytes of values. ``max_bytes`` limits the number of characters times the bytes of the widest
-    character, because Python stores all characters of a string with the size of the widest.
+    character. Python stores all characters of a string with the size of the widest character.
 
     C code decodes and parses the text, and no other thread runs during this time. The caller's
     limits on bytes and values therefore also limit how long the event loop is blocked (about 35 ms

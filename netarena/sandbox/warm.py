@@ -1,4 +1,4 @@
-"""Program of the warm process, which holds the guest's context and forks a child per answer.
+"""Program of the warm process, which loads the guest's context and forks a child per answer.
 
 ``netarena.sandbox.python`` starts this program as a fresh interpreter without site-packages. An
 answer can read all of this process's memory, so the process gets only the guest, the payload and
@@ -180,7 +180,8 @@ class Warm(fork.Forks):
                 _kill(pid)
 
     def report(self, pid: int, status: int, usage: struct_rusage) -> dict[str, Any]:
-        # kills its whole process group, because the child could have forked if seccomp is missing
+        # kill the child's whole process group, because the child could have forked if seccomp is
+        # missing
         _kill(pid)
         child = self._children.pop(pid)
         return {

@@ -91,8 +91,8 @@ class Environment(ABC):
     #: Number of the turn to which ``execute`` belongs, starting at 1; the engine sets it before
     #: each call.
     turn_number: int = 1
-    #: Part of the time of all observations so far, in s, that counts as execution time of the
-    #: agent's commands, because the agent caused this delay.
+    #: Part of the time of all observations so far, in s. It counts as execution time of the agent's
+    #: commands, because the agent caused this delay.
     charged_s: float = 0.0
 
     @abstractmethod
@@ -213,8 +213,8 @@ class Application(ABC):
     def recorded_name(self) -> str:
         """Return the application's name in ids, queries and stored runs.
 
-        The default is the entry-point name. An application that was split off another application
-        uses the name of the other application, so that its queries and ids do not change.
+        The default is the entry-point name. An application that was split off from another
+        application uses the name of that application, so that its queries and ids do not change.
         """
         return self.name
 
@@ -289,7 +289,7 @@ class Application(ABC):
         """Return the parts of the next prompt, which contain no ground truth.
 
         Each prompt is complete: it does not refer to earlier prompts. ``state`` is the last settled
-        state, ``steps`` are the turns so far.
+        state, and ``steps`` are the turns so far.
         """
 
     @abstractmethod
@@ -427,7 +427,7 @@ class Application(ABC):
         return ""
 
     def exclusive(self, config: Config) -> str:
-        """Return why only one process at a time may play ``config``; "" if several may."""
+        """Return why only one process at a time may run ``config``, or "" if several may."""
         del config
         return ""
 
@@ -463,8 +463,8 @@ class Application(ABC):
     def variants(self, config: Config) -> Sequence[Config]:
         """Return the configs that an audit of ``config`` covers: at least one.
 
-        An application with keys that change the kind of queries (for example the size of worlds)
-        returns one config for each value of a key, unless ``config`` sets the key
+        Some applications have keys that change the kind of queries, for example the size of worlds.
+        They return one config for each value of such a key, unless ``config`` sets the key
         (``config.model_fields_set``).
         """
         return (config,)
@@ -552,7 +552,7 @@ class Application(ABC):
             if self.one_shot:
                 return parts
             return replace(parts, situation=f"{turn}\n\n{parts.situation}".rstrip())
-        # The seed is always the open id, so that sealed ids do not lead to other symptoms.
+        # The seed is always the open id, so that a query has the same symptoms under its sealed id.
         told = f"ticket-{self.query_id(config, query.seed, query.index)}"
         parts = self.tickets.prompt(query, state, steps, random.Random(told))  # noqa: S311 -- not for secrets
         return replace(parts, situation=f"{turn} A declaration uses up one turn, too.")

@@ -2,7 +2,7 @@
 
 The parser also finds quotes, comments and here-documents.
 
-The parser knows only quotes, escapes, comments, substitutions, parentheses, here-documents, and
+The parser handles only quotes, escapes, comments, substitutions, parentheses, here-documents, and
 operators that need a right side. Bash itself refuses some incomplete commands (a ``do`` without
 ``done``). This module detects incomplete commands that bash would run: a line that ends with a
 backslash, or a here-document without an end. It also detects commands whose rest is on the next
@@ -25,7 +25,8 @@ _PLAIN = {
 _SINGLE = re.compile(r"'[^']*+'")
 _ANSI = re.compile(r"\$'[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _COMMENT = re.compile(r"#[^\n]*+")
-#: Characters that may precede a comment. A ``)`` may also do so, unless it closes a substitution.
+#: Characters that may precede a comment. A ``)`` may also precede a comment, unless it closes a
+#: substitution.
 _BREAK = frozenset(" \t\n;|&(<>")
 _DOCUMENT = re.compile(r"<<(-?)[ \t]*+((?:\\.|'[^'\n]*+'|\"[^\"\n]*+\"|[^\s;&|<>()'\"\\])++)")
 _OPERATOR = re.compile(r"\|[|&]?|&&")
@@ -40,7 +41,8 @@ _EMPTY = re.compile(r"\n[^\S\n]*+(?:\n|\Z)")
 _COMMENTED = re.compile(r"\n[ \t]*+#")
 #: A line end after a backtick, which PowerShell treats as a line continuation.
 _LINE_END = re.compile(r"[ \t]*+\n")
-#: An option whose hyphens an editor has replaced with dashes. Bash reads such a word as a name.
+#: An option whose hyphens an editor has replaced with dashes. Bash reads such a word as an ordinary
+#: argument.
 _DASH = re.compile(r"[ \t][\u2010-\u2015\u2212]{1,2}[A-Za-z]")
 #: The beginning of a continuation line: an option or an operator. Commands do not begin with these.
 _REST = re.compile(r"\s*+(?:[-\u2010-\u2015\u2212]{1,2}[A-Za-z]|\|&?[ \t]|&&|\|\|)")

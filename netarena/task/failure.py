@@ -87,7 +87,7 @@ class Losses:
         self.episodes += 1
         words = self._words.setdefault(reason, Counter())
         short = one_line(detail, _MOST_CHARS)
-        # if the limit is reached, a new detail is counted as the first detail
+        # if the limit is reached, a new detail is counted under the first detail
         words[short if short in words or len(words) < _MOST_WORDS else next(iter(words))] += 1
 
     def commonest(self) -> str:

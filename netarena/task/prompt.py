@@ -275,7 +275,8 @@ def _count(sizes: Iterable[int], room: int) -> int:
     return sum(total <= room for total in accumulate(sizes))
 
 
-#: Maximum number of entries that ``bound`` keeps, counted from the newest entry with an output.
+#: Maximum number of entries that ``bound`` keeps from the newest entry with an output to the last
+#: entry.
 _MOST_AFTER = 6
 
 

@@ -175,9 +175,9 @@ def is_kept(command: str, part: str, *, bare: bool = False) -> bool:
     """Return whether all markers in ``part`` of a reply are inside quoted texts of ``command``.
 
     ``command`` is the command in ``part``. A marker outside a quoted text ends a thought, because
-    bash would read ``</think>`` as a redirection. A ``bare`` command has no delimiter but the end
-    of its line. Markers in its comments, and in quotes that start after a letter or contain a line
-    end, therefore end a thought too.
+    bash would read ``</think>`` as a redirection. A ``bare`` command has no delimiter except the
+    end of its line. Markers in its comments, and in quotes that start after a letter or contain a
+    line end, therefore end a thought too.
     """
     marks = ends_of(command)
     if not marks or len(marks) < len(ends_of(part)):

@@ -58,7 +58,7 @@ def hasty_orders(after: Sequence[Collection[int]]) -> Iterator[tuple[int, ...]]:
             order: list[int] = []
             while ready := _ready(order, turned):
                 order.append(min(ready, key=lambda one: (one in {part, first}, one)))
-            if len(order) == len(after):  # shorter if a third part must come between the two
+            if len(order) == len(after):  # incomplete if a third part must come between
                 yield tuple(order)
 
 

@@ -1,8 +1,9 @@
 """Splits a shell command line into its simple commands, without running it.
 
-The parts of lists, pipes, loops and substitutions are separate simple commands. So are the commands
-given to ``sh -c``, ``eval``, ``xargs`` and similar programs, and lines that a shell reads from its
-input. The result approximates the commands that a shell would run; variables are not expanded.
+The parts of lists, pipes, loops and substitutions are separate simple commands. Commands given to
+``sh -c``, ``eval``, ``xargs`` and similar programs, and lines that a shell reads from its input,
+are also separate simple commands. The result approximates the commands that a shell would run;
+variables are not expanded.
 """
 
 from __future__ import annotations

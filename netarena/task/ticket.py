@@ -86,7 +86,8 @@ class Tickets:
     def requested(self, query: Query) -> int:
         """Return the number of changes that ``query`` requests; 0 if it requests none.
 
-        A declaration that refuses another change is refused, and the agent may send another reply.
+        A declaration that refuses a change with a higher number is rejected, and the agent may send
+        another reply.
         """
         del query
         return 0

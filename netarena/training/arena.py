@@ -149,7 +149,7 @@ class Seat:
         return self._session.start(seed, task)
 
     def acting(self, text: str) -> Coroutine[Any, Any, Acted]:
-        """Return a coroutine for ``act``, so that ``wait`` can run several sessions at once."""
+        """Return a coroutine for ``act``, so that ``wait`` can run several at the same time."""
         return self._session.act(text)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -170,7 +170,8 @@ class Seat:
 
 
 def load_for(name: str, *, training: bool) -> Application:
-    """Load an application that generates queries for training or, without it, for assessments."""
+    """Load an application that generates queries for training or, without ``training``, for
+    assessments."""
     return load(name, training=training)
 
 

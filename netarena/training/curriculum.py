@@ -52,7 +52,7 @@ def read_curriculum(path: Path) -> list[Lesson]:
 
 
 class Curriculum:
-    """A session with blocking calls (as ``Seat``) whose tasks rotate through scenarios."""
+    """A session with blocking calls (like ``Seat``) whose tasks rotate through scenarios."""
 
     def __init__(self, path: Path, rewards: str | Rewards = "default") -> None:
         """Create one session for each scenario. Raises ConfigError and EnvironmentFailed."""

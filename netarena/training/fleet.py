@@ -6,7 +6,7 @@
 
 By default, the number of processes is the number of processors or of sessions, whichever is
 smaller. A fleet with a single process runs in the caller's process. The results of a session depend
-only on its orders, not on the number of processes.
+only on the requests to it, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _STOP_S = 60.0
 
 
 class Start(NamedTuple):
-    """Order to begin an episode."""
+    """Request to start an episode."""
 
     seed: int
     task: int
 
 
 class Turn(NamedTuple):
-    """The result of an order: the values that Gymnasium's ``step`` returns for one session."""
+    """The result of a request: the values that Gymnasium's ``step`` returns for one session."""
 
     observation: str
     reward: float = 0.0
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
     info: dict[str, Any] | None = None
 
 
-#: An order: begin an episode, or act with a reply.
+#: A request to one session: start an episode, or take a turn with a reply.
 Order = Start | str
 
 
@@ -115,13 +115,14 @@ class Fleet:
 
     @property
     def queries(self) -> list[Query]:
-        """Return the current queries with ground truth. Raises ConfigError before any episode."""
+        """Return the current queries with ground truth. Raises ConfigError if no episode has
+        started."""
         if self._seats:
             return [seat.query for seat in self._seats]
         return self._ask([None] * len(self._workers))
 
     def play(self, orders: Sequence[Order]) -> list[Turn]:
-        """Execute one order per session, all at the same time.
+        """Execute one request per session, all at the same time.
 
         Raises ConfigError for a task that does not exist. Raises EnvironmentFailed if a world
         cannot be built or a process has ended.

@@ -55,8 +55,9 @@ _SEEDS = 2**63
 class Training(gymnasium.Env[str, str]):
     """One session. ``config`` contains config keys; ``training=False`` selects assessment tasks.
 
-    An episode is ``terminated`` if it is solved, allows only one reply, or the agent declared that
-    it is done. It is ``truncated`` if all turns are used up or the environment failed.
+    An episode is ``terminated`` if it is solved, if it allows only one reply, or if the agent
+    declared that it is done. It is ``truncated`` if all turns are used up or if the environment
+    failed.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
@@ -186,7 +187,7 @@ class TrainingVector(gymnasium.vector.VectorEnv[tuple[str, ...], tuple[str, ...]
         self.fleet.close()
 
     def _next(self, at: int, given: int | None, options: dict[str, Any] | None) -> Start:
-        """Return the order that starts the next episode of session ``at``."""
+        """Return the request that starts the next episode of session ``at``."""
         seed, task = choose(self, given, self._seeds[at], self.fleet.tasks, options)
         self._seeds[at] = seed
         return Start(seed, task)

@@ -81,7 +81,7 @@ class Session:
         self._reply: asyncio.Future[Reply] | None = None
         self._potential = 0.0
         self._is_ticket = config.briefing is Briefing.TICKET
-        #: Sums of the reward parts that are paid at the end of the episode.
+        #: Sums of the reward parts that are added to the reward of the last turn.
         self._owed: dict[str, float] = {}
 
     # methods that the episode calls, because the session is its agent

@@ -45,7 +45,8 @@ Pair = bytes
 
 @dataclass(frozen=True)
 class Dialogue:
-    """The lines of one solved query, one line per turn. Without lines, ``lost`` is the reason."""
+    """The lines of one solved query, one line per turn. If there are no lines, ``lost`` is the
+    reason."""
 
     query_id: str
     pair: Pair
@@ -184,8 +185,9 @@ async def write_sets(
 ) -> Told:
     """Write ``LEVEL.jsonl`` for each level, and ``mixed.jsonl`` with all queries in random order.
 
-    Several configs share the queries of each level evenly. The seed determines the random order.
-    ``application`` must be entered and loaded with ``training``. Raises ConfigError and OSError.
+    The queries of each level are spread evenly over the configs. The seed determines the random
+    order. ``application`` must be entered and loaded with ``training``. Raises ConfigError and
+    OSError.
     """
     configs = [config] if isinstance(config, Config) else config
     told = Told()

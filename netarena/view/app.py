@@ -1,9 +1,9 @@
 """Web application of the viewer on loopback, which requires a token in the URL's path.
 
-Other users of this machine can reach the port, and so can pages of other sites in the same browser.
-The token is part of the path, so the application needs no cookie that requests from other sites
-would also send. The ``Host`` header must name this machine. This prevents DNS rebinding, in which
-the name of another site resolves to this machine. Requests cannot change data.
+Other users of this machine, and pages of other sites in the same browser, can reach the port. The
+token is part of the path, so the application needs no cookie that requests from other sites would
+also send. The ``Host`` header must name this machine. This prevents DNS rebinding, in which the
+name of another site resolves to this machine. Requests cannot change data.
 """
 
 from __future__ import annotations

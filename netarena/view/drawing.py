@@ -48,7 +48,7 @@ MOST_COLUMNS = 400
 #: SVG user units.
 _CHART_WIDTH, _COLUMN_WIDTHS, _CHART_HEIGHT = 780.0, (4.0, 40.0), 150.0
 #: Minimum distance between two names below a chart, and width and height of a character of such a
-#: name, which slopes, in SVG user units.
+#: sloping name, in SVG user units.
 _NAME_STEP, _CHAR_WIDTH, _CHAR_HEIGHT = 14.0, 3.0, 5.2
 #: Maximum number of characters of a name below a chart.
 NAME_CHARS = 15

@@ -674,7 +674,8 @@ def _texts(read: _Episode, *, public: bool) -> Iterator[str]:
 
 
 def _slim(read: _Episode) -> Episode:
-    """Return an episode for its outline, with only the fields of ``_Step`` in its steps.
+    """Return an episode from which an outline can be made; its steps have only the fields of
+    ``_Step``.
 
     Parsing complete steps would double the reading time.
     """

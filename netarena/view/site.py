@@ -96,7 +96,7 @@ class Site:
     def __init__(self, library: Library, *, live: bool) -> None:
         self.library = library
         self._live = live
-        #: The last selection and its result, in which pages of episodes find the next and the
+        #: The last selection and its result, in which episode pages look up the next and the
         #: previous episode.
         self._chosen: tuple[int, Selection, list[Entry], dict[str, int]] | None = None
         #: A generation of the library, and the filters and columns computed for this generation.
@@ -233,8 +233,8 @@ class Site:
         return kept[2:]
 
     def _list(self, selection: Selection) -> Page:
-        # Read the generation before the entries. If the entries are newer, the page only polls once
-        # more.
+        # Read the generation before the entries. If the entries are newer, the only effect is one
+        # additional poll by the page.
         generation = self.library.generation
         entries = self.library.entries
         chosen, _ = self._choose(selection)

@@ -241,4 +241,4 @@ def test_contract_of_tickets_with_refused_changes_passes(word, monkeypatch):
 
 def test_progress_test_of_an_application_without_a_flaw_passes(monkeypatch):
     monkeypatch.setattr(netarena.testing, "load", lambda name: TellsProgress())
-    Contract().test_progress_is_whole_where_all_is_well_and_there_alone()
+    Contract().test_progress_is_1_exactly_in_correct_states()

@@ -2,18 +2,23 @@
 
 The candidates are choices that a plan may contain, such as a switch in a depot. The targets are the
 choices of the reference. The other choices of a switch are waves of other switches, or depots or
-racks in which the switch may be. In an impossible task, the requests are candidates too, and the
-blocking request is the target.
+racks in which the switch may be. Depots are candidates too, and those that the reference uses are
+targets. In an impossible task, the requests are candidates, and the blocking request is the target.
 
 The features are positions in lists and dictionaries, numbers in names, how these correspond,
-whether lists are sorted, and whether neighbours in a list have the same choice in the reference. A
-program that does not solve the task can compute all features except the last one. The last one
-shows whether a list is still in the order in which the data were drawn.
+whether lists are sorted, and whether neighbours in a list have the same choice in the reference.
+Counts are features too, such as the number of switches that can use a depot. A program that does
+not solve the task can compute all features except those of neighbours. Those show whether a list is
+still in the order in which the data were drawn.
+
+Some counts are left out, because capacities explain them: if many elements can use a depot, a rack
+or a spine switch, the reference places a smaller share of them there.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,7 +30,7 @@ from netarena_malt.planning.plan import Data
 DECISIONS = 8
 OPTIONS = 4
 #: Prefixes of the roles of candidates.
-CHOICE, REQUEST = "choice", "request"
+CHOICE, DEPOT, REQUEST = "choice", "depot", "request"
 
 
 class _Option(NamedTuple):
@@ -50,6 +55,8 @@ def candidates(data: Data, hidden: Mapping[str, Any], rng: random.Random) -> Ite
     options = list(_options(data, hidden["plan"], rng))
     if hidden["blocking"] is not None:
         yield from _candidates(_requests(data, hidden["blocking"]), REQUEST)
+    if "depots" in data:
+        yield from _candidates(list(_depots(data, hidden["plan"])), DEPOT)
     yield from _candidates(options, CHOICE)
 
 
@@ -77,10 +84,12 @@ def _options(data: Data, plan: Sequence[Any], rng: random.Random) -> Iterator[_O
 
 
 def _offers(data: Data, plan: Sequence[str], rng: random.Random) -> Iterator[_Option]:
-    """Yield offers that the reference buys, and other offers, with their first positions in all
-    lists.
+    """Yield bought offers and others, with their first positions in all lists, and with counts.
 
     ``first of a pair`` is the share of an offer's incompatible pairs that list this offer first.
+    ``same supplier`` is the mean number of offers of its supplier for one of its targets. Requests
+    limit the choice of their offers, so only offers that are all in requests, or all in none, are
+    compared.
     """
     names = [offer["name"] for offer in data["offers"]]
     bought = set(plan)
@@ -92,15 +101,24 @@ def _offers(data: Data, plan: Sequence[str], rng: random.Random) -> Iterator[_Op
     }
     place = {key: _positions(listed) for key, listed in mentions.items()}
     listed, inside = _positions(names), _inside(data, "offers")
+    counts = {key: Counter(mentions[key]) for key in ("rebates", "incompatible")}
+    offer_of = _by_name(data["offers"])
+    supplied = Counter(
+        (offer["supplier"], target) for offer in data["offers"] for target in offer["units"]
+    )
     for name in (*rng.sample(list(plan), DECISIONS), *rng.sample(others, DECISIONS * OPTIONS)):
         member = [key for key, found in place.items() if name in found]
         features = {key: place[key][name] for key in member}
         features |= {"offers": listed[name], "number": _number(name)}
+        features |= {f"{key}: count": float(found[name]) for key, found in counts.items()}
+        supplier, targets = offer_of[name]["supplier"], offer_of[name]["units"]
+        features["same supplier"] = fmean(supplied[supplier, target] for target in targets)
         if pairs := [pair for pair in data["incompatible"] if name in pair]:
             features["first of a pair"] = sum(pair[0] == name for pair in pairs) / len(pairs)
         if name in inside:
             features["position in its request"] = inside[name]
-        yield _Option(name, name in bought, features, ", ".join(member))
+        group = "in a request" if name in place["requests"] else ""
+        yield _Option(name, name in bought, features, group)
 
 
 def _paths(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
@@ -193,6 +211,20 @@ def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> It
             group = "in a request" if name in asked else ""
             group += ", place in a request" if one in named else ""
             yield _Option(f"{name} {one}", one == planted, features, group)
+
+
+def _depots(data: Data, plan: Sequence[Sequence[str]]) -> Iterator[_Option]:
+    """Yield the depots, of which those that the reference uses are the targets."""
+    used = {depot for _, depot in plan}
+    offered = Counter(one for entry in data["switches"] for one in entry["costs"])
+    asked = Counter(one for request in data["requests"] for one in request.get("depots", ()))
+    for name, position in _positions(entry["name"] for entry in data["depots"]).items():
+        features = {
+            "depots": position,
+            "switches that can use it": float(offered[name]),
+            "requests: count": float(asked[name]),
+        }
+        yield _Option(name, name in used, features)
 
 
 def _requests(data: Data, blocking: str) -> list[_Option]:

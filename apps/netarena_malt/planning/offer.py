@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,10 +34,13 @@ _PLANTED = 90
 _TARGETS = 40
 _LEAST_NEED = 10
 _SUPPLIERS = 4
-#: Number of sets of mutually incompatible offers.
+#: Number of sets of mutually incompatible offers, and number of these sets that have a planted
+#: offer. The same share of planted and of other offers is in a set.
 _RIVALS = 34
+_PLANTED_RIVALS = 28
 #: Number of sets of offers with a rebate, and number of these sets that consist of planted offers.
-_REBATES = 45
+#: The same share of planted and of other offers is in a set.
+_REBATES = 83
 _PLANTED_REBATES = 15
 _COUNTS = {"at_most": 7, "at_least": 7, "share": 7}
 _RULES = tuple(_COUNTS)
@@ -239,11 +243,16 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
     targets = sorted(place.name for place in rng.sample(list(places), _TARGETS))
     value = {target: rng.randrange(40, 91) for target in targets}
     names = [f"F{number:03d}" for number in range(1, _OFFERS + 1)]
-    planted = sorted(rng.sample(names, _PLANTED))
+    order = rng.sample(names, len(names))
+    planted = sorted(order[:_PLANTED])
     in_plan = set(planted)
+    # Groups of offers, of which the planted offers are one. In each group, all suppliers deliver
+    # similar amounts. Limits of ``share`` requests can therefore be low, and suppliers do not show
+    # which offers are planted.
+    group_of = {name: place // _PLANTED for place, name in enumerate(order)}
     suppliers = [f"S{number:02d}" for number in range(1, _SUPPLIERS + 1)]
     size = {target: rng.randrange(5, 13) for target in targets}
-    delivered = dict.fromkeys(((s, target) for s in suppliers for target in targets), 0)
+    delivered: Counter[tuple[int, str, str]] = Counter()
     needs = dict.fromkeys(targets, 0)
     offers: list[dict[str, Any]] = []
     for name in names:
@@ -252,15 +261,14 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
             for target in sorted(rng.sample(targets, rng.choice((2, 3, 3, 4))))
         }
         price = sum(value[target] * number for target, number in units.items())
-        supplier = rng.choice(suppliers)
+        group = group_of[name]
+        load = {s: sum(delivered[group, s, t] * n for t, n in units.items()) for s in suppliers}
+        supplier = min(rng.sample(suppliers, len(suppliers)), key=load.__getitem__)
+        for target, number in units.items():
+            delivered[group, supplier, target] += number
         if name in in_plan:
-            # All suppliers deliver similar amounts, so that limits of ``share`` requests can be
-            # low.
-            load = {s: sum(delivered[s, t] * n for t, n in units.items()) for s in suppliers}
-            supplier = min(rng.sample(suppliers, len(suppliers)), key=load.__getitem__)
             for target, number in units.items():
                 needs[target] += number
-                delivered[supplier, target] += number
         else:
             tenths = rng.choice((rng.randrange(4), rng.randrange(12), rng.randrange(20, 200)))
             price += price * tenths // 1000
@@ -290,7 +298,7 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
     pool, other = rng.sample(planted, len(planted)), rng.sample(decoys, len(decoys))
     for number in range(_RIVALS):
         # Each set has at most one planted offer.
-        first = pool.pop() if number % 4 else other.pop()
+        first = pool.pop() if number < _PLANTED_RIVALS else other.pop()
         members = sorted([first, *(other.pop() for _ in range(rng.randrange(3, 5)))])
         pairs |= {(one, two) for one, two in itertools.combinations(members, 2)} - together
     data: dict[str, Any] = {

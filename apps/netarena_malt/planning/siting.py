@@ -125,21 +125,28 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     parts = {name: rng.randrange(8, 48) for name in names}
     depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
     ring = rng.sample(depots, len(depots))
+    # The depots of a switch are drawn before the open ones. Open and closed depots are therefore in
+    # the costs of equally many switches.
+    offered = {name: _window(ring, rng.choice(ring), _NEAR, rng) for name in names}
     open_ = rng.sample(depots, _OPEN)
-    # Distribute the switches over the open depots.
+    while any(set(open_).isdisjoint(near) for near in offered.values()):
+        open_ = rng.sample(depots, _OPEN)
+    # Distribute the switches evenly over the open depots.
     planted: dict[str, str] = {}
-    order = rng.sample(names, len(names))
-    for number, name in enumerate(order):
-        planted[name] = open_[number % _OPEN]
+    served = dict.fromkeys(open_, 0)
+    for name in rng.sample(names, len(names)):
+        usable = [depot for depot in offered[name] if depot in served]
+        planted[name] = min(usable, key=lambda depot: (served[depot], rng.random()))
+        served[planted[name]] += 1
     load = dict.fromkeys(depots, 0)
     for name, depot in planted.items():
         load[depot] += parts[name]
     price_of_room = {depot: rng.randrange(14, 27) for depot in depots}
     room = {}
     for depot in depots:
-        # A closed depot has enough capacity for some random switches, so that capacities do not
-        # reveal which depots are closed.
-        other = rng.sample(names, _SWITCHES // _OPEN + rng.randrange(2))
+        # A closed depot has enough capacity for as many random switches as an open depot supplies,
+        # so that capacities do not reveal which depots are closed.
+        other = rng.sample(names, rng.choice(list(served.values())))
         room[depot] = (load[depot] or sum(map(parts.__getitem__, other))) + rng.randrange(3)
     rent = {depot: price_of_room[depot] * room[depot] for depot in depots}
     switches: list[dict[str, Any]] = []
@@ -148,7 +155,7 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
         price = 60 * parts[name] + rng.randrange(200)
         bound += price
         costs = {}
-        for depot in sorted(_window(ring, planted[name], _NEAR, rng)):
+        for depot in sorted(offered[name]):
             # The cost is below the price by at most the switch's share of the depot's rent.
             less = 0 if depot == planted[name] else _excess(price, rng)
             costs[depot] = price - price_of_room[depot] * parts[name] + less
@@ -211,8 +218,11 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
     spare = rng.sample(racks, _SPARE_RACKS)
     full = [rack for rack in racks if rack not in spare]
     ring = rng.sample(full, len(full))
+    # Some racks get one switch more than the others. They are random, so that neither the list nor
+    # the ring shows them.
+    turn = rng.sample(full, len(full))
     planted = {
-        name: full[number % len(full)] for number, name in enumerate(rng.sample(names, len(names)))
+        name: turn[number % len(turn)] for number, name in enumerate(rng.sample(names, len(names)))
     }
     loads = {rack: [0, 0, 0] for rack in racks}
     for name, rack in planted.items():

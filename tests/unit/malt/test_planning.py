@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -101,9 +102,9 @@ def test_same_generator_draws_the_same_instance_as_json(kind: Kind) -> None:
     assert drawn(kind.name, 2).data != instance.data
 
 
-def test_instances_are_those_of_version_12() -> None:
+def test_instances_are_those_of_version_14() -> None:
     text = json.dumps([[i.data, i.plan] for i in map(drawn, sorted(k.name for k in kinds()))])
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9de69729622ee121"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "76ce1475258bcafc"
 
 
 @cache
@@ -539,9 +540,9 @@ def test_varied_texts_differ_and_canonical_texts_do_not() -> None:
 
 
 def test_level_5_has_its_own_version_and_no_held_out_texts() -> None:
-    assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "12"
+    assert version_of(MaltConfig.parse({"complexity_level": ["level5"]})) == "14"
     varied = {"complexity_level": ["level5"], "phrasing": "varied"}
-    assert version_of(MaltConfig.parse(varied)) == "13"
+    assert version_of(MaltConfig.parse(varied)) == "15"
     assert version_of(MaltConfig.parse({})) == "4"
     with pytest.raises(ConfigError, match="level5 has no held_out texts"):
         MaltConfig.parse({"complexity_level": ["level5"], "phrasing": "held_out"})
@@ -629,6 +630,63 @@ def test_requests_do_not_show_which_places_the_planted_plan_uses(name: str) -> N
     ]
     assert all(unused)
     assert any(names & rest for names, rest in zip(named, unused, strict=True))
+
+
+def test_racks_with_one_switch_less_are_random() -> None:
+    halves: Counter[bool] = Counter()
+    for seed in range(20):
+        instance = drawn("racks", seed)
+        counts = Counter(rack for _, rack in instance.plan)
+        usual = [one["name"] for one in instance.data["racks"] if one["name"] in counts]
+        assert {*counts.values()} == {7, 8}
+        halves.update(place < 9 for place, rack in enumerate(usual) if counts[rack] == 7)
+    assert sum(halves.values()) == 80
+    assert min(halves[True], halves[False]) > 20
+
+
+def means(
+    name: str, values: Callable[[dict[str, Any]], dict[str, float]], number: int
+) -> tuple[float, float]:
+    """Return the mean value of offers or depots that planted plans use, and of the others."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(number):
+        instance = drawn(name, seed)
+        used = {row if isinstance(row, str) else row[1] for row in instance.plan}
+        for one, value in values(instance.data).items():
+            found[one in used].append(value)
+    return fmean(found[True]), fmean(found[False])
+
+
+def test_as_many_switches_can_use_an_open_depot_as_a_closed_one() -> None:
+    def offered(data: dict[str, Any]) -> dict[str, float]:
+        counts = Counter(depot for one in data["switches"] for depot in one["costs"])
+        return {one["name"]: counts[one["name"]] for one in data["depots"]}
+
+    own, other = means("depots", offered, 16)
+    assert abs(own - other) < 3  # standard error: 0.6
+
+
+@pytest.mark.parametrize("key", ["rebates", "incompatible"])
+def test_planted_offers_are_as_often_in_rebates_and_pairs_as_the_others(key: str) -> None:
+    def listed(data: dict[str, Any]) -> dict[str, float]:
+        sets = data[key] if key == "incompatible" else [one["offers"] for one in data[key]]
+        names = {name for one in sets for name in one}
+        return {offer["name"]: float(offer["name"] in names) for offer in data["offers"]}
+
+    own, other = means("offers", listed, 10)
+    assert abs(own - other) < 0.02
+
+
+def test_suppliers_of_planted_offers_are_as_frequent_as_those_of_the_others() -> None:
+    def same(data: dict[str, Any]) -> dict[str, float]:
+        counts = Counter((one["supplier"], name) for one in data["offers"] for name in one["units"])
+        return {
+            one["name"]: fmean(counts[one["supplier"], name] for name in one["units"])
+            for one in data["offers"]
+        }
+
+    own, other = means("offers", same, 10)
+    assert abs(own - other) < 0.2
 
 
 def test_network_with_one_large_block_has_no_drain_schedules() -> None:

@@ -15,7 +15,7 @@ from netarena.task.application import load
 from netarena.task.evidence import Candidate
 from netarena_malt.evidence import evidence
 from netarena_malt.planning import catalogue
-from netarena_malt.planning.evidence import CHOICE, DECISIONS, REQUEST, candidates
+from netarena_malt.planning.evidence import CHOICE, DECISIONS, DEPOT, REQUEST, candidates
 from netarena_malt.query import MaltConfig, plan_data
 
 LABELS = list(catalogue.KINDS)
@@ -85,8 +85,10 @@ def test_order_that_reveals_the_reference_plan_is_detected(label: str) -> None:
         list(candidates(one, {**hidden, "blocking": None}, random.Random(1)))
         for one in (data, shown)
     )
+    before, after = (
+        [one for one in found if one.role.startswith(CHOICE)] for found in (before, after)
+    )
     assert sum(one.target for one in before) == DECISIONS
-    assert {one.role.partition(":")[0] for one in before} == {CHOICE}
     own, other = means(after, SHOWN[label])
     if label.endswith("plan-utilisation"):  # the reference uses all links
         assert means(before, SHOWN[label]) == (own, other)
@@ -126,6 +128,47 @@ def test_leak_through_the_order_of_incompatible_offers_is_detected() -> None:
     own, other = means(found, "first of a pair")
     assert own == 1.0
     assert other < 0.7
+
+
+def test_counts_that_reveal_bought_offers_are_found() -> None:
+    query = next(query for label, query in queries().items() if label.endswith("offers"))
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    bought = set(hidden["plan"])  # type: ignore[arg-type]
+    shown = {
+        **data,
+        "rebates": [one for one in data["rebates"] if bought.issuperset(one["offers"])],
+        "incompatible": [pair for pair in data["incompatible"] if bought.isdisjoint(pair)],
+        "offers": [
+            {**offer, "supplier": "S09"} if offer["name"] in bought else offer
+            for offer in data["offers"]
+        ],
+    }
+    found = list(candidates(shown, {**hidden, "blocking": None}, random.Random(1)))
+    signs = {"rebates: count": 1, "incompatible: count": -1, "same supplier": -1}
+    for feature, more in signs.items():
+        own, other = means(found, feature)
+        assert more * own > more * other, feature
+    assert len({one.role for one in found}) == 2
+
+
+def test_open_depots_that_more_switches_can_use_are_found() -> None:
+    query = next(query for label, query in queries().items() if label.endswith("depots"))
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    plan: Any = hidden["plan"]
+    used = {depot for _, depot in plan}
+    switches = [
+        {**one, "costs": {name: cost for name, cost in one["costs"].items() if name in used}}
+        for one in data["switches"]
+    ]
+    shown = {**data, "switches": switches}
+    found = list(candidates(shown, {**hidden, "blocking": None}, random.Random(1)))
+    depots = [one for one in found if one.role.startswith(DEPOT)]
+    assert {one.name for one in depots if one.target} == used
+    assert len(depots) == len(data["depots"])
+    own, other = means(depots, "switches that can use it")
+    assert own > other == 0.0
 
 
 def test_only_the_blocking_request_is_marked_as_a_target_among_requests() -> None:
