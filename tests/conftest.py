@@ -311,17 +311,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep modules and test items out of the garbage collector, and let it run more rarely.
+    """Keep modules and test items out of the garbage collector.
 
     These objects exist until the process ends, and each full collection would visit a million of
-    them. Drawn worlds and cached queries are many objects without cycles.
+    them.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
