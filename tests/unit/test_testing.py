@@ -172,28 +172,31 @@ async def break_afterwards(self):
 
 
 FLAWS = {
-    "one generator for all queries": (OneGenerator, "its_own_generator"),
-    "the seed in a prompt": (TellsSeed, "tell_nothing_hidden"),
-    "the solution in a later prompt": (TellsSolutionLater, "tell_nothing_hidden"),
-    "the solution in a record": (RecordsSolution, "tell_nothing_hidden"),
+    "one generator for all queries": (OneGenerator, "its_own_random_generator"),
+    "the seed in a prompt": (TellsSeed, "reveal_nothing_hidden"),
+    "the solution in a later prompt": (TellsSolutionLater, "reveal_nothing_hidden"),
+    "the solution in a record": (RecordsSolution, "reveal_nothing_hidden"),
     "a judge that says yes": (AlwaysRight, "doing_nothing"),
     "a parser that reads anything": (ReadsAnything, "garbage"),
     "a parser that reads one kind of garbage": (ReadsEmptyFence, "garbage"),
     "a change that counts as not executed": (
         with_world(execute=change_and_deny),
-        "reference_solves",
+        "reference_solution_solves",
     ),
     "a demonstration without a look": (ShowsNoLook, "demonstration"),
-    "progress that never is whole": (NeverWhole, "progress_is_whole"),
-    "progress that knows the faults": (KnowsFaults, "progress_is_whole"),
-    "refused changes that are not written": (with_tickets(RefusesNothing), "as_it_was_made"),
-    "refused changes that are not requested": (with_tickets(RefusesUnasked), "as_it_was_made"),
+    "progress that never is whole": (NeverWhole, "progress_is_1"),
+    "progress that knows the faults": (KnowsFaults, "progress_is_1"),
+    "refused changes that are not written": (with_tickets(RefusesNothing), "declaration_is_parsed"),
+    "refused changes that are not requested": (
+        with_tickets(RefusesUnasked),
+        "declaration_is_parsed",
+    ),
     "any refused change counts": (with_tickets(AnyRefusal), "right_refusals"),
     "no declaration counts": (with_tickets(NeedsNoDeclaration), "right_refusals"),
     "observing changes the state": (with_world(observe=observe_and_change), "observing"),
     "a world that is healthy first and broken then": (
         with_world(open=break_afterwards),
-        "hand_rules",
+        "hand_written_rules",
     ),
     "a folder left behind": (with_world(close=leave_folder), "tear_down"),
     "a process left behind": (with_world(close=leave_daemon), "tear_down"),
@@ -232,7 +235,9 @@ def test_contract_test_of_an_application_without_the_flaw_passes(word):
     test()
 
 
-@pytest.mark.parametrize("word", ["right_refusals", "as_it_was_made", "right_causes"])
+@pytest.mark.parametrize(
+    "word", ["right_refusals", "declaration_is_parsed", "reference_solution_and_declaration"]
+)
 def test_contract_of_tickets_with_refused_changes_passes(word, monkeypatch):
     monkeypatch.setattr(netarena.testing, "load", lambda name: Orders())
     (test,) = named(Contract(), word)
