@@ -36,7 +36,7 @@ from netarena.cli.failures import tell_lost_records
 from netarena.cli.option import read_pairs
 from netarena.cli.terminal import PlainFormatter, json_text
 from netarena.cli.until import Until
-from netarena.errors import AgentFailed, ConfigError, FailureReason
+from netarena.errors import AgentFailed, ConfigError, EnvironmentFailed, FailureReason
 from netarena.model import AgentInfo, Check, Reply, Severity
 from netarena.run.assessment import conduct
 from netarena.task.application import load
@@ -1194,7 +1194,7 @@ def telltale(fake, monkeypatch):
     monkeypatch.setattr(type(load("lamp")), "evidence", evidence)
 
 
-def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
+def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path, monkeypatch):
     saved = tmp_path / "evidence.jsonl"
     arguments = ["audit", "lamp", "--traces", "--num-queries", "24", "--seed", "1"]
     assert main([*arguments, "--out", str(saved)]) == 1
@@ -1203,6 +1203,12 @@ def test_audit_of_revealing_traces_has_status_1(telltale, capsys, tmp_path):
     assert "audit lamp --traces: 24/24 drawn in " in err
     assert "audit lamp --traces: 24/24 in " in err
     assert len(saved.read_text().splitlines()) == 24
+
+    def fail(self, config):
+        raise EnvironmentFailed("this machine has no lamps")
+
+    # stored evidence needs no environment
+    monkeypatch.setattr(type(load("lamp")), "check", fail)
     assert main([*arguments, "--evidence", str(saved), "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["queries"] == 24
