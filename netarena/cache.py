@@ -1,7 +1,7 @@
 """Caches of values derived from immutable objects, with limited numbers of entries.
 
 ``Kept`` looks up a value by the identity of an object, ``Memo`` by the equality of a key.
-``entry_points`` caches those of the installed packages.
+``entry_points`` caches the entry points of the installed packages.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group, those of the first package in ``sys.path`` first.
 
     Reading the metadata of all packages takes tens of milliseconds. The result is cached as long as
-    ``sys.path`` has the same folders with the same modification times.
+    ``sys.path`` has the same folders with the same modification times. An ``entry_points.txt`` that
+    is edited in place is therefore not read again.
     """
     folders = []
     for place in sys.path:
         with suppress(OSError):
-            found = os.stat(place or ".")  # noqa: PTH116 -- in each call, so without a Path
+            found = os.stat(place or ".")  # noqa: PTH116 -- called for every query, and Path is slower
             folders.append((found.st_dev, found.st_ino, found.st_mtime_ns))
     return _entry_points(group, tuple(sys.path), tuple(folders))
 

@@ -335,7 +335,7 @@ _FOLDERS = ("integration", "e2e", "contract", "unit", "")
 #: Setup and call count separately.
 _TRACED_S = 0.8
 #: Seconds for which a test is traced after the tests of the same function have used up theirs.
-_LEAST_TRACED_S = 0.05
+_LEAST_TRACED_S = 0.15
 #: Phase and function -> seconds for which its next tests may be traced.
 _traced_left_s: dict[tuple[str, str], float] = {}
 _NARROW_SCOPES = ("function", "session")

@@ -5,6 +5,6 @@ from __future__ import annotations
 from hypothesis import settings
 
 _USUAL = settings().max_examples
-#: More examples than the default profile has; the profile of the second Python version keeps its
-#: few.
-THOROUGH = settings(max_examples=100 if _USUAL >= 40 else _USUAL)
+_DEFAULT = settings.get_profile("netarena").max_examples
+#: Under the default profile, more examples than other tests have; other profiles keep their number.
+THOROUGH = settings(max_examples=100 if _USUAL == _DEFAULT else _USUAL)

@@ -288,7 +288,7 @@ class Backbone(NetworkApplication):
         return size_of_world(query, "routers") + (4 * number + 6 if number else 8)
 
     def typical_s(self, config: Config) -> float:
-        """Return the rough duration of an episode in s on a busy machine, including convergence.
+        """Return the rough time of a query in s on a busy machine, without the agent's replies.
 
         Only tickets have contingencies, and the network must converge in each of them.
         """

@@ -68,10 +68,10 @@ class BackboneEnvironment(Networked):
             raise EnvironmentFailed(
                 f"this is not a backbone query: {error}", proven_ours=True
             ) from None
-        self._net = await self._warm.begin_backbone(setup, self._emulator)
-        await self._net.build()
+        self._net = net = await self._warm.begin_backbone(setup, self._emulator)
+        await net.build()
         faults = ", ".join(f"{fault.kind} ({fault.method})" for fault in self._faults)
-        return await self._observe_until(present, faults or "no fault")
+        return await self._connect(net, present, faults or "no fault")
 
     @property
     def _faults(self) -> Sequence[Fault]:
@@ -93,15 +93,16 @@ class BackboneEnvironment(Networked):
             stages.append(read(stages[0], fault).edit(stages[-1]))
         return stages[-1], edits(stages, self._faults)
 
-    async def _observe_until(self, computed: World, parts: str) -> State:
-        """Return the settled state as soon as it equals the computed state.
+    async def _connect(self, net: Net, computed: World, parts: str) -> State:
+        """Connect the routers; return the settled state as soon as it equals the computed state.
 
         Raises EnvironmentFailed if the network does not reach the computed state in time.
         """
         tables = settle(computed)
         wanted, known = facts_of(computed, expected(computed, tables)), neighbours(tables)
+        await net.connect(known)
         deadline = time.monotonic() + _AS_COMPUTED_S
-        while wrong := _unlike(computed, wanted, state := await self._opened.observe(known)):
+        while wrong := _unlike(computed, wanted, state := await net.observe(known)):
             if time.monotonic() > deadline:
                 raise EnvironmentFailed(
                     f"the network with {parts} does not match the computed state: {wrong}",

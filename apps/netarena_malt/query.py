@@ -750,7 +750,7 @@ def _draw_members(
     """Draw a non-empty selection of ports or switches within ``focus``: all of them, or only nodes
     above or below a capacity.
 
-    Returns None if the nodes must be ``listed`` and are more than a right list may contain.
+    Returns None if the nodes must be ``listed`` and are more than a list may contain.
     """
     switches = draft.switches(focus)
     inside = draft.kind(focus)

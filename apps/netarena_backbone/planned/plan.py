@@ -250,4 +250,4 @@ def _check_apart(changes: Iterable[Change]) -> None:
 
 def _unknown(action: Fault) -> ValueError:
     named = f"{action.kind} ({action.method}), {action.parameters}"
-    return ValueError(f"the change is not possible in its world: {named[:200]}")
+    return ValueError(f"this query's world does not allow the change {named[:200]}")

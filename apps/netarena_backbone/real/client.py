@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from netarena_backbone.world.lab_spec import Setup
+from collections.abc import Iterable
+
+from netarena_backbone.world.lab_spec import Neighbour, Setup
 from netarena_network.real import client
 
 WORKER = "netarena_backbone.real.lab:Lab"
@@ -14,6 +16,14 @@ class Net(client.Net):
     ``cut``, ``restore`` and ``restart`` return when the change is done. The next observation waits
     until the network has converged.
     """
+
+    async def connect(self, neighbours: Iterable[Neighbour]) -> None:
+        """Let the routers exchange packets, and start BGP when OSPF has converged.
+
+        ``neighbours`` are the expected neighbours of the converged network. Without this call, the
+        first other request connects the network, and waits longer for OSPF.
+        """
+        await self.ask("connect", neighbours=sorted(neighbours))
 
     async def cut(self, cable: tuple[str, str]) -> None:
         """Cut the link between two machines; both ends lose their carrier.

@@ -48,7 +48,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
-from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from netarena_backbone.real.frr import Answer, Terminals, Who
@@ -81,8 +80,6 @@ _LOOK_S, _EARLY_LOOK_S, _LEAST_S = 0.1, 0.25, 0.005
 #: A session of this age in s counts as having sent its whole table, even without an end-of-RIB
 #: marker.
 _TELLING_S = 4.0
-#: Number of groups in which all sessions are renewed, and the time in s between two groups.
-_GROUPS, _BETWEEN_S = 3, 2.0
 #: Inaccuracy in s of the times that daemons report.
 _JITTER_S = 0.2
 
@@ -448,22 +445,6 @@ class Settling:
             limit_s = SETTLE_S + (0.0 if moved and moving else _TRIES_S)
             if self.took_s > min(limit_s, within_s):
                 return False
-
-    def renew(self, random: Random) -> None:
-        """Clear all established sessions, each at a random one of ``_GROUPS`` times.
-
-        The order in which a new network converges depends on its faults. After the renewal, the
-        ages of sessions no longer show this order. ``random`` must be unpredictable for agents.
-        The sessions are established again about a second later; the caller waits for that.
-        """
-        groups: list[list[tuple[str, str]]] = [[] for _ in range(_GROUPS)]
-        for (router, protocol, peer), found in self.last.adjacencies.items():
-            if protocol == "bgp" and found.up and found.low:
-                random.choice(groups).append((router, peer))
-        self._try_now(groups[0])
-        for group in groups[1:]:
-            time.sleep(_BETWEEN_S)  # the ages must differ, so there is no condition to wait for
-            self._try_now(group)
 
     def _try_now(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Clear sessions, so that bgpd retries them.

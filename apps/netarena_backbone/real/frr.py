@@ -59,6 +59,8 @@ _NOTE_CHARS = 200
 _PRIVATE = "/run/private"
 _ZEBRA = f"{_PRIVATE}/zserv.api"
 _SLEEP = Path("/bin/sleep")
+#: FIFO that delays bgpd.
+_GATE = "/run/gate"
 
 #: First words of a block -> daemons to which the block belongs; all other blocks belong to every
 #: daemon
@@ -173,12 +175,14 @@ def hold(  # noqa: PLR0913 -- all inputs of a router's daemons
     sockets: Path,
     logs: Path | None = None,
     console: Path | None = None,
+    gate: Path | None = None,
     daemons: Sequence[str] = DAEMONS,
 ) -> Confined:
     """Start a router's daemons, which listen in the folder ``sockets`` about 0.3 s later.
 
     ``parts`` contains the configuration of each daemon. Logs are written to the folder ``logs``.
-    ``console`` is a pipe (a FIFO) for the messages of ``log syslog``; it requires ``logs``.
+    ``console`` is a pipe (a FIFO) for the messages of ``log syslog``; it requires ``logs``. With
+    ``gate``, also a FIFO, bgpd starts only when a line is written into it.
     """
     texts = {
         "/etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\n",
@@ -187,9 +191,10 @@ def hold(  # noqa: PLR0913 -- all inputs of a router's daemons
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\n",
     }
     texts |= {f"/etc/frr/{name}.conf": part for name, part in parts.items()}
+    wait_at_gate = {"bgpd": f"read _ <{_GATE}; "} if gate is not None else {}
     first, *rest = (
-        f"{PROGRAMS / name} -u root -g root -A 127.0.0.1 -P 0 -f /etc/frr/{name}.conf"
-        f" -z {_ZEBRA} -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS} &"
+        f"({wait_at_gate.get(name, '')}exec {PROGRAMS / name} -u root -g root -A 127.0.0.1 -P 0"
+        f" -f /etc/frr/{name}.conf -z {_ZEBRA} -i {_PRIVATE}/{name}.pid --vty_socket {SOCKETS}) &"
         for name in daemons
     )
     # The daemons' option -d would close the standard output. Without it, the script must wait for
@@ -203,6 +208,8 @@ def hold(  # noqa: PLR0913 -- all inputs of a router's daemons
     if console is not None:
         folders[_CONSOLE] = console
         script += f"\n{_COPY}"
+    if gate is not None:
+        folders[_GATE] = gate
     return Confined(
         script,
         netns=netns,

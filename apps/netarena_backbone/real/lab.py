@@ -60,6 +60,10 @@ _LOGS_BYTES, _LOGS_FILES = 1 << 20, 18
 _SOCKETS, _LOGS, _SERVE, _SAVED = "run", "log", "serve", "frr"
 #: Pipe in a router's folder that carries its daemons' messages of ``log syslog``.
 _CONSOLE = "console"
+#: Pipe in a router's folder that delays its bgpd until OSPF has converged.
+_GATE = "gate"
+#: Groups of routers in which bgpd starts, and the time in s between two groups.
+_GROUPS, _BETWEEN_S = 3, 2.0
 #: Time limit until all daemons listen, and pause between checks.
 _LISTEN_S, _ASK_S = 20.0, 0.01
 #: Time limit until restarted daemons advertise the same redistributed routes as before the restart.
@@ -99,8 +103,6 @@ class Lab(Worker):
         self._apart: dict[str, list[int]] = {}
         #: Whether a command might have changed a setting since the last observation.
         self._changed = True
-        #: Whether the BGP sessions were renewed after the network first converged.
-        self._renewed = False
         #: Convergence time that remains for the current contingency, in s.
         self._converge_s = math.inf
         #: Machine -> digest of its settings before the agent's first command on the machine.
@@ -118,6 +120,7 @@ class Lab(Worker):
         return {
             **super()._requests(),
             "build": self.build,
+            "connect": self.connect,
             "observe": self.observe,
             "cut": self.cut,
             "restore": self.restore,
@@ -127,7 +130,7 @@ class Lab(Worker):
     def build(self, setup: dict[str, Any], emulator: str) -> dict[str, float]:
         """Build the network with all of its faults; return the duration of each step in s.
 
-        Routers exchange no packets until the network is first used. By then, all daemons have read
+        Routers exchange no packets until ``connect``. By then, all daemons except bgpd have read
         their configuration.
         """
         began = time.monotonic()
@@ -149,7 +152,6 @@ class Lab(Worker):
         self._listen()  # the daemons start meanwhile
         self._know_neighbours()
         self._reach_daemons()
-        self._save_configurations()
         return {
             "built_s": time.monotonic() - began,
             "cpu_s": worker.cpu_used_s(),
@@ -167,10 +169,56 @@ class Lab(Worker):
                     f"packets on the links of {name} cannot be blocked before the start"
                 )
 
-    def _let_meet(self) -> None:
+    def connect(self, neighbours: list[list[str]] | None = None) -> None:
+        """Let the routers exchange packets, and start BGP when OSPF has converged.
+
+        Without effect if the routers are already connected. ``neighbours`` are as in ``observe``.
+
+        Otherwise the ages and message counters of BGP sessions would show in which order OSPF
+        converged, and this order depends on faults. bgpd starts on a random third of the routers at
+        a time, so that small remaining differences do not show anything either.
+        """
+        if not self._apart:
+            return
         while self._apart:
             name, indices = self._apart.popitem()
             self._netlinks[name].send([drop_none(index) for index in indices])
+        self._wires.follow()
+        known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
+        self._settle_without_bgp(known)
+        self._start_bgp()
+        self._save_configurations()
+
+    def _settle_without_bgp(self, neighbours: AbstractSet[Neighbour] | None) -> None:
+        daemons = {
+            name: tuple(one for one in wanted if one != "bgpd")
+            for name, wanted in self._wanted.items()
+        }
+        settling = Settling(self._terminals, daemons, self._routes, self._delayed_s)
+        settling.wait(
+            changed=True,
+            neighbours=neighbours and {one for one in neighbours if one[1] != "bgp"},
+        )
+
+    def _start_bgp(self) -> None:
+        random = SystemRandom()  # an agent must not be able to predict the groups
+        routers = [name for name, wanted in self._wanted.items() if "bgpd" in wanted]
+        random.shuffle(routers)
+        groups = [routers[number::_GROUPS] for number in range(_GROUPS)]
+        with contextlib.ExitStack() as gates:
+            for number, group in enumerate(filter(None, groups)):
+                if number:
+                    time.sleep(_BETWEEN_S)  # the ages must differ, so no condition is awaited
+                for name in group:
+                    # opened for reading too, because opening would wait for a reader otherwise
+                    gate = os.open(_HOME / name / _GATE, os.O_RDWR | os.O_CLOEXEC)
+                    gates.callback(os.close, gate)
+                    os.write(gate, b"\n")
+            self._await_daemons(self._wanted)
+
+    def _delayed_s(self) -> list[float]:
+        """Return how long each daemon has waited for a processor, in s."""
+        return [one for held in self._daemons.values() for one in held.delayed_s()]
 
     @contextlib.contextmanager
     def _muted(self, routers: Iterable[str]) -> Iterator[None]:
@@ -210,12 +258,18 @@ class Lab(Worker):
         for name, recipe in self._recipes.items():
             if recipe.frr is None:
                 continue
-            os.mkfifo(_HOME / name / _CONSOLE, 0o600)
+            for pipe in (_CONSOLE, _GATE):
+                os.mkfifo(_HOME / name / pipe, 0o600)
             self._wanted[name] = frr.needed(recipe.frr)
-            self._start_router(name, frr.split(recipe.frr))
+            self._start_router(name, frr.split(recipe.frr), gate=_HOME / name / _GATE)
 
-    def _start_router(self, name: str, parts: Mapping[str, str]) -> None:
-        """Start the daemons of a router, each with its part of the configuration."""
+    def _start_router(
+        self, name: str, parts: Mapping[str, str], *, gate: Path | None = None
+    ) -> None:
+        """Start the daemons of a router, each with its part of the configuration.
+
+        With ``gate``, bgpd starts later (see ``frr.hold``).
+        """
         held = frr.hold(
             parts,
             netns=self._spaces[name],
@@ -223,6 +277,7 @@ class Lab(Worker):
             sockets=_HOME / name / _SOCKETS,
             logs=_HOME / name / _LOGS,
             console=_HOME / name / _CONSOLE,
+            gate=gate,
             daemons=self._wanted[name],
         )
         self._daemons[name] = held
@@ -243,9 +298,9 @@ class Lab(Worker):
                     os.utime(path, (now, now))
 
     def _reach_daemons(self) -> None:
-        """Wait until all daemons listen, and prepare to query them."""
+        """Wait until all daemons except bgpd listen, and prepare to query them."""
         self._stack.callback(self._terminals.close)
-        self._await_daemons(self._wanted)
+        self._await_daemons(self._wanted, but=("bgpd",))
         _await_none(
             partial(self._untold, {name: {*one.told} for name, one in self._recipes.items()})
         )
@@ -253,17 +308,18 @@ class Lab(Worker):
             self._terminals,
             self._wanted,
             self._routes,
-            lambda: [one for held in self._daemons.values() for one in held.delayed_s()],
+            self._delayed_s,
         )
         files = {name: _HOME / name / _SERVE for name in self._names}
         self._settings = Settings(
             self._terminals, self._wanted, self._spaces, self._netlinks, files
         )
 
-    def _await_daemons(self, routers: Iterable[str]) -> None:
-        """Wait until all daemons of these routers listen, and record their processes."""
+    def _await_daemons(self, routers: Iterable[str], but: Sequence[str] = ()) -> None:
+        """Wait until all daemons of these routers except ``but`` listen, and record their
+        processes."""
         names = [*routers]
-        missing = {(name, one) for name in names for one in self._wanted[name]}
+        missing = {(name, one) for name in names for one in self._wanted[name] if one not in but}
 
         def silent() -> str:
             missing.difference_update({who for who in missing if self._reach(who)})
@@ -396,7 +452,7 @@ class Lab(Worker):
         if not self._recipes[machine].login:
             told = f"[{machine} belongs to another AS: you cannot log in there]\n"
             return {"output": told, "exit": None, "timed_out": False, "stopped": ""}
-        self._let_meet()
+        self.connect()
         self._converge_s = math.inf
         if self._probes is not None:
             self._probes.begin(machine)
@@ -481,7 +537,7 @@ class Lab(Worker):
     def cut(self, cable: list[str]) -> None:
         """Cut the link between two machines; see ``Wires.cut``."""
         self._end_probes()
-        self._let_meet()
+        self.connect()
         self._wires.follow()
         self._wires.cut(*cable)
         self._changed, self._converge_s = True, CONVERGE_S
@@ -500,7 +556,7 @@ class Lab(Worker):
         configurations.
         """
         self._end_probes()
-        self._let_meet()
+        self.connect()
         names = [name for name in self._daemons if self._recipes[name].login]
         told = self._terminals.ask(dict.fromkeys(((name, "ospfd") for name in names), _EXTERNAL))
         wanted = {name: _told(answers) for (name, _), answers in told.items()}
@@ -528,20 +584,18 @@ class Lab(Worker):
         self, neighbours: list[list[str]] | None = None, *, confirmed: bool = False
     ) -> dict[str, Any]:
         """Return the settled state; see ``Net.observe``."""
-        self._let_meet()
+        self.connect()
         self._wires.follow()
         known = None if neighbours is None else {(one, by, to) for one, by, to in neighbours}
         if self._setup.edits and not self._traces:
             traces = leftover.traces(self._setup.edits, self._setup.cables)
             self._traces = [one.shown_in(self._settings.of(one.machine)) for one in traces]
-        settle = partial(
-            self._settling.wait, neighbours=known, confirmed=confirmed, within_s=self._converge_s
+        settled = self._settling.wait(
+            changed=self._changed,
+            neighbours=known,
+            confirmed=confirmed,
+            within_s=self._converge_s,
         )
-        settled = settle(changed=self._changed)
-        if not self._renewed:
-            self._renewed = True
-            self._settling.renew(SystemRandom())
-            settled = settle(changed=True)
         self._converge_s -= self._settling.took_s
         self._changed = False
         if self._probes is not None:

@@ -376,7 +376,7 @@ def _urgency_bound(data: Data) -> int:
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests with one that no schedule can satisfy, and the id of this blocking request.
+    """Return requests, including one that no schedule can satisfy, and the id of that request.
     Return None if no such request is found.
 
     The blocking request copies the number of switches, the length of the window, the gap and the

@@ -11,8 +11,9 @@ Counts are features too, such as the number of switches that can use a depot. A 
 not solve the task can compute all features except those of neighbours. Those show whether a list is
 still in the order in which the data were drawn.
 
-Some counts are left out, because capacities explain them: if many elements can use a depot, a rack
-or a spine switch, the reference places a smaller share of them there.
+The number of elements that can use a choice is left out, because capacities explain it: if many
+elements can use a depot, a rack or a spine switch, the reference places a smaller share of them
+there.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ CHOICE, DEPOT, REQUEST = "choice", "depot", "request"
 class _Option(NamedTuple):
     """A choice: its name, whether the reference makes it, and its features.
 
-    Only choices of the same ``group`` are compared with each other. They occur in the same lists,
-    because a planner needs the information in which lists a choice occurs.
+    Only choices of the same ``group`` are compared with each other, because a planner may need to
+    know in which lists a choice occurs.
     """
 
     name: str

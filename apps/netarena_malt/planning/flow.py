@@ -589,7 +589,7 @@ def _apart_from(network: _Network, names: Sequence[str], block: str) -> tuple[li
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests with one that no paths can satisfy, and the id of this blocking request.
+    """Return requests, including one that no paths can satisfy, and the id of that request.
     Return None if no such request is found.
 
     The blocking request has as many demands and spine switches as a request of the instance, and

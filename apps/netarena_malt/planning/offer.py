@@ -246,9 +246,9 @@ def _draw(places: Sequence[Place], rng: random.Random) -> Instance:
     order = rng.sample(names, len(names))
     planted = sorted(order[:_PLANTED])
     in_plan = set(planted)
-    # Groups of offers, of which the planted offers are one. In each group, all suppliers deliver
-    # similar amounts. Limits of ``share`` requests can therefore be low, and suppliers do not show
-    # which offers are planted.
+    # The offers are divided into groups; the planted offers are one of them. In each group, all
+    # suppliers deliver similar amounts. Limits of ``share`` requests can therefore be low, and
+    # suppliers do not show which offers are planted.
     group_of = {name: place // _PLANTED for place, name in enumerate(order)}
     suppliers = [f"S{number:02d}" for number in range(1, _SUPPLIERS + 1)]
     size = {target: rng.randrange(5, 13) for target in targets}

@@ -125,8 +125,8 @@ def _draw_depots(places: Sequence[Place], rng: random.Random) -> Instance:
     parts = {name: rng.randrange(8, 48) for name in names}
     depots = [f"D{number:02d}" for number in range(1, _DEPOTS + 1)]
     ring = rng.sample(depots, len(depots))
-    # The depots of a switch are drawn before the open ones. Open and closed depots are therefore in
-    # the costs of equally many switches.
+    # The depots of a switch are drawn before the open ones. On average, open and closed depots are
+    # therefore in the costs of about equally many switches.
     offered = {name: _window(ring, rng.choice(ring), _NEAR, rng) for name in names}
     open_ = rng.sample(depots, _OPEN)
     while any(set(open_).isdisjoint(near) for near in offered.values()):
@@ -218,11 +218,12 @@ def _draw_racks(places: Sequence[Place], rng: random.Random) -> Instance:
     spare = rng.sample(racks, _SPARE_RACKS)
     full = [rack for rack in racks if rack not in spare]
     ring = rng.sample(full, len(full))
-    # Some racks get one switch more than the others. They are random, so that neither the list nor
-    # the ring shows them.
-    turn = rng.sample(full, len(full))
+    # Some racks get one switch more than the others. They are drawn at random, so that
+    # neither their positions in the list nor on the ring show them.
+    order = rng.sample(full, len(full))
     planted = {
-        name: turn[number % len(turn)] for number, name in enumerate(rng.sample(names, len(names)))
+        name: order[number % len(order)]
+        for number, name in enumerate(rng.sample(names, len(names)))
     }
     loads = {rack: [0, 0, 0] for rack in racks}
     for name, rack in planted.items():
@@ -344,7 +345,7 @@ def _requests(
 def _block(
     instance: Instance, rule: str, place: int, rng: random.Random
 ) -> tuple[list[dict[str, Any]], str] | None:
-    """Return requests with one that no plan can satisfy, and the id of this blocking request.
+    """Return requests, including one that no plan can satisfy, and the id of that request.
     Return None if no such request is found.
 
     The bins that its switches may use make the blocking request unsatisfiable. It has as many

@@ -100,7 +100,6 @@ def of_sizes(number: int, seed: int, leak: float) -> list[Evidence]:
     return found
 
 
-@pytest.mark.usefixtures("without_trees")
 @pytest.mark.parametrize(("leak", "is_found"), [(0.0, False), (2.0, True)])
 def test_number_of_candidates_is_not_reported_as_a_leak(leak: float, is_found: bool) -> None:
     report = examine(of_sizes(150, 4, leak))

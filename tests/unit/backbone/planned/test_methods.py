@@ -36,6 +36,7 @@ def test_table_has_the_agreed_numbers_of_kinds_and_methods() -> None:
 def test_each_part_of_a_change_edits_only_its_own_machine(name: Name) -> None:
     world = start_of(name)
     changes = options(world, *name)
+    assert changes
     # at most four changes, evenly distributed over all that the method offers
     for change in changes[:: -(-len(changes) // 4)]:
         machines = [change.machine, *change.others]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 from typing import Any, cast
 
 import pytest
@@ -807,32 +806,3 @@ def test_wait_ends_unsettled_at_a_shorter_time_limit(clock: Clock) -> None:
     settling = of(World(clock, tell), lambda: str(clock.now).encode())  # routes always change
     assert wait(settling, clock, changed=True, within_s=4.0) == (False, about(4.0))
     assert settling.took_s == about(4.0)
-
-
-def test_all_established_sessions_are_reset_at_one_end_and_at_different_times(
-    clock: Clock,
-) -> None:
-    peers = [f"10.0.0.{100 + number}" for number in range(8)]
-    # the own address sorts before the first four addresses and after the others
-    ends = {peer: ("10.0.0.1" if peer in peers[:4] else "10.0.0.200", peer) for peer in peers}
-    states = dict.fromkeys(peers, "Established") | {peers[0]: "Idle"}
-
-    def tell(now: float) -> dict[frr.Who, list[Any]]:
-        summary = {peer: {"state": states[peer], "msgRcvd": int(now)} for peer in peers}
-        neighbours = {}
-        for peer, (here, there) in ends.items():
-            row = {"bgpState": states[peer], "hostLocal": here, "hostForeign": there}
-            other = row | {"hostLocal": there, "hostForeign": here}
-            neighbours |= {peer: row, f"other end of {peer}": other}
-        return {BGP: [{"peers": summary}, neighbours]}
-
-    world = World(clock, tell)
-    settling = of(world)
-    settling.wait(changed=False)
-    world.clears.clear()
-    began = clock.now - 100.0
-    settling.renew(Random(1))
-    times = {line.rpartition(" ")[2]: at - began for at, told in world.clears for line in told[BGP]}
-    assert sorted(times) == peers[1:4]
-    assert len(set(times.values())) > 1
-    assert {round(time) for time in times.values()} <= {0, 2, 4}
