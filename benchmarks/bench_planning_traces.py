@@ -5,8 +5,9 @@
     python benchmarks/bench_planning_traces.py evidence.jsonl [--all]
 
 Prints a line per kind of task, role and feature: the AUC of "is part of the reference", its
-standard error over tasks, and z. Only choices of one task and one group are compared, as in the
-audit. Without ``--all``, prints only features with a z value beyond 3.
+standard error over tasks, z, and the number of tasks. With few tasks, z is too large. Only choices
+of one task and one group are compared, as in the audit. Without ``--all``, prints only features
+with a z value beyond 3.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def main() -> None:
         z = (area - 0.5) / error
         if args.all or abs(z) > 3:
             shown += 1
-            print(f"{kind:12} {role:8} {name:34} {area:.3f} ± {error:.3f}  z {z:5.1f}")
+            number = f"n {len(values)}"
+            print(f"{kind:12} {role:8} {name:34} {area:.3f} ± {error:.3f}  z {z:5.1f}  {number}")
     print(f"{shown} of {len(found)} features shown")
 
 

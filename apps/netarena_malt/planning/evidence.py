@@ -188,15 +188,20 @@ def _waves(data: Data, plan: Sequence[Sequence[Any]], rng: random.Random) -> Ite
 
 
 def _places(data: Data, plan: Sequence[Sequence[str]], rng: random.Random) -> Iterator[_Option]:
-    """Yield places for switches: the depot or rack in the reference, and others with a cost."""
+    """Yield depots or racks for switches: the one in the reference, and others with a cost.
+
+    The others are places that the reference uses for other switches. An unused place would have no
+    neighbours with this choice, because these are read from the reference.
+    """
     key = "depots" if "depots" in data else "racks"
     place, switch_of = _positions(entry["name"] for entry in data[key]), _by_name(data["switches"])
     listed, asked = _positions(switch_of), _positions(_mentioned(data, "switches"))
     named, inside = _positions(_mentioned(data, key)), _inside(data, key)
     order, place_in = list(switch_of), {row[0]: row[1] for row in plan}
+    used = set(place_in.values())
     for name, planted in rng.sample(list(plan), DECISIONS):
         costs = list(switch_of[name]["costs"])
-        others = [one for one in costs if one != planted]
+        others = [one for one in costs if one != planted and one in used]
         for one in (planted, *rng.sample(others, min(OPTIONS, len(others)))):
             features = {
                 "place": place[one],

@@ -117,6 +117,18 @@ def test_leak_through_neighbours_with_the_same_choice_is_detected(label: str) ->
     assert own > other + 0.5
 
 
+@pytest.mark.parametrize("label", LABELS[-2:])
+def test_only_places_that_the_reference_uses_are_compared(label: str) -> None:
+    query = queries()[label]
+    data, hidden = plan_data(query), query.actions[0].parameters
+    assert data is not None
+    plan: Any = hidden["plan"]
+    found = list(candidates(data, {**hidden, "blocking": None}, random.Random(1)))
+    compared = {one.name.partition(" ")[2] for one in found if one.role.startswith(CHOICE)}
+    assert compared <= {place for _, place in plan}
+    assert len(compared) > DECISIONS
+
+
 def test_leak_through_the_order_of_incompatible_offers_is_detected() -> None:
     query = next(query for label, query in queries().items() if label.endswith("offers"))
     data, hidden = plan_data(query), query.actions[0].parameters
