@@ -82,7 +82,7 @@ _HEADERS: Mapping[str, Mapping[str, slice]] = {
 #: Keys in FRR's JSON output whose value is a time, an age, a version or a number of events.
 _FRR = re.compile(
     r"uptime|age$|timer|msec|version|dropped|established|reset|lastspf|spf|lsaseq|seqnumber"
-    r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update",
+    r"|linkups|linkdowns|transitions|changes|count|internal|flag|nexthopgroup|update|msgrcvd|msgsent",
     re.IGNORECASE,
 )
 #: Keys whose value is a number of neighbours, routes or database entries, which is a symptom.

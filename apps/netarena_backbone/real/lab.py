@@ -172,11 +172,12 @@ class Lab(Worker):
     def connect(self, neighbours: list[list[str]] | None = None) -> None:
         """Let the routers exchange packets, and start BGP when OSPF has converged.
 
-        Without effect if the routers are already connected. ``neighbours`` are as in ``observe``.
+        If BGP started with OSPF, the ages and message counters of its sessions would show in which
+        order OSPF converged, and this order depends on faults. bgpd starts on a random third of the
+        routers at a time, so that small remaining differences do not show anything either.
 
-        Otherwise the ages and message counters of BGP sessions would show in which order OSPF
-        converged, and this order depends on faults. bgpd starts on a random third of the routers at
-        a time, so that small remaining differences do not show anything either.
+        ``neighbours`` are as in ``observe``. The call has no effect if the routers are already
+        connected.
         """
         if not self._apart:
             return
@@ -195,10 +196,8 @@ class Lab(Worker):
             for name, wanted in self._wanted.items()
         }
         settling = Settling(self._terminals, daemons, self._routes, self._delayed_s)
-        settling.wait(
-            changed=True,
-            neighbours=neighbours and {one for one in neighbours if one[1] != "bgp"},
-        )
+        known = None if neighbours is None else {one for one in neighbours if one[1] != "bgp"}
+        settling.wait(changed=True, neighbours=known)
 
     def _start_bgp(self) -> None:
         random = SystemRandom()  # an agent must not be able to predict the groups
@@ -210,7 +209,7 @@ class Lab(Worker):
                 if number:
                     time.sleep(_BETWEEN_S)  # the ages must differ, so no condition is awaited
                 for name in group:
-                    # opened for reading too, because opening would wait for a reader otherwise
+                    # also opened for reading, because opening would otherwise wait for a reader
                     gate = os.open(_HOME / name / _GATE, os.O_RDWR | os.O_CLOEXEC)
                     gates.callback(os.close, gate)
                     os.write(gate, b"\n")
