@@ -470,6 +470,7 @@ async def main():
     async with Warm() as warm:
         net = await warm.begin_backbone(setup(), "netns")
         await net.build()
+        await net.observe()  # bgpd starts when the routers are connected
         print(warm.pid, flush=True)
         await asyncio.sleep(1000)
 asyncio.run(main())
