@@ -126,7 +126,7 @@ async def lose(pool: RayPool, out: Path, how: signal.Signals) -> dict[str, Any]:
 
 
 def _worker_with_agent() -> int | None:
-    """Return a worker that runs an agent's program; None if there is none at the moment."""
+    """Return a worker that runs an agent's program now, or None if no worker does."""
     for pid in descendants():
         if b"netarena.run.worker" in words(pid) and any(
             b"open v1" in words(child) for child in descendants(pid)

@@ -294,7 +294,7 @@ def _positions(names: Any) -> dict[str, float]:
 
 
 def _number(name: str) -> float:
-    """Return the number at the end of a name, or -1 if there is none."""
+    """Return the number at the end of a name, or -1 if the name has no number there."""
     digits = name[len(name.rstrip("0123456789")) :]
     return float(digits or -1)
 
